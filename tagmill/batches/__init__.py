@@ -1,0 +1,1 @@
+"""Batches: their states, their columns and checksum, their manifest. Pure: no I/O."""

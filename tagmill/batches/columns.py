@@ -1,0 +1,86 @@
+"""The columns of a batch: in the sealed file, in the destination table, and in the checksum. One list for all three.
+
+The checksum of a row: fold over the columns, h = h * FACTOR + value, where value is the number itself or XXH64 (seed 0) of
+the bytes; then XXH64 of h, so that values exchanged between rows don't cancel out. The checksum of a batch is the sum of its rows'.
+All of it modulo 2^64: Spark (with ANSI off) and ClickHouse wrap alike.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+FACTOR = 0x9E3779B97F4A7C15
+NULL_VALUE = 0x632BE59BD9B4E019
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: its type in the Parquet file (as ClickHouse names it), in the table, and how its value enters the checksum.
+
+    `stored` turns what the table holds back into what the file holds, `insert` the other way round.
+    """
+
+    name: str
+    file_type: str
+    table_type: str
+    kind: Literal["text", "number"] = "text"
+    nullable: bool = False
+    insert: str = "{}"
+    stored: str = "{}"
+
+
+COLUMNS = (
+    Column("tag", "String", "LowCardinality(String)"),
+    Column("persistence_id", "String", "String"),
+    Column("sequence_nr", "Int64", "Int64", "number"),
+    Column("tag_pid_sequence_nr", "Int64", "Int64", "number"),
+    Column(
+        "event_time",
+        "Int64",
+        "DateTime64(7, 'UTC')",
+        "number",
+        insert="CAST(fromUnixTimestamp64Nano({} * 100, 'UTC') AS DateTime64(7, 'UTC'))",
+        stored="toInt64(toUnixTimestamp64Nano(CAST({} AS DateTime64(9, 'UTC'))) / 100)",
+    ),
+    Column("offset", "String", "UUID", insert="toUUID({})", stored="toString({})"),
+    Column("timebucket", "Int64", "Int64", "number"),
+    Column("writer_uuid", "String", "String"),
+    Column("ser_id", "Int32", "Int32", "number"),
+    Column("ser_manifest", "String", "String"),
+    Column("event_manifest", "String", "String"),
+    Column("event", "String", "String"),
+    Column("meta_ser_id", "Nullable(Int32)", "Nullable(Int32)", "number", nullable=True),
+    Column("meta_ser_manifest", "Nullable(String)", "Nullable(String)", nullable=True),
+    Column("meta", "Nullable(String)", "Nullable(String)", nullable=True),
+    Column("late", "UInt8", "UInt8", "number"),
+)
+NAMES = tuple(column.name for column in COLUMNS)
+
+
+def input_structure() -> str:
+    """The columns of a sealed file, as ClickHouse's input() takes them."""
+    return ", ".join(f"`{column.name}` {column.file_type}" for column in COLUMNS)
+
+
+def insert_expressions() -> str:
+    """The SELECT list that turns a sealed file's columns into the table's."""
+    return ", ".join(f"{column.insert.format(f'`{column.name}`')} AS `{column.name}`" for column in COLUMNS)
+
+
+def table_columns() -> str:
+    """The column definitions of the destination table."""
+    return ",\n    ".join(f"`{column.name}` {column.table_type}" for column in COLUMNS)
+
+
+def row_checksum_sql() -> str:
+    """ClickHouse's expression for the checksum of a row of the destination table (UInt64)."""
+    folded = "toUInt64(0)"
+    for column in COLUMNS:
+        folded = f"({folded} * {FACTOR} + {_value_sql(column)})"
+    return f"xxHash64({folded})"
+
+
+def _value_sql(column: Column) -> str:
+    stored = column.stored.format(f"`{column.name}`")
+    present = f"assumeNotNull({stored})" if column.nullable else stored
+    value = f"toUInt64({present})" if column.kind == "number" else f"xxHash64({present})"
+    return f"if(isNull(`{column.name}`), {NULL_VALUE}, {value})" if column.nullable else value

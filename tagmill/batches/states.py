@@ -1,0 +1,56 @@
+"""The states of a run and of a batch, and the moves between them."""
+
+from enum import StrEnum
+
+
+class RunState(StrEnum):
+    """PLANNED: nothing written yet. SEALED: the batches are fixed. CLOSED: progress is written. ABANDONED: given up before seal."""
+
+    PLANNED = "PLANNED"
+    SEALED = "SEALED"
+    CLOSED = "CLOSED"
+    ABANDONED = "ABANDONED"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the run has to be finished before another one starts."""
+        return self in (RunState.PLANNED, RunState.SEALED)
+
+
+class BatchState(StrEnum):
+    """NEW: sealed. IN_CLICKHOUSE: verified there. VOIDED: proven absent and given up; a later run delivers its events."""
+
+    NEW = "NEW"
+    IN_CLICKHOUSE = "IN_CLICKHOUSE"
+    VOIDED = "VOIDED"
+
+
+RUN_MOVES = frozenset(
+    {
+        (RunState.PLANNED, RunState.SEALED),
+        (RunState.PLANNED, RunState.ABANDONED),
+        (RunState.SEALED, RunState.CLOSED),
+    }
+)
+BATCH_MOVES = frozenset(
+    {
+        (BatchState.NEW, BatchState.IN_CLICKHOUSE),
+        (BatchState.NEW, BatchState.VOIDED),
+        (BatchState.IN_CLICKHOUSE, BatchState.NEW),  # sent again on purpose, under the next generation
+    }
+)
+
+
+def may_move_run(old: RunState, new: RunState) -> bool:
+    """Whether a run may go from one state to another."""
+    return (old, new) in RUN_MOVES
+
+
+def may_move_batch(old: BatchState, new: BatchState) -> bool:
+    """Whether a batch may go from one state to another."""
+    return (old, new) in BATCH_MOVES
+
+
+def may_close(batches: list[BatchState]) -> bool:
+    """A run closes when no batch is left to be pushed."""
+    return BatchState.NEW not in batches

@@ -1,0 +1,42 @@
+"""Timebuckets: the time slice of a tag that one tag_views partition holds. Pure.
+
+Source: TimeBucket in akka-persistence-cassandra and pekko-persistence-cassandra: floor(unix_ms / size_ms) * size_ms.
+"""
+
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from tagmill.timeuuid import TICKS_PER_MILLISECOND
+
+
+class BucketSize(StrEnum):
+    """events-by-tag.bucket-size of the plugin."""
+
+    DAY = "Day"
+    HOUR = "Hour"
+    MINUTE = "Minute"
+
+    @property
+    def milliseconds(self) -> int:
+        """Length of a bucket."""
+        return {"Day": 86_400_000, "Hour": 3_600_000, "Minute": 60_000}[self.value]
+
+    @property
+    def ticks(self) -> int:
+        """Length of a bucket in 100 ns ticks."""
+        return self.milliseconds * TICKS_PER_MILLISECOND
+
+    def start(self, ticks: int) -> int:
+        """Timebucket (milliseconds since 1970) that a moment in ticks falls in."""
+        unix_ms = ticks // TICKS_PER_MILLISECOND
+        return unix_ms - unix_ms % self.milliseconds
+
+
+def first_ticks(timebucket: int) -> int:
+    """First tick of a bucket."""
+    return timebucket * TICKS_PER_MILLISECOND
+
+
+def month(ticks: int) -> str:
+    """ClickHouse partition (YYYYMM, UTC) of a moment in ticks."""
+    return datetime.fromtimestamp(ticks // 10_000_000, tz=UTC).strftime("%Y%m")

@@ -1,0 +1,160 @@
+"""The words that the rules speak: what was seen, what is known, what shall happen."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+Interval = tuple[int, int]
+
+
+class Action(StrEnum):
+    """What happens to one row of the view."""
+
+    DELIVER = "deliver"
+    LATE = "late"
+    DROP = "drop"
+    HOLD = "hold"
+
+
+class Reason(StrEnum):
+    """Why; stable codes that stand in the ledger, in reports and in the documentation."""
+
+    NEXT = "next"
+    ALREADY_DELIVERED = "already_delivered"
+    BELOW_FIRST_OR_CLOSED = "below_first_or_closed"
+    DUPLICATE = "duplicate_same_event"
+    HEALED = "healed_from_journal"
+    CLOCK_SKEW = "clock_skew"
+    HOLE = "hole"
+    HOLE_TOO_WIDE = "too_many_missing"
+    FIRST_SEEN = "first_seen"
+    RENUMBERED = "renumbered"
+    TWO_EVENTS = "two_events_one_number"
+    NULL_EVENT = "null_event"
+    BROKEN_OFFSET = "broken_offset"
+    BROKEN_KEY = "broken_key"
+
+
+class FirstSeen(StrEnum):
+    """What to do with a first number above 1."""
+
+    REQUIRE_ONE = "require_one"
+    ASSUME_FIRST = "assume_first"
+    SCAN = "scan"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Key columns of one row of tag_views.
+
+    `handle` says where the whole row is; the rules only pass it on. `ticks`: time of the offset, 100 ns since 1970.
+    """
+
+    number: int
+    sequence_nr: int
+    ticks: int
+    offset: str
+    writer_uuid: str
+    event_missing: bool = False
+    offset_broken: bool = False
+    handle: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What of one persistence_id and tag is delivered: the numbers 1..number, less those in `missing`."""
+
+    number: int
+    sequence_nr: int
+    ticks: int
+    offset: str
+    missing: tuple[Interval, ...] = ()
+
+    def delivered(self, number: int) -> bool:
+        """Whether this number has been delivered."""
+        return number <= self.number and not any(low <= number <= high for low, high in self.missing)
+
+    @property
+    def first_number(self) -> int:
+        """The lowest number delivered."""
+        return self.missing[0][1] + 1 if self.missing and self.missing[0][0] == 1 else 1
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """Missing numbers first..last between two neighbours' sequence_nrs (both exclusive; 0 = before the first event)."""
+
+    first: int
+    last: int
+    after_sequence_nr: int
+    before_sequence_nr: int
+
+    @property
+    def size(self) -> int:
+        """How many numbers are missing."""
+        return self.last - self.first + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the journal says of a hole.
+
+    `events`: the journal's events with the tag between the neighbours, in order of sequence_nr; None if not searched.
+    `deleted_to`: of the metadata table, 0 if absent. `seen_at_ticks`: when the hole was first seen.
+    """
+
+    events: tuple[Row, ...] | None = None
+    deleted_to: int = 0
+    seen_at_ticks: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """What a scan found before the run's range: the highest number there, None if there is no row."""
+
+    highest: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The pipeline's choices, and the clock."""
+
+    first_seen: FirstSeen
+    now_ticks: int
+    gap_timeout_ticks: int
+    max_missing_to_search: int
+    starts_in_past_bucket: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What happens to one row, and its place in the order: the running maximum of the ticks."""
+
+    row: Row
+    action: Action
+    reason: Reason
+    order_ticks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A persistence_id is kept back: `hole` are the numbers it waits for (or the number that is in doubt)."""
+
+    reason: Reason
+    hole: Hole
+    first_ticks: int
+    rows: int
+
+
+@dataclass(slots=True)
+class Judgement:
+    """The outcome for one persistence_id and tag."""
+
+    decisions: list[Decision] = field(default_factory=list)
+    progress: Progress | None = None
+    held: Held | None = None
+    holes: list[Hole] = field(default_factory=list)
+    closed: list[Hole] = field(default_factory=list)
+
+
+Journal = Mapping[Hole, Evidence]

@@ -1,0 +1,215 @@
+"""What happens to each row of one persistence_id and tag (docs/continuity.md has the table that this follows).
+
+`judge` walks the numbers upwards from progress. The first number that can't be explained holds everything behind it.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import groupby
+
+from tagmill.continuity.model import (
+    Action,
+    Decision,
+    Earlier,
+    Evidence,
+    FirstSeen,
+    Held,
+    Hole,
+    Interval,
+    Journal,
+    Judgement,
+    Policy,
+    Progress,
+    Reason,
+    Row,
+)
+
+NOTHING_KNOWN = Evidence()
+
+
+def judge(
+    progress: Progress | None,
+    rows: Iterable[Row],
+    policy: Policy,
+    journal: Journal | None = None,
+    earlier: Earlier | None = None,
+) -> Judgement:
+    """Decide for all rows of one persistence_id and tag that a run has read.
+
+    `journal`: evidence for holes of an earlier judgement (`Judgement.holes`); `earlier`: the scan's answer for a first
+    number above 1. Every row gets exactly one decision; `progress` of the answer is None when nothing is delivered.
+    """
+    walk = _Walk(progress, policy, journal or {}, earlier)
+    ordered = sorted(rows, key=lambda row: (row.number, row.ticks, row.offset))
+    for number, same in groupby(ordered, key=lambda row: row.number):
+        walk.step(number, list(same))
+    return walk.finish()
+
+
+def remove(missing: tuple[Interval, ...], number: int) -> tuple[Interval, ...]:
+    """The intervals without one number."""
+    kept: list[Interval] = []
+    for low, high in missing:
+        if not low <= number <= high:
+            kept.append((low, high))
+            continue
+        if low < number:
+            kept.append((low, number - 1))
+        if number < high:
+            kept.append((number + 1, high))
+    return tuple(kept)
+
+
+def close(progress: Progress | None, hole: Hole) -> Progress:
+    """Progress after the numbers of a hole were given up: what comes behind it continues."""
+    missing = progress.missing if progress else ()
+    if missing and missing[-1][1] == hole.first - 1:
+        missing = (*missing[:-1], (missing[-1][0], hole.last))
+    else:
+        missing = (*missing, (hole.first, hole.last))
+    if progress is None:
+        return Progress(hole.last, hole.after_sequence_nr, 0, "", missing)
+    return replace(progress, number=hole.last, missing=missing)
+
+
+class _Walk:
+    """One pass over the numbers of one persistence_id and tag, in rising order."""
+
+    def __init__(self, progress: Progress | None, policy: Policy, journal: Journal, earlier: Earlier | None) -> None:
+        self.known = progress
+        self.policy = policy
+        self.journal = journal
+        self.earlier = earlier
+        self.order_ticks = 0
+        self.out = Judgement()
+        self.held: tuple[Reason, Hole] | None = None
+        self.held_rows: list[Row] = []
+
+    def step(self, number: int, rows: list[Row]) -> None:
+        """Judge all rows that claim one number."""
+        if self.known and self.known.delivered(number) and all(r.sequence_nr <= self.known.sequence_nr for r in rows):
+            for row in rows:
+                self._decide(row, Action.DROP, Reason.ALREADY_DELIVERED)
+            return
+        if self.held:
+            self._hold(rows)
+            return
+        doubt = self._doubt(number, rows)
+        if doubt:
+            self._start_hold(doubt, self._doubtful(number, rows), rows)
+            return
+        row, copies = rows[0], rows[1:]
+        if self.known and number <= self.known.number:
+            self._deliver_late(row)
+        elif self._reach(row):
+            self._deliver(row)
+        else:
+            self._hold(rows)
+            return
+        for copy in copies:
+            self._decide(copy, Action.DROP, Reason.DUPLICATE)
+
+    def finish(self) -> Judgement:
+        """The judgement; a hold carries the earliest time of what it keeps back."""
+        if self.held:
+            reason, hole = self.held
+            ticks = [row.ticks for row in self.held_rows if not row.offset_broken]
+            self.out.held = Held(reason, hole, min(ticks, default=self.policy.now_ticks), len(self.held_rows))
+        self.out.progress = self.known
+        return self.out
+
+    def _doubt(self, number: int, rows: list[Row]) -> Reason | None:
+        """The reason not to trust what stands at this number."""
+        if number < 1 or any(row.sequence_nr < 1 for row in rows):
+            return Reason.BROKEN_KEY
+        if len({(row.sequence_nr, row.writer_uuid) for row in rows}) > 1:
+            return Reason.TWO_EVENTS
+        if any(row.offset_broken for row in rows):
+            return Reason.BROKEN_OFFSET
+        if all(row.event_missing for row in rows[:1]):
+            return Reason.NULL_EVENT
+        if self.known and (number > self.known.number) != (rows[0].sequence_nr > self.known.sequence_nr):
+            return None if self._inside_missing(number, rows[0]) else Reason.RENUMBERED
+        return None
+
+    def _inside_missing(self, number: int, row: Row) -> bool:
+        known = self.known
+        return known is not None and number <= known.number and not known.delivered(number) and row.sequence_nr <= known.sequence_nr
+
+    def _reach(self, row: Row) -> bool:
+        """Whether every number before this one is accounted for; heals or closes what lies between."""
+        next_number = self.known.number + 1 if self.known else 1
+        if row.number == next_number:
+            return True
+        hole = Hole(next_number, row.number - 1, self.known.sequence_nr if self.known else 0, row.sequence_nr)
+        if self.known is None and self._accepted_as_first(hole):
+            self.known = close(None, hole)
+            return True
+        self.out.holes.append(hole)
+        evidence = self.journal.get(hole, NOTHING_KNOWN)
+        if evidence.events is not None and _fills(evidence.events, hole):
+            for number, event in enumerate(evidence.events, start=hole.first):
+                self._deliver(replace(event, number=number), Reason.HEALED)
+            return True
+        if self._deleted(hole, evidence):
+            self.out.closed.append(hole)
+            self.known = close(self.known, hole)
+            return True
+        wide = hole.size > self.policy.max_missing_to_search
+        reason = Reason.HOLE_TOO_WIDE if wide else Reason.FIRST_SEEN if self.known is None else Reason.HOLE
+        self.held = (reason, hole)
+        return False
+
+    def _accepted_as_first(self, hole: Hole) -> bool:
+        choice = self.policy.first_seen
+        if choice == FirstSeen.ASSUME_FIRST and self.policy.starts_in_past_bucket:
+            return True
+        if choice == FirstSeen.REQUIRE_ONE or self.earlier is None:
+            return False
+        return self.earlier.highest is None or self.earlier.highest == hole.last
+
+    def _deleted(self, hole: Hole, evidence: Evidence) -> bool:
+        """Deleted by the application, and seen for longer than the gap timeout."""
+        if evidence.seen_at_ticks is None or hole.before_sequence_nr - 1 > evidence.deleted_to:
+            return False
+        return self.policy.now_ticks - evidence.seen_at_ticks >= self.policy.gap_timeout_ticks
+
+    def _deliver(self, row: Row, reason: Reason | None = None) -> None:
+        skewed = row.ticks < self.order_ticks
+        self.order_ticks = max(self.order_ticks, row.ticks)
+        self.out.decisions.append(
+            Decision(row, Action.DELIVER, reason or (Reason.CLOCK_SKEW if skewed else Reason.NEXT), self.order_ticks)
+        )
+        missing = self.known.missing if self.known else ()
+        self.known = Progress(row.number, row.sequence_nr, row.ticks, row.offset, missing)
+
+    def _deliver_late(self, row: Row) -> None:
+        assert self.known is not None  # noqa: S101 - only numbers at or below progress are late
+        self.known = replace(self.known, missing=remove(self.known.missing, row.number))
+        self._decide(row, Action.LATE, Reason.BELOW_FIRST_OR_CLOSED)
+
+    def _decide(self, row: Row, action: Action, reason: Reason) -> None:
+        self.out.decisions.append(Decision(row, action, reason, row.ticks))
+
+    def _doubtful(self, number: int, rows: list[Row]) -> Hole:
+        return Hole(number, number, self.known.sequence_nr if self.known else 0, max(row.sequence_nr for row in rows) + 1)
+
+    def _start_hold(self, reason: Reason, hole: Hole, rows: list[Row]) -> None:
+        self.held = (reason, hole)
+        self._hold(rows)
+
+    def _hold(self, rows: list[Row]) -> None:
+        assert self.held is not None  # noqa: S101 - set by _reach or _start_hold
+        self.held_rows.extend(rows)
+        for row in rows:
+            self._decide(row, Action.HOLD, self.held[0])
+
+
+def _fills(events: tuple[Row, ...], hole: Hole) -> bool:
+    """Exactly as many events as numbers are missing, one writer each, rising, none of them broken."""
+    numbers = [event.sequence_nr for event in events]
+    return (
+        len(events) == hole.size
+        and all(low < high for low, high in zip(numbers, numbers[1:], strict=False))
+        and not any(event.event_missing or event.offset_broken for event in events)
+    )

@@ -1,0 +1,68 @@
+"""Every error that Tagmill raises on purpose, one line each: would a rerun help, or does a person have to act?
+
+The exit code is what a job or a command ends with: 2 wrong input or configuration, 3 data quality, 75 transient.
+"""
+
+
+class TagmillError(Exception):
+    """Base of all: the message names pipeline, run, batch or key, the cause, what was left untouched and what to do next."""
+
+    exit_code = 1
+
+
+class TerminalError(TagmillError):
+    """A rerun alone won't help: somebody has to change something first."""
+
+    exit_code = 2
+
+
+class TransientError(TagmillError):
+    """A rerun of the same step may succeed, and is safe."""
+
+    exit_code = 75
+
+
+class UnknownOutcome(TransientError):
+    """The server may or may not have done it. A rerun reads back what happened before it acts."""
+
+
+class ConfigurationError(TerminalError):
+    """A key of the configuration, or what it points to, is wrong."""
+
+
+class GuardRefused(TerminalError):
+    """A dangerous command was refused; the message names what would have to hold, or the flag that overrides it."""
+
+
+class LeaseTaken(TransientError):
+    """Another run of the same pipeline is under way."""
+
+
+class FenceRaised(TransientError):
+    """The run was taken over while this step slept; nothing that this step did counts."""
+
+
+class StoreUnavailable(TransientError):
+    """Cassandra or ClickHouse did not answer within the time limit."""
+
+
+class DataQualityStop(TagmillError):
+    """The quality gate stopped the run before anything was sealed; `docs_page` shows why."""
+
+    exit_code = 3
+
+    def __init__(self, message: str, docs_page: str | None = None) -> None:
+        super().__init__(message)
+        self.docs_page = docs_page
+
+
+class BatchDiffers(TerminalError):
+    """ClickHouse's rows of a batch are not the sealed file's rows."""
+
+
+class SealedFileDamaged(TerminalError):
+    """A sealed file's bytes are not those that the manifest names; nothing of it was sent."""
+
+
+class DestinationDiffers(ConfigurationError):
+    """The destination table's columns are not those that Tagmill writes."""

@@ -1,0 +1,236 @@
+"""The configuration: one typed model, read from one TOML file and the environment.
+
+`TAGMILL_<SECTION>__<KEY>` in the environment overrides a key of the file; user names and passwords come from there only.
+Unknown keys are errors that name the key.
+"""
+
+import os
+import tomllib
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from tagmill.buckets import BucketSize
+from tagmill.errors import ConfigurationError
+from tagmill.names import identifier
+from tagmill.timeuuid import from_datetime
+
+CONFIG_VARIABLE = "TAGMILL_CONFIG"
+Identifier = Annotated[str, AfterValidator(identifier)]
+Consistency = Literal["ONE", "LOCAL_ONE", "TWO", "THREE", "QUORUM", "LOCAL_QUORUM", "EACH_QUORUM", "ALL"]
+FirstSeen = Literal["require_one", "assume_first", "scan"]
+
+
+def _moment(value: Any) -> Any:
+    """Accept the plugin's yyyyMMddTHH:mm beside ISO 8601; without a zone it is UTC."""
+    if isinstance(value, str) and len(value) == 14 and value[8] == "T":
+        value = datetime.strptime(value, "%Y%m%dT%H:%M").isoformat()
+    if isinstance(value, str):
+        value = datetime.fromisoformat(value)
+    if isinstance(value, datetime) and value.tzinfo is None:
+        value = value.replace(tzinfo=UTC)
+    return value
+
+
+Moment = Annotated[datetime, BeforeValidator(_moment)]
+
+
+class Section(BaseModel):
+    """A section of the file: unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Replication(Section):
+    """Replication of the ledger keyspace: `replication_factor`, or datacenter names with their factors."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    class_: Literal["SimpleStrategy", "NetworkTopologyStrategy"] = Field("SimpleStrategy", alias="class")
+
+    def options(self) -> dict[str, str]:
+        """The map that CREATE KEYSPACE takes."""
+        extra = self.model_extra or {}
+        if self.class_ == "SimpleStrategy" and not extra:
+            extra = {"replication_factor": 1}
+        return {"class": self.class_, **{name: str(factor) for name, factor in extra.items()}}
+
+
+class CassandraSettings(Section):
+    """Where journals, views and the ledger are."""
+
+    hosts: list[str] = Field(["127.0.0.1"], min_length=1)
+    port: int = Field(9042, ge=1, le=65535)
+    local_datacenter: str = "datacenter1"
+    ledger_keyspace: Identifier = "tagmill"
+    replication: Replication = Field(default_factory=lambda: Replication.model_validate({"class": "SimpleStrategy"}))
+    read_consistency: Consistency = Field("LOCAL_QUORUM", description="of journal and view reads; must overlap the application's writes")
+    request_timeout_seconds: float = Field(60, gt=0)
+    connect_timeout_seconds: float = Field(10, gt=0)
+    tls: bool = False
+    tls_ca_file: Path | None = None
+    username: str | None = Field(None, description="from the environment or the Airflow connection only")
+    password: SecretStr | None = Field(None, description="from the environment or the Airflow connection only")
+    airflow_connection: str = "tagmill_cassandra"
+
+
+class ClickHouseSettings(Section):
+    """Where the batches go."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(8123, ge=1, le=65535)
+    database: Identifier = "default"
+    tls: bool = False
+    tls_ca_file: Path | None = None
+    request_timeout_seconds: float = Field(300, gt=0)
+    connect_timeout_seconds: float = Field(10, gt=0)
+    username: str | None = Field(None, description="from the environment or the Airflow connection only")
+    password: SecretStr | None = Field(None, description="from the environment or the Airflow connection only")
+    cluster: Identifier | None = Field(None, description="replicated tables: the cluster that the DDL is sent ON")
+    airflow_connection: str = "tagmill_clickhouse"
+
+
+class SparkSettings(Section):
+    """How the Spark session of a job is made; where it runs is the master's, in Airflow the connection's, business."""
+
+    master: str = "local[2]"
+    driver_memory: str = "2g"
+    jars: Path = Path("build/jars/spark")
+    conf: dict[str, str] = Field(default_factory=dict, description="further Spark settings")
+    airflow_connection: str = "tagmill_spark"
+
+
+class StorageSettings(Section):
+    """Where plans, sealed batches, manifests and Data Docs are kept."""
+
+    root: str = Field("build/data", description="folder, or a URL that Spark and Arrow both know (hdfs://, s3a://)")
+
+
+class QualitySettings(Section):
+    """What the gate tolerates before it stops a run."""
+
+    max_held_share_percent: float = Field(5.0, ge=0, le=100, description="of the new rows of a run")
+    max_wrong_bucket_share_percent: float = Field(10.0, ge=0, le=100, description="rows outside their bucket: more means a wrong bucket size")
+    min_ttl_warning_seconds: int = Field(86_400, ge=0, description="warn when undelivered rows expire sooner")
+    named_rows: int = Field(20, ge=1, le=1000, description="offending rows named on a page")
+
+
+class PipelineSettings(Section):
+    """One source, its tags, one destination table, one schedule."""
+
+    keyspace: Identifier
+    bucket_size: BucketSize
+    tags: list[Annotated[str, Field(min_length=1)]] = Field(min_length=1)
+    first_time_bucket: Moment = Field(description="events-by-tag.first-time-bucket of the application")
+    start_from: dict[str, Moment] = Field(default_factory=dict, description="per tag: deliver only what is later")
+    destination: Identifier
+    schedule: str | None = "@hourly"
+    eventual_consistency_delay_seconds: float = Field(10, ge=0)
+    look_back_seconds: float = Field(120, ge=0, description="read again in each run for rows that arrived late")
+    long_look_back_seconds: float = Field(3600, ge=0, description="the same, once an hour")
+    first_seen: FirstSeen = "require_one"
+    gap_timeout_seconds: float = Field(3600, ge=0, description="a deleted hole is closed after this age")
+    max_hold_age_seconds: float = Field(7 * 86_400, gt=0, description="an older hold fails the check")
+    max_missing_to_search: int = Field(5000, ge=0, description="a wider hole is held without looking into the journal")
+    repair_view: bool = Field(True, description="write healed events back into tag_views")
+    text_serializers: list[int] = Field(default_factory=list, description="ser_ids whose payloads are text; empty: found by content")
+    max_slices_per_run: int = Field(2000, ge=1)
+    max_rows_per_run: int = Field(5_000_000, ge=1)
+    batch_rows: int = Field(500_000, ge=1)
+    batch_bytes: int = Field(256 * 1024 * 1024, ge=1, description="of payload and keys, before compression")
+    parallel_inserts: int = Field(2, ge=1, le=64)
+    lease_seconds: int = Field(60, ge=5, le=3600)
+    lease_wait_seconds: float = Field(0, ge=0, description="how long a command waits for another run of the pipeline")
+    retention_days: int = Field(30, ge=1, description="sealed files and ledger rows of closed runs")
+    quality: QualitySettings = Field(default_factory=QualitySettings)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "PipelineSettings":
+        if len(set(self.tags)) != len(self.tags):
+            raise ValueError("tags: a tag is named twice")
+        if unknown := set(self.start_from) - set(self.tags):
+            raise ValueError(f"start_from: not among the tags: {', '.join(sorted(unknown))}")
+        return self
+
+    def start_ticks(self, tag: str) -> int:
+        """Where a tag's delivery begins: start_from, else the first time bucket (ticks since 1970)."""
+        return from_datetime(max(self.first_time_bucket, self.start_from.get(tag, self.first_time_bucket)))
+
+
+class Settings(BaseSettings):
+    """The whole configuration."""
+
+    model_config = SettingsConfigDict(extra="forbid", frozen=True, env_prefix="TAGMILL_", env_nested_delimiter="__")
+
+    cassandra: CassandraSettings = Field(default_factory=CassandraSettings)
+    clickhouse: ClickHouseSettings = Field(default_factory=ClickHouseSettings)
+    spark: SparkSettings = Field(default_factory=SparkSettings)
+    storage: StorageSettings = Field(default_factory=StorageSettings)
+    pipelines: dict[Identifier, PipelineSettings] = Field(default_factory=dict)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """The environment comes before the file."""
+        return env_settings, init_settings
+
+    @classmethod
+    def load(cls, path: str | Path | None = None) -> "Settings":
+        """Read the file (argument, $TAGMILL_CONFIG, ./tagmill.toml) and the environment; raises ConfigurationError."""
+        file = Path(path or os.environ.get(CONFIG_VARIABLE) or "tagmill.toml")
+        try:
+            content = tomllib.loads(file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise ConfigurationError(f"{file}: there is no such configuration file; give --config or set {CONFIG_VARIABLE}") from None
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise ConfigurationError(f"{file}: can't be read as TOML: {error}") from None
+        _refuse_secrets(file, content)
+        try:
+            return cls(**content)._resolved(file.resolve().parent)
+        except ValidationError as error:
+            raise ConfigurationError(f"{file}: {_explained(error)}") from None
+
+    def pipeline(self, name: str) -> PipelineSettings:
+        """Settings of one pipeline; raises ConfigurationError when it is not configured."""
+        try:
+            return self.pipelines[name]
+        except KeyError:
+            known = ", ".join(self.pipelines) or "none"
+            raise ConfigurationError(f"pipeline {name!r} is not in the configuration (there: {known})") from None
+
+    def _resolved(self, folder: Path) -> "Settings":
+        """Relative paths count from the folder of the file."""
+        storage, spark = self.storage, self.spark
+        if not urlsplit(storage.root).scheme:
+            storage = storage.model_copy(update={"root": str(folder / storage.root)})
+        spark = spark.model_copy(update={"jars": folder / spark.jars})
+        return self.model_copy(update={"storage": storage, "spark": spark})
+
+
+def _refuse_secrets(file: Path, content: dict[str, Any]) -> None:
+    for section in ("cassandra", "clickhouse"):
+        for key in ("username", "password"):
+            if key in content.get(section, {}):
+                raise ConfigurationError(
+                    f"{file}: {section}.{key} doesn't belong in the file; "
+                    f"set TAGMILL_{section.upper()}__{key.upper()} or use the Airflow connection"
+                )
+
+
+def _explained(error: ValidationError) -> str:
+    """One line for all mistakes, each with its key."""
+    parts = []
+    for mistake in error.errors():
+        key = ".".join(str(step) for step in mistake["loc"])
+        text = "unknown key" if mistake["type"] == "extra_forbidden" else mistake["msg"].removeprefix("Value error, ")
+        parts.append(f"{key}: {text}" if key else text)
+    return "; ".join(parts)
