@@ -1,0 +1,10 @@
+"""One Airflow DAG `deliver_<pipeline>` for each pipeline of the configuration file. A bad file is an import error that names the key."""
+
+from pathlib import Path
+
+from tagmill.airflow.factory import deliver_dag
+from tagmill.settings import Settings
+
+settings = Settings.load()
+for name in settings.pipelines:
+    globals()[f"deliver_{name}"] = deliver_dag(settings, name, jobs=Path(__file__).resolve().parents[1] / "spark_jobs")

@@ -1,0 +1,95 @@
+"""Airflow Connections as Tagmill's settings and as a Spark job's environment.
+
+Of a connection count the login, the password and the extra keys `tls` and `tls_ca_file`; hosts and ports are the
+configuration file's. Without such a connection, the file and the TAGMILL_ variables hold as they are.
+"""
+
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any, TypeVar
+
+from airflow.sdk import Connection
+from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.sdk.log import mask_secret
+from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
+
+from tagmill.errors import ConfigurationError
+from tagmill.settings import CONFIG_VARIABLE, CassandraSettings, ClickHouseSettings, Settings
+
+log = logging.getLogger(__name__)
+Store = TypeVar("Store", CassandraSettings, ClickHouseSettings)
+
+
+class _Extra(BaseModel):
+    """What the extra of a store's connection may say; a misspelt key must not mean 'no TLS'."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    tls: bool | None = None
+    tls_ca_file: Path | None = None
+
+
+def config_file() -> Path:
+    """The configuration file that Settings.load() reads without an argument."""
+    return Path(os.environ.get(CONFIG_VARIABLE) or "tagmill.toml").resolve()
+
+
+def load_settings() -> Settings:
+    """The configuration with credentials and TLS of the Airflow connections that it names.
+
+    Raises ConfigurationError: the file, or the extra of a connection, is wrong.
+    """
+    settings = Settings.load()
+    return settings.model_copy(
+        update={"cassandra": _with_connection(settings.cassandra), "clickhouse": _with_connection(settings.clickhouse)}
+    )
+
+
+def find(conn_id: str) -> Connection | None:
+    """An Airflow connection, None if nobody made it."""
+    try:
+        connection: Connection = Connection.get(conn_id)
+    except AirflowNotFoundException:
+        return None
+    return connection
+
+
+def spark_environment(settings: Settings) -> dict[str, str]:
+    """Variables that carry Cassandra's credentials and TLS to a Spark driver (seal has no business in ClickHouse).
+
+    To be given to the process or written to a file of mode 0600, never to a command line.
+    """
+    store = settings.cassandra
+    values = {
+        "USERNAME": store.username,
+        "PASSWORD": store.password.get_secret_value() if store.password else None,
+        "TLS": json.dumps(store.tls),
+        "TLS_CA_FILE": str(store.tls_ca_file) if store.tls_ca_file else None,
+    }
+    return {f"TAGMILL_CASSANDRA__{key}": value for key, value in values.items() if value is not None}
+
+
+def _with_connection(store: Store) -> Store:
+    connection = find(store.airflow_connection)
+    if connection is None:
+        return store
+    found: dict[str, Any] = _tls(connection)
+    if connection.login:
+        found["username"] = connection.login
+    if connection.password:
+        mask_secret(connection.password)
+        found["password"] = SecretStr(connection.password)
+    if connection.host:
+        log.info("connection %s: its host is not used, the configuration file's is", connection.conn_id)
+    return store.model_copy(update=found)
+
+
+def _tls(connection: Connection) -> dict[str, Any]:
+    try:
+        extra = _Extra.model_validate_json(connection.extra or "{}")
+    except ValidationError as error:
+        mistakes = "; ".join(f"{'.'.join(map(str, m['loc'])) or 'extra'}: {m['msg']}" for m in error.errors())
+        raise ConfigurationError(f"Airflow connection {connection.conn_id}: {mistakes}. Its extra may hold tls and tls_ca_file") from None
+    return extra.model_dump(exclude_none=True)

@@ -1,0 +1,85 @@
+"""What an error of a step, or the report of a job, means to Airflow: fail at once, try again, or come back later.
+
+| error | exit code | Airflow |
+|---|---|---|
+| wrong input or configuration, a batch that differs | 2 | fails at once |
+| data quality | 3 | fails at once, the text names the page |
+| the lease is another run's | 75 | the task comes back after a pause; no attempt is used up |
+| the run was taken over | 75 | the task is skipped: whoever took the run finishes it |
+| transient, unknown outcome | 75 | retried |
+| anything else, and a death without a report | | retried |
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowRescheduleException,
+    AirflowSkipException,
+)
+
+from tagmill.errors import DataQualityStop, FenceRaised, LeaseTaken, TagmillError
+
+TERMINAL = frozenset({2, 3})
+LEASE_PAUSE = timedelta(seconds=30)
+
+
+@contextmanager
+def told_to_airflow() -> Iterator[None]:
+    """Turn the TagmillError of a step that runs in this process into what Airflow understands."""
+    try:
+        yield
+    except TagmillError as error:
+        docs = error.docs_page if isinstance(error, DataQualityStop) else None
+        raise failure(type(error).__name__, error.exit_code, str(error), docs) from error
+
+
+def failure(kind: str, exit_code: int, message: str, docs: str | None = None) -> AirflowException:
+    """The exception to raise: `kind` is the name of the error's class, `docs` the page that shows why."""
+    text = f"{message}\nData Docs: {docs}" if docs else message
+    if kind == LeaseTaken.__name__:
+        return AirflowRescheduleException(datetime.now(tz=UTC) + LEASE_PAUSE)
+    if kind == FenceRaised.__name__:
+        return AirflowSkipException(text)
+    if exit_code in TERMINAL:
+        return AirflowFailException(text)
+    return AirflowException(text)
+
+
+def failure_of_job(report: Mapping[str, Any] | None, job: str) -> AirflowException:
+    """The exception for a job that did not succeed; `report` is None when it left none."""
+    if report is None:
+        return AirflowException(
+            f"{job} died without a report: killed, out of memory, or Spark did not start (its own words are in this log). "
+            "Nothing that it did counts before its commit, so trying again is safe"
+        )
+    message = str(report.get("error") or report.get("message") or "failed without a message")
+    kind, exit_code = str(report.get("error_type") or ""), int(report.get("exit_code") or 1)
+    return failure(kind, exit_code, f"{job}: {message}", report.get("docs"))
+
+
+def read_report(file: Path) -> dict[str, Any] | None:
+    """The job's report; None when there is none, or only half of one."""
+    try:
+        report = json.loads(file.read_text(encoding="utf-8"))
+    except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError):
+        return None
+    return report if isinstance(report, dict) else None
+
+
+def small(report: Mapping[str, Any]) -> dict[str, Any]:
+    """The report as an XCom: figures and short texts only, a list becomes its length."""
+    flat = {key: value for key, value in report.items() if key != "result"} | dict(report.get("result") or {})
+    return {key: _short(value) for key, value in flat.items() if not isinstance(value, Mapping)}
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return len(value)
+    return value[:500] if isinstance(value, str) else value

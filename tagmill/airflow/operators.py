@@ -1,0 +1,199 @@
+"""Spark jobs from Airflow: the provider's operator with secrets kept out of sight, and failures told apart by the job's report."""
+
+import os
+import re
+import signal
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, ClassVar
+
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
+from airflow.sdk import Context
+from airflow.sdk.exceptions import AirflowException, AirflowSkipException
+
+from tagmill.airflow import connections
+from tagmill.airflow.failures import failure_of_job, read_report, small, told_to_airflow
+from tagmill.airflow.links import docs_link
+from tagmill.airflow.steps import owner
+from tagmill.errors import ConfigurationError
+from tagmill.settings import Settings
+
+
+class QuietSparkSubmitHook(SparkSubmitHook):  # type: ignore[misc]
+    """spark-submit whose secrets travel in its environment, and which leaves no process behind when it is stopped.
+
+    The provider's own `env_vars` become `--conf` arguments on YARN and Kubernetes, visible to every user of the machine.
+    """
+
+    def __init__(self, *, secrets: Mapping[str, str], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._secrets = dict(secrets)
+
+    def submit(self, application: str = "", **kwargs: Any) -> str | None:
+        """Start spark-submit in a process group of its own and wait for it; raises AirflowException unless it ends with 0."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW__", "AIRFLOW_CONN_"))}
+        driver: str | None = super().submit(application, env=environment | self._secrets, process_group=0, **kwargs)
+        return driver
+
+    def on_kill(self) -> None:
+        """Stop the JVM and the Python driver below it, which the provider would leave."""
+        super().on_kill()
+        if self._submit_sp is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._submit_sp.pid, signal.SIGKILL)
+
+
+class SealOperator(SparkSubmitOperator):  # type: ignore[misc]
+    """Runs spark_jobs/seal.py for a planned run where the Spark connection says, and reads its report.
+
+    Args:
+        pipeline: name in the configuration.
+        planned: what the plan task returned (run, fence, state).
+        application: path of the job script.
+    """
+
+    template_fields: Sequence[str] = ("planned",)
+    ui_color = "#d8e8f8"
+    sealed_already: ClassVar = frozenset({"SEALED", "PUSHED", "CLOSED"})
+
+    def __init__(self, *, pipeline: str, planned: Any, application: str, **kwargs: Any) -> None:
+        super().__init__(application=application, name=f"tagmill-seal-{pipeline}", durable=False, **kwargs)
+        self.pipeline = pipeline
+        self.planned = planned
+        self._settings: Settings | None = None
+
+    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
+        """Seal the run. Out: the job's report as figures and short texts.
+
+        Raises AirflowFailException for wrong configuration and data quality (with the link to the page), AirflowException for
+        what a retry may mend.
+        """
+        run, state = self.planned["run"], self.planned["state"]
+        if state in self.sealed_already:
+            message = f"run {run} of {self.pipeline} is {state} already: Spark is not started"
+            self.log.info("%s", message)
+            return {"run": run, "message": message}
+        with told_to_airflow():
+            self._settings = connections.load_settings()
+            report_file = self._report_file(self._settings, context)
+            self._prepare(self._settings, report_file, owner(context))
+            with self._secrets_of_cluster_mode(self._settings):
+                report = self._run(report_file, context)
+        self.log.info("%s", report.get("message"))
+        return small(report)
+
+    def _run(self, report_file: Path, context: Context) -> dict[str, Any]:
+        assert self._settings is not None
+        job = f"seal of run {self.planned['run']} of {self.pipeline}"
+        died: AirflowException | None = None
+        try:
+            super().execute(context)
+        except AirflowException as error:
+            died = error
+        report = read_report(report_file)
+        if report is not None and (docs := report.get("docs") or (report.get("result") or {}).get("docs")):
+            report["docs"] = docs_link(self._settings, docs)
+        if report is None or not report.get("ok"):
+            raise failure_of_job(report, job) from died
+        if died is not None:
+            self.log.warning("%s: the job reported success, then spark-submit failed: %s", job, died)
+        return report
+
+    def _prepare(self, settings: Settings, report_file: Path, owner: str) -> None:
+        from tagmill.sparksession import spark_conf
+
+        self.conf = {key: value for key, value in spark_conf(settings).items() if key != "spark.master"}
+        self.application_args = [
+            *("--pipeline", self.pipeline),
+            *("--run", str(self.planned["run"])),
+            *("--fence", str(self.planned["fence"])),
+            *("--owner", owner),
+            *("--config", str(connections.config_file())),
+            *("--report", str(report_file)),
+        ]
+        self._hook = self._get_hook()
+
+    def _report_file(self, settings: Settings, context: Context) -> Path:
+        """A new file for each attempt: below the storage root, or below AIRFLOW_HOME when the root is no folder."""
+        root = Path(settings.storage.root)
+        if "://" in settings.storage.root:
+            root = Path(os.environ.get("AIRFLOW_HOME", "~/airflow")).expanduser() / "tagmill-reports"
+        attempt = f"{re.sub(r'[^A-Za-z0-9.-]', '_', context['dag_run'].run_id)}-{context['ti'].try_number}"
+        file = root / self.pipeline / f"run-{self.planned['run']:08d}" / "reports" / f"seal-{attempt}.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.unlink(missing_ok=True)
+        return file
+
+    def _get_hook(self) -> QuietSparkSubmitHook:
+        settings = self._settings or connections.load_settings()
+        hook = QuietSparkSubmitHook(
+            secrets=connections.spark_environment(settings),
+            conf=self.conf,
+            conn_id=self._conn_id,
+            name=self.name,
+            application_args=self.application_args,
+            properties_file=self.properties_file,
+            status_poll_interval=self._status_poll_interval,
+        )
+        if connections.find(self._conn_id) is None:  # the provider would silently go to YARN
+            hook._connection["master"] = settings.spark.master
+        return hook
+
+    @contextmanager
+    def _secrets_of_cluster_mode(self, settings: Settings) -> Iterator[None]:
+        """On a cluster the driver doesn't inherit our environment: its variables go by a file that only we can read."""
+        assert self._hook is not None
+        if self._hook._connection["deploy_mode"] != "cluster":
+            yield
+            return
+        if "://" in settings.storage.root:
+            raise ConfigurationError(
+                f"Airflow connection {self._conn_id}: deploy-mode cluster needs a storage.root that is a folder which the driver and "
+                f"this worker share, for the job's report; it is {settings.storage.root}. Use deploy-mode client"
+            )
+        with tempfile.NamedTemporaryFile("w", prefix="tagmill-", suffix=".properties", encoding="utf-8") as file:  # mode 0600
+            file.write(properties(driver_variables(self._hook._connection["master"], connections.spark_environment(settings))))
+            file.flush()
+            self.properties_file = file.name
+            self._hook = self._get_hook()
+            yield
+
+
+class DrainBacklogOperator(TriggerDagRunOperator):  # type: ignore[misc]
+    """Triggers the same DAG once more when the plan was capped, so that a backlog drains without waiting for the schedule."""
+
+    template_fields: Sequence[str] = (*TriggerDagRunOperator.template_fields, "planned")
+
+    def __init__(self, *, planned: Any, **kwargs: Any) -> None:
+        super().__init__(logical_date=None, skip_when_already_exists=True, openlineage_inject_parent_info=False, **kwargs)
+        self.planned = planned
+
+    def execute(self, context: Context) -> None:
+        """Trigger with the same params; skipped when nothing was left."""
+        if not self.planned.get("more"):
+            raise AirflowSkipException("nothing is left over")
+        self.conf = {"tags": list(context["params"]["tags"])}
+        if reread := self.planned.get("reread"):
+            self.conf |= {"reread_from": reread[0], "reread_until": reread[1]}
+        super().execute(context)
+
+
+def driver_variables(master: str, variables: Mapping[str, str]) -> dict[str, str]:
+    """Spark properties that set a remote driver's environment."""
+    if "yarn" in master:
+        prefix = "spark.yarn.appMasterEnv"
+    elif "k8s" in master:
+        prefix = "spark.kubernetes.driverEnv"
+    else:
+        raise ConfigurationError(f"Spark master {master}: a Python job can't run there with deploy-mode cluster; use client")
+    return {f"{prefix}.{name}": value for name, value in variables.items()}
+
+
+def properties(values: Mapping[str, str]) -> str:
+    """Text of a Java properties file with these values, whatever characters they hold: each is written as \\uXXXX."""
+    escaped = {key: value.encode("utf-16-be").hex(" ", 2).split() for key, value in values.items()}
+    return "".join(f"{key}={''.join(f'{chr(92)}u{unit}' for unit in units)}\n" for key, units in escaped.items())

@@ -1,0 +1,69 @@
+"""The tasks that run in Airflow's own worker process: plan, push, close. Each calls one function of tagmill.delivery.steps.
+
+What they return goes to XCom: figures and short texts.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow.sdk import Asset, Context
+from airflow.sdk.exceptions import DownstreamTasksSkipped
+
+from tagmill.airflow import connections
+from tagmill.airflow.failures import small, told_to_airflow
+from tagmill.airflow.reread import reread_range
+
+log = logging.getLogger(__name__)
+
+
+def owner(context: Context) -> str:
+    """Whom the ledger names as the one who works on a run: the same for each attempt of a DAG run's tasks."""
+    return f"airflow/{context['dag_run'].run_id}"
+
+
+def plan(pipeline: str, context: Context) -> dict[str, Any]:
+    """Plan a run, or take over one that was left unfinished. Nothing to do skips all that follows, so no JVM starts.
+
+    Out: run, fence, state, slices, more, message, and `reread` (two ISO 8601 texts) if a range is read again.
+    """
+    from tagmill.delivery import steps
+
+    with told_to_airflow():
+        settings = connections.load_settings()
+        reread = reread_range(context["params"], context["dag_run"], settings.pipeline(pipeline).schedule)
+        planned = steps.plan(settings, pipeline, owner=owner(context), tags=list(context["params"]["tags"]), reread=reread)
+    log.info("%s", planned["message"])
+    result = small(planned) | ({"reread": list(reread)} if reread else {})
+    if planned["run"] is not None:
+        return result
+    context["ti"].xcom_push(key="return_value", value=result)
+    raise DownstreamTasksSkipped(tasks=_downstream(context))
+
+
+def push(pipeline: str, planned: Mapping[str, Any], context: Context) -> dict[str, Any]:
+    """Send the sealed batches to ClickHouse. Out: run, batches, rows, message."""
+    from tagmill.delivery import steps
+
+    with told_to_airflow():
+        settings = connections.load_settings()
+        pushed = steps.push(settings, pipeline, planned["run"], planned["fence"], owner=owner(context))
+    log.info("%s", pushed["message"])
+    return small(pushed)
+
+
+def close(pipeline: str, planned: Mapping[str, Any], pushed: Mapping[str, Any], asset: Asset, context: Context) -> dict[str, Any]:
+    """Move progress and watermarks, give the lease back, and tell the asset's consumers which run brought how many rows."""
+    from tagmill.delivery import steps
+
+    with told_to_airflow():
+        settings = connections.load_settings()
+        closed = steps.close(settings, pipeline, planned["run"], planned["fence"], owner=owner(context))
+    log.info("%s", closed["message"])
+    facts = {"pipeline": pipeline, "run": planned["run"], "rows": pushed["rows"], "batches": pushed["batches"]}
+    context["outlet_events"][asset].extra = facts
+    return small(closed)
+
+
+def _downstream(context: Context) -> Sequence[str]:
+    return sorted(task.task_id for task in context["task"].get_flat_relatives(upstream=False))

@@ -1,0 +1,51 @@
+"""An Airflow without a server or a database: set up before the first import of Airflow, so that no developer's settings leak in."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[2]
+CONFIG = """
+[cassandra]
+airflow_connection = "tagmill_cassandra"
+[storage]
+root = "{root}"
+[pipelines.orders]
+keyspace = "orders"
+bucket_size = "Hour"
+tags = ["order", "billing", "it's \\"quoted\\" / ünï"]
+first_time_bucket = "20261121T07:00"
+destination = "orders"
+schedule = "@hourly"
+[pipelines.payments]
+keyspace = "payments"
+bucket_size = "Day"
+tags = ["payment"]
+first_time_bucket = "20261121T00:00"
+destination = "payments"
+schedule = "30 2 * * *"
+"""
+
+os.environ.update(
+    AIRFLOW_HOME=tempfile.mkdtemp(prefix="airflow_"),
+    AIRFLOW__CORE__LOAD_EXAMPLES="False",
+    AIRFLOW__CORE__UNIT_TEST_MODE="True",
+    AIRFLOW__CORE__DAGS_FOLDER=str(PROJECT / "dags"),
+    AIRFLOW__CORE__PLUGINS_FOLDER=str(PROJECT / "plugins"),
+)
+for name in [name for name in os.environ if name.startswith(("AIRFLOW_CONN_", "TAGMILL_", "AIRFLOW__DATABASE__"))]:
+    del os.environ[name]
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A configuration file with two pipelines, named by TAGMILL_CONFIG; its storage root is the test's own folder."""
+    file = tmp_path / "tagmill.toml"
+    jars = tmp_path / "build" / "jars" / "spark"
+    jars.mkdir(parents=True)
+    (jars / "connector.jar").touch()
+    file.write_text(CONFIG.format(root=tmp_path / "data"))
+    monkeypatch.setenv("TAGMILL_CONFIG", str(file))
+    return file

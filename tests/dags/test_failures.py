@@ -1,0 +1,104 @@
+"""What Airflow is told about each way in which a step or a job can end."""
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+
+pytest.importorskip("airflow")
+
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowRescheduleException,
+    AirflowSkipException,
+)
+
+from tagmill import errors
+from tagmill.airflow.failures import failure_of_job, read_report, small, told_to_airflow
+
+JOB = "seal of run 7 of orders"
+RETRIED = AirflowException
+
+
+def report(exit_code, error_type, error="what happened", **more):
+    return {"step": "seal", "ok": False, "exit_code": exit_code, "error_type": error_type, "error": error, **more}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (report(2, "ConfigurationError"), AirflowFailException),
+        (report(2, "BatchDiffers"), AirflowFailException),
+        (report(3, "DataQualityStop"), AirflowFailException),
+        (report(75, "TransientError"), RETRIED),
+        (report(75, "UnknownOutcome"), RETRIED),
+        (report(75, "StoreUnavailable"), RETRIED),
+        (report(75, "LeaseTaken"), AirflowRescheduleException),
+        (report(75, "FenceRaised"), AirflowSkipException),
+        (report(1, "KeyError"), RETRIED),
+        ({"ok": False}, RETRIED),
+        (None, RETRIED),
+    ],
+)
+def test_a_jobs_report_decides_between_failing_retrying_and_coming_back(given, expected):
+    assert type(failure_of_job(given, JOB)) is expected
+
+
+def test_a_quality_stop_says_why_and_where_the_page_is():
+    told = failure_of_job(report(3, "DataQualityStop", "12 % of the rows are held", docs="http://airflow/tagmill/docs/x.html"), JOB)
+    assert str(told) == f"{JOB}: 12 % of the rows are held\nData Docs: http://airflow/tagmill/docs/x.html"
+
+
+def test_a_death_without_a_report_says_that_a_retry_is_safe():
+    assert "trying again is safe" in str(failure_of_job(None, JOB))
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"ok": tr', "[]", "\x00\x00"])
+def test_half_a_report_counts_as_none(tmp_path, text):
+    file = tmp_path / "report.json"
+    file.write_text(text)
+    assert read_report(file) is None
+    assert read_report(tmp_path / "missing.json") is None
+
+
+def test_a_whole_report_is_read(tmp_path):
+    file = tmp_path / "report.json"
+    file.write_text(json.dumps(report(2, "ConfigurationError")))
+    assert read_report(file) == report(2, "ConfigurationError")
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (errors.ConfigurationError("x"), AirflowFailException),
+        (errors.DestinationDiffers("x"), AirflowFailException),
+        (errors.SealedFileDamaged("x"), AirflowFailException),
+        (errors.DataQualityStop("x", "/data/docs/index.html"), AirflowFailException),
+        (errors.TransientError("x"), RETRIED),
+        (errors.UnknownOutcome("x"), RETRIED),
+        (errors.LeaseTaken("x"), AirflowRescheduleException),
+        (errors.FenceRaised("x"), AirflowSkipException),
+    ],
+)
+def test_a_steps_error_becomes_what_airflow_understands(error, expected):
+    with pytest.raises(AirflowException) as told, told_to_airflow():
+        raise error
+    assert type(told.value) is expected
+
+
+def test_an_error_that_nobody_foresaw_stays_as_it_is_and_is_retried():
+    with pytest.raises(KeyError), told_to_airflow():
+        raise KeyError("a bug")
+
+
+def test_a_taken_lease_comes_back_soon():
+    told = failure_of_job(report(75, "LeaseTaken"), JOB)
+    assert 0 < (told.reschedule_date - datetime.now(tz=UTC)).total_seconds() <= 60
+
+
+def test_an_xcom_holds_figures_and_short_texts_only():
+    shown = small(
+        {"ok": True, "seconds": 1.5, "result": {"run": 7, "batches": ["a", "b"], "rows": 5, "plan": {"x": 1}}, "message": "m" * 9000}
+    )
+    assert shown == {"ok": True, "seconds": 1.5, "run": 7, "batches": 2, "rows": 5, "message": "m" * 500}

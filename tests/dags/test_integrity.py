@@ -1,0 +1,204 @@
+"""What the DAG processor does with dags/, and the house's policies. No server, no database."""
+
+import json
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime
+
+import pytest
+
+from tests.dags.conftest import PROJECT
+
+pytest.importorskip("airflow")
+
+
+def bag():
+    from airflow.dag_processing.dagbag import DagBag
+
+    return DagBag(dag_folder=str(PROJECT / "dags"))
+
+
+@pytest.fixture
+def dags(config):
+    loaded = bag()
+    assert loaded.import_errors == {}
+    return loaded.dags
+
+
+def test_each_pipeline_of_the_configuration_is_a_dag(dags):
+    assert set(dags) == {"deliver_orders", "deliver_payments"}
+
+
+def test_every_dag_has_tags_no_catchup_and_one_run_at_a_time(dags):
+    for dag in dags.values():
+        assert dag.tags
+        assert dag.catchup is False
+        assert dag.max_active_runs == 1
+        assert dag.doc_md
+
+
+def test_every_task_ends_some_day_and_retries_with_growing_pauses(dags):
+    for task in (task for dag in dags.values() for task in dag.tasks):
+        assert task.execution_timeout, task.task_id
+        assert task.retries >= 3, task.task_id
+        assert task.retry_exponential_backoff, task.task_id
+
+
+def test_heavy_tasks_take_a_slot_of_their_pool(dags):
+    pools = {task.task_id: task.pool for task in dags["deliver_orders"].tasks}
+    assert pools == {"plan": "default_pool", "seal": "spark", "push": "clickhouse", "close": "default_pool", "again": "default_pool"}
+
+
+def test_each_step_waits_for_the_one_before_it(dags):
+    tasks = dags["deliver_orders"].task_dict
+    assert tasks["seal"].upstream_task_ids == {"plan"}
+    assert tasks["push"].upstream_task_ids == {"plan", "seal"}
+    assert tasks["close"].upstream_task_ids == {"plan", "push"}
+    assert tasks["again"].upstream_task_ids == {"plan", "close"}
+
+
+def test_close_announces_the_pipelines_asset(dags):
+    (asset,) = dags["deliver_orders"].task_dict["close"].outlets
+    assert (asset.name, asset.uri) == ("tagmill_orders", "tagmill://delivered/orders")
+
+
+def test_the_schedule_is_the_configurations(dags):
+    assert {dag_id: dag.timetable.expression for dag_id, dag in dags.items()} == {
+        "deliver_orders": "0 * * * *",
+        "deliver_payments": "30 2 * * *",
+    }
+
+
+def test_dags_can_be_serialised_and_hold_no_secret(config, monkeypatch):
+    monkeypatch.setenv("TAGMILL_CASSANDRA__PASSWORD", "s3cr3t-of-cassandra")
+    monkeypatch.setenv("TAGMILL_CLICKHOUSE__PASSWORD", "s3cr3t-of-clickhouse")
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    for dag in bag().dags.values():
+        assert "s3cr3t" not in json.dumps(DagSerialization.to_dict(dag))
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"tags": ["order"]},
+        {"tags": ["billing", 'it\'s "quoted" / ünï']},
+        {"reread_from": "2026-11-21T07:00:00Z", "reread_until": "2026-11-21T08:00:00.000+00:00"},
+    ],
+)
+def test_valid_params_are_accepted(dags, params):
+    merged = dags["deliver_orders"].params
+    merged.update(params)
+    assert merged.validate()["tags"]
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"tags": ["nope"]},
+        {"tags": []},
+        {"tags": "order"},
+        {"tags": ["order", "order"]},
+        {"reread_from": "yesterday"},
+        {"reread_from": "2026-11-21T07:00:00"},
+    ],
+)
+def test_wrong_params_are_refused_before_a_run_exists(dags, params):
+    from airflow.sdk.exceptions import ParamValidationError
+
+    merged = dags["deliver_orders"].params
+    with pytest.raises(ParamValidationError):
+        merged.update(params)
+        merged.validate()
+
+
+def test_an_unknown_key_is_an_import_error_that_names_it(config):
+    config.write_text(config.read_text().replace("bucket_size =", "bucket_sise =", 1))
+    (error,) = bag().import_errors.values()
+    assert "pipelines.orders.bucket_sise: unknown key" in error
+
+
+def test_a_missing_configuration_file_is_an_import_error_that_names_it(config):
+    config.unlink()
+    (error,) = bag().import_errors.values()
+    assert str(config) in error
+
+
+def test_parsing_the_dag_file_is_quick_and_loads_no_store(config):
+    code = """
+import time, sys
+from airflow.sdk import DAG, Asset, Param, task
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
+begun = time.monotonic()
+import runpy; runpy.run_path(sys.argv[1])
+stores = ("cassandra", "clickhouse_connect", "pyspark", "pyarrow", "great_expectations")
+print(time.monotonic() - begun, *[name for name in stores if name in sys.modules])
+"""
+    shown = subprocess.run(
+        [sys.executable, "-c", code, str(PROJECT / "dags" / "deliver.py")], check=True, capture_output=True, text=True, env=dict(os.environ)
+    )
+    seconds, *loaded = shown.stdout.splitlines()[-1].split()
+    assert loaded == []
+    assert float(seconds) < 1.0
+
+
+class Run:
+    """As much of a DagRun as the range is read from."""
+
+    run_id = "r"
+
+    def __init__(self, run_type, logical_date=None, start=None, end=None):
+        self.run_type, self.logical_date, self.data_interval_start, self.data_interval_end = run_type, logical_date, start, end
+
+
+NO_RANGE = {"reread_from": None, "reread_until": None}
+SEVEN, EIGHT = datetime(2026, 11, 21, 7, tzinfo=UTC), datetime(2026, 11, 21, 8, tzinfo=UTC)
+SEVEN_TO_EIGHT = ("2026-11-21T07:00:00+00:00", "2026-11-21T08:00:00+00:00")
+
+
+@pytest.mark.parametrize("run", [Run("manual"), Run("scheduled", EIGHT, EIGHT, EIGHT), Run("scheduled", SEVEN, SEVEN, EIGHT)])
+def test_an_ordinary_run_reads_no_range_again_whatever_its_interval(run):
+    from tagmill.airflow.reread import reread_range
+
+    assert reread_range(NO_RANGE, run, "@hourly") is None
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        Run("backfill", SEVEN, SEVEN, EIGHT),
+        Run("backfill", EIGHT, EIGHT, EIGHT),
+        Run("backfill", EIGHT, None, None),
+        Run("backfill", None, EIGHT, EIGHT),
+    ],
+)
+def test_a_backfill_reads_its_interval_or_the_schedules_last_period(run):
+    from tagmill.airflow.reread import reread_range
+
+    assert reread_range(NO_RANGE, run, "@hourly") == SEVEN_TO_EIGHT
+
+
+def test_params_name_the_range_in_any_zone():
+    from tagmill.airflow.reread import reread_range
+
+    params = {"reread_from": "2026-11-21T07:00:00Z", "reread_until": "2026-11-21T09:00:00+01:00"}
+    assert reread_range(params, Run("manual"), None) == SEVEN_TO_EIGHT
+
+
+@pytest.mark.parametrize(
+    ("params", "run", "named"),
+    [
+        ({"reread_from": "2026-11-21T07:00:00Z", "reread_until": None}, Run("manual"), "reread_until is missing"),
+        ({"reread_from": "2026-11-21T07:00:00", "reread_until": "2026-11-21T08:00:00Z"}, Run("manual"), "no time zone"),
+        ({"reread_from": "2026-11-21T08:00:00Z", "reread_until": "2026-11-21T08:00:00Z"}, Run("manual"), "is empty"),
+        (NO_RANGE, Run("backfill"), "reread_from and reread_until instead"),
+    ],
+)
+def test_a_range_that_makes_no_sense_is_refused_with_a_reason(params, run, named):
+    from tagmill.airflow.reread import reread_range
+    from tagmill.errors import ConfigurationError
+
+    with pytest.raises(ConfigurationError, match=named):
+        reread_range(params, run, "@hourly")

@@ -1,0 +1,184 @@
+"""Credentials of the Airflow connections reach the Spark driver, and nothing else: no command line, no log, no XCom, no field in the UI."""
+
+import json
+import logging
+import os
+import stat
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("airflow")
+
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+PASSWORD = "s3cr3t word = 'quoted' \\ ünï"
+SPY = """#!/usr/bin/env python3
+import json, os, sys
+arguments = sys.argv[1:]
+given = dict(zip(arguments, arguments[1:]))
+files = {name: open(given[name]).read() for name in ("--properties-file",) if name in given}
+modes = {name: os.stat(given[name]).st_mode & 0o777 for name in files}
+seen = {"arguments": arguments, "environment": dict(os.environ), "files": files, "modes": modes, "group": os.getpgid(0) == os.getpid()}
+json.dump(seen, open(os.environ["SPY"], "w"))
+print("a line of spark's log")
+if (answer := os.environ.get("SPY_REPORT")):
+    open(given["--report"], "w").write(answer)
+sys.exit(int(os.environ.get("SPY_EXIT", "0")))
+"""
+OK = json.dumps(
+    {"step": "seal", "ok": True, "exit_code": 0, "seconds": 1.0, "message": "sealed", "result": {"run": 7, "rows": 3, "batches": 1}}
+)
+
+
+@pytest.fixture
+def spark_submit(tmp_path, monkeypatch, config):
+    """A spark-submit that writes down what it was given; called with the master's connection extra it returns the operator's outcome."""
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "spark-submit"
+    program.write_text(SPY)
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("SPY", str(tmp_path / "seen.json"))
+    monkeypatch.setenv("SPY_REPORT", OK)
+    monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", "not for the jobs")
+    connection = {"conn_type": "generic", "login": "tagmill", "password": PASSWORD, "extra": {"tls": True, "tls_ca_file": "/etc/ca.pem"}}
+    monkeypatch.setenv("AIRFLOW_CONN_TAGMILL_CASSANDRA", json.dumps(connection))
+
+    def run(master="local[2]", deploy_mode="client", state="PLANNED"):
+        from tagmill.airflow.operators import SealOperator
+
+        spark = {"conn_type": "spark", "host": master, "extra": {"deploy-mode": deploy_mode}}
+        monkeypatch.setenv("AIRFLOW_CONN_TAGMILL_SPARK", json.dumps(spark))
+        planned = {"run": 7, "fence": 3, "state": state}
+        operator = SealOperator(task_id="seal", pipeline="orders", planned=planned, application="seal.py", conn_id="tagmill_spark")
+        context = {
+            "dag_run": SimpleNamespace(run_id="manual__2026-11-21T07:00:00+00:00"),
+            "ti": SimpleNamespace(try_number=1),
+            "params": {},
+        }
+        run.operator = operator
+        return operator.execute(context)
+
+    run.seen = lambda: json.loads((tmp_path / "seen.json").read_text())
+    run.started = lambda: (tmp_path / "seen.json").exists()
+    return run
+
+
+def test_the_password_is_in_the_environment_of_the_job_only(spark_submit, caplog, capfd):
+    caplog.set_level(logging.DEBUG)
+    result = spark_submit()
+    seen = spark_submit.seen()
+    assert seen["environment"]["TAGMILL_CASSANDRA__PASSWORD"] == PASSWORD
+    assert seen["environment"]["TAGMILL_CASSANDRA__USERNAME"] == "tagmill"
+    assert seen["environment"]["TAGMILL_CASSANDRA__TLS"] == "true"
+    assert seen["environment"]["TAGMILL_CASSANDRA__TLS_CA_FILE"] == "/etc/ca.pem"
+    shown = [*seen["arguments"], caplog.text, *capfd.readouterr(), json.dumps(result)]
+    shown += [repr(getattr(spark_submit.operator, field)) for field in spark_submit.operator.template_fields]
+    assert not [text for text in shown if PASSWORD in text or "s3cr3t" in text]
+
+
+def test_the_job_can_load_the_settings_from_that_environment(spark_submit, monkeypatch):
+    spark_submit()
+    for name, value in spark_submit.seen()["environment"].items():
+        if name.startswith("TAGMILL_"):
+            monkeypatch.setenv(name, value)
+    from tagmill.settings import Settings
+
+    cassandra = Settings.load().cassandra
+    assert cassandra.password.get_secret_value() == PASSWORD
+    assert (cassandra.username, cassandra.tls, str(cassandra.tls_ca_file)) == ("tagmill", True, "/etc/ca.pem")
+
+
+def test_airflows_own_secrets_do_not_reach_the_job(spark_submit):
+    spark_submit()
+    assert not [name for name in spark_submit.seen()["environment"] if name.startswith(("AIRFLOW__", "AIRFLOW_CONN_"))]
+
+
+@pytest.mark.parametrize(
+    ("master", "prefix"), [("yarn", "spark.yarn.appMasterEnv"), ("k8s://https://cluster:6443", "spark.kubernetes.driverEnv")]
+)
+def test_a_cluster_driver_gets_them_by_a_file_that_only_we_can_read(spark_submit, master, prefix, monkeypatch):
+    if master.startswith("k8s"):
+        pytest.importorskip("kubernetes")
+    spark_submit(master, "cluster")
+    seen = spark_submit.seen()
+    assert seen["modes"] == {"--properties-file": 0o600}
+    assert not [text for text in seen["arguments"] if "s3cr3t" in text]
+    line = next(
+        line for line in seen["files"]["--properties-file"].splitlines() if line.startswith(f"{prefix}.TAGMILL_CASSANDRA__PASSWORD=")
+    )
+    assert line.partition("=")[2].encode().decode("unicode_escape") == PASSWORD
+    assert not Path(seen["arguments"][seen["arguments"].index("--properties-file") + 1]).exists()
+
+
+def test_the_connection_decides_where_spark_runs(spark_submit):
+    spark_submit("spark://master:7077")
+    arguments = spark_submit.seen()["arguments"]
+    assert arguments[arguments.index("--master") + 1] == "spark://master:7077"
+    assert not [text for text in arguments if text.startswith("spark.master=")]
+
+
+def test_without_a_connection_the_configurations_master_holds(spark_submit, monkeypatch):
+    from tagmill.airflow import connections
+
+    monkeypatch.setattr(connections, "find", lambda conn_id: None)
+    with pytest.raises(AirflowException):
+        monkeypatch.setenv("SPY_EXIT", "1")
+        monkeypatch.setenv("SPY_REPORT", "")
+        spark_submit("spark://not-this:7077")
+    arguments = spark_submit.seen()["arguments"]
+    assert arguments[arguments.index("--master") + 1] == "local[2]"
+
+
+def test_a_run_that_is_sealed_already_starts_no_spark(spark_submit):
+    assert "SEALED already" in spark_submit(state="SEALED")["message"]
+    assert not spark_submit.started()
+
+
+def test_the_jobs_words_decide_and_not_spark_submits_exit_status(spark_submit, monkeypatch):
+    stopped = {"ok": False, "exit_code": 3, "error_type": "DataQualityStop", "error": "12 % held"}
+    monkeypatch.setenv(
+        "SPY_REPORT",
+        json.dumps(stopped | {"docs": os.environ["TAGMILL_CONFIG"].replace("tagmill.toml", "data/orders/run-00000007/docs/index.html")}),
+    )
+    monkeypatch.setenv("SPY_EXIT", "3")
+    with pytest.raises(AirflowFailException, match=r"12 % held\nData Docs: .*/tagmill/docs/orders/run-00000007/docs/index.html"):
+        spark_submit()
+
+
+def test_a_job_that_was_killed_is_tried_again(spark_submit, monkeypatch):
+    monkeypatch.setenv("SPY_REPORT", "")
+    monkeypatch.setenv("SPY_EXIT", "137")
+    with pytest.raises(AirflowException, match="died without a report") as told:
+        spark_submit()
+    assert type(told.value) is AirflowException
+
+
+def test_the_report_of_an_earlier_attempt_is_never_read_again(spark_submit, monkeypatch):
+    spark_submit()
+    monkeypatch.setenv("SPY_REPORT", "")
+    with pytest.raises(AirflowException, match="died without a report"):
+        spark_submit()
+
+
+def test_spark_is_in_a_process_group_of_its_own_so_that_it_can_be_stopped_whole(spark_submit):
+    spark_submit()
+    assert spark_submit.seen()["group"]
+
+
+def test_a_misspelt_key_of_a_connection_is_an_error_and_not_no_tls(config, monkeypatch):
+    from tagmill.airflow.connections import load_settings
+    from tagmill.errors import ConfigurationError
+
+    monkeypatch.setenv("AIRFLOW_CONN_TAGMILL_CASSANDRA", json.dumps({"conn_type": "generic", "extra": {"tsl": True}}))
+    with pytest.raises(ConfigurationError, match="tagmill_cassandra: tsl"):
+        load_settings()
+
+
+def test_credentials_without_a_connection_come_from_the_environment(config, monkeypatch):
+    from tagmill.airflow.connections import load_settings
+
+    monkeypatch.setenv("TAGMILL_CLICKHOUSE__USERNAME", "from the environment")
+    assert load_settings().clickhouse.username == "from the environment"
