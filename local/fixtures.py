@@ -1,0 +1,104 @@
+"""Loads journals that the real plugin wrote (tests/fixtures/pekko, one folder a case) into a running Cassandra.
+
+tests/fixtures/README.md says what each case is. Nulls are not written (no tombstones). Loading twice gives the same rows.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pyarrow.parquet as pq
+from cassandra.cluster import Session
+from cassandra.concurrent import execute_concurrent_with_args
+from cassandra.query import UNSET_VALUE
+
+from local.places import ROOT
+from tagmill.errors import ConfigurationError
+from tagmill.names import cql
+
+CASES = ROOT / "tests" / "fixtures" / "pekko"
+TABLES = ("messages", "tag_views", "tag_write_progress", "tag_scanning", "metadata", "all_persistence_ids")
+CONVERT: dict[str, Callable[[Any], Any]] = {"uuid": UUID, "timeuuid": UUID, "set<text>": set, "map<text, text>": dict}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One folder of fixtures: its tables, its schema, and what the plugin itself read from it."""
+
+    name: str
+
+    @property
+    def folder(self) -> Path:
+        """Where it lies; raises ConfigurationError when there is no such case."""
+        folder = CASES / self.name
+        if not (folder / "schema.cql").is_file():
+            known = ", ".join(sorted(path.name for path in CASES.iterdir() if path.is_dir()))
+            raise ConfigurationError(f"there is no fixture case {self.name!r}. Nothing was loaded. There are: {known}")
+        return folder
+
+    @cached_property
+    def expected(self) -> dict[str, Any]:
+        """expected.json: bucket, first_time_bucket, and per tag rc, count, error, file."""
+        content: dict[str, Any] = json.loads((self.folder / "expected.json").read_text(encoding="utf-8"))
+        return content
+
+    @property
+    def tags(self) -> list[str]:
+        """Its tags, sorted."""
+        return sorted(self.expected["tags"])
+
+    def delivered(self, tag: str) -> list[tuple[str, int, str]]:
+        """What the plugin delivered for a tag, in its order: (persistence_id, sequence_nr, offset)."""
+        text = (self.folder / self.expected["tags"][tag]["file"]).read_text(encoding="utf-8")
+        rows = (line.split("\t") for line in text.splitlines())
+        return [(persistence_id, int(number), offset) for persistence_id, number, offset in rows]
+
+    def table(self, name: str) -> Any:
+        """One table as an Arrow table; uuid and timeuuid columns are strings."""
+        return pq.read_table(self.folder / f"{name}.parquet")
+
+    def statements(self, keyspace: str) -> Iterator[str]:
+        """CREATE statements of the keyspace and its tables under another name."""
+        schema = (self.folder / "schema.cql").read_text(encoding="utf-8")
+        match = re.search(r"CREATE KEYSPACE IF NOT EXISTS (\w+)", schema)
+        assert match, f"{self.folder}/schema.cql creates no keyspace"
+        for text in re.split(r";\s*\n", schema):
+            if text.strip():
+                yield re.sub(rf"(?<=IF NOT EXISTS ){match[1]}\b", cql(keyspace), text)
+
+
+def load_case(session: Session, case: str, keyspace: str, drop: bool = False) -> dict[str, int]:
+    """Create the keyspace and its tables where they are missing and write the rows; returns the rows of each table.
+
+    A keyspace that already holds exactly as many rows is left as it is.
+    """
+    source = Case(case)
+    statements = list(source.statements(keyspace))
+    if drop:
+        session.execute(f"DROP KEYSPACE IF EXISTS {cql(keyspace)}")
+    for statement in statements:
+        session.execute(statement)
+    session.cluster.refresh_keyspace_metadata(keyspace)
+    return {table: _load_table(session, source, keyspace, table) for table in TABLES}
+
+
+def _load_table(session: Session, source: Case, keyspace: str, table: str) -> int:
+    data = source.table(table)
+    name = f"{cql(keyspace)}.{table}"
+    if data.num_rows and session.execute(f"SELECT count(*) FROM {name}").one()[0] == data.num_rows:
+        return int(data.num_rows)
+    types = session.cluster.metadata.keyspaces[keyspace].tables[table].columns
+    convert = [CONVERT.get(types[column].cql_type, lambda value: value) for column in data.column_names]
+    columns, marks = ", ".join(cql(column) for column in data.column_names), ", ".join("?" for _ in convert)
+    insert = session.prepare(f"INSERT INTO {name} ({columns}) VALUES ({marks})")
+    rows = (
+        [UNSET_VALUE if value is None else make(value) for make, value in zip(convert, row, strict=True)]
+        for row in zip(*(column.to_pylist() for column in data.columns), strict=True)
+    )
+    execute_concurrent_with_args(session, insert, rows, concurrency=128)
+    return int(data.num_rows)

@@ -1,0 +1,148 @@
+"""What all servers of the stack share: start one in the background, wait until it answers, stop it with all its children."""
+
+import os
+import signal
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import ClassVar
+
+import psutil
+
+from local.errors import PartDidNotStart, PortBusy, one_line
+from local.processes import MARKER, end, marked, port_is_free
+
+
+def _default_interrupt() -> None:
+    """A shell starts background jobs with SIGINT ignored; children would inherit that and never stop cleanly."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+class Part(ABC):
+    """One server: a home folder below the stack's, a port on 127.0.0.1, a pid file and a log."""
+
+    name: ClassVar[str]
+    stop_signal: ClassVar[int] = signal.SIGTERM
+    stop_seconds: ClassVar[float] = 30
+    start_seconds: ClassVar[float] = 180
+
+    def __init__(self, home: Path, port: int) -> None:
+        self.home, self.port = home.resolve(), port
+        self.pid_file, self.log = self.home / "pid", self.home / "output.log"
+        self.mark = str(self.home)
+
+    @abstractmethod
+    def command(self) -> list[str]:
+        """Program and arguments."""
+
+    @abstractmethod
+    def healthy(self) -> bool:
+        """Whether it answers as what it is."""
+
+    @abstractmethod
+    def where(self) -> str:
+        """Address for people."""
+
+    def configure(self) -> None:  # noqa: B027  (most parts have nothing to write)
+        """Write its configuration files; the home exists."""
+
+    def environment(self) -> dict[str, str]:
+        """Variables added to those of this process."""
+        return {}
+
+    def ports(self) -> list[int]:
+        """All ports that it listens on."""
+        return [self.port]
+
+    def failure(self) -> str:
+        """One line out of its logs that says why it didn't start."""
+        return one_line(self.log.read_text(errors="replace") if self.log.exists() else "")
+
+    def process(self) -> psutil.Process | None:
+        """The running server itself, None when it doesn't run."""
+        try:
+            pid = int(self.pid_file.read_text())
+        except (OSError, ValueError):
+            return None
+        return next((process for process in marked(self.mark) if process.pid == pid), None)
+
+    def pid(self) -> int | None:
+        """Its pid, None when it doesn't run."""
+        process = self.process()
+        return process.pid if process else None
+
+    def running(self) -> bool:
+        """Whether its own process lives and answers."""
+        return self.process() is not None and self.healthy()
+
+    def start(self) -> float:
+        """Start it and wait until it answers; returns the seconds, 0.0 when it ran already.
+
+        Raises:
+            PortBusy: another program has one of its ports; nothing was started.
+            PartDidNotStart: it ended or didn't answer in time; it was stopped again.
+        """
+        if self.running():
+            return 0.0
+        if marked(self.mark):  # half alive: what a killed start or server left behind
+            self.stop()
+        self._require_ports()
+        self.home.mkdir(parents=True, exist_ok=True)
+        self.configure()
+        began = time.monotonic()
+        process = self._spawn()
+        try:
+            self._wait(process, began)
+        except BaseException:
+            self.stop()
+            raise
+        return time.monotonic() - began
+
+    def stop(self) -> float:
+        """Stop it and everything it started; returns the seconds, 0.0 when nothing ran."""
+        began = time.monotonic()
+        alive = marked(self.mark)
+        if not alive:
+            self.pid_file.unlink(missing_ok=True)
+            return 0.0
+        leader = self.process()
+        end(self.mark, [leader] if leader else alive, self.stop_signal, self.stop_seconds)
+        self.pid_file.unlink(missing_ok=True)
+        return time.monotonic() - began
+
+    def kill(self) -> None:
+        """SIGKILL to everything of it at once: for tests of crashes."""
+        end(self.mark, marked(self.mark), signal.SIGKILL, 10)
+        self.pid_file.unlink(missing_ok=True)
+
+    def _require_ports(self) -> None:
+        for port in self.ports():
+            if not port_is_free(port):
+                raise PortBusy(
+                    f"{self.name}: port {port} is in use by another program, which was left alone; {self.name} was not started. "
+                    f"Choose another port with --{self.name}-port or TAGMILL_LOCAL_{self.name.upper()}_PORT, or stop that program"
+                )
+
+    def _spawn(self) -> "subprocess.Popen[bytes]":
+        with open(self.log, "wb") as log:
+            process = subprocess.Popen(
+                self.command(),
+                env={**os.environ, **self.environment(), MARKER: self.mark},
+                cwd=self.home,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=_default_interrupt,
+            )
+        self.pid_file.write_text(str(process.pid))
+        return process
+
+    def _wait(self, process: "subprocess.Popen[bytes]", began: float) -> None:
+        while not self.healthy():
+            ended = process.poll() is not None
+            if ended or time.monotonic() - began > self.start_seconds:
+                how = f"ended with status {process.returncode}" if ended else f"didn't answer within {self.start_seconds:.0f} s"
+                raise PartDidNotStart(f"{self.name} {how}: {self.failure()}. It was stopped; its data stay in {self.home}. Log: {self.log}")
+            time.sleep(0.1)

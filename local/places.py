@@ -1,0 +1,78 @@
+"""Where one stack lives: its folder and its ports. Several stacks stand beside each other with other homes and ports."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tagmill.errors import ConfigurationError
+
+ROOT = Path(__file__).resolve().parents[1]
+HOME_VARIABLE = "TAGMILL_HOME"
+PORT_VARIABLE = "TAGMILL_LOCAL_{}_PORT"
+PORTS = {"cassandra": 19042, "clickhouse": 18123, "airflow": 18080}
+
+
+@dataclass(frozen=True)
+class Ports:
+    """The TCP ports of a stack, all on 127.0.0.1. Cassandra's internal port is derived from its own."""
+
+    cassandra: int = PORTS["cassandra"]
+    clickhouse: int = PORTS["clickhouse"]
+    airflow: int = PORTS["airflow"]
+
+
+@dataclass(frozen=True)
+class Places:
+    """The folders and ports of one stack; everything that it writes is below `home`."""
+
+    home: Path
+    ports: Ports
+    root: Path = ROOT
+
+    @property
+    def jars(self) -> Path:
+        """Folder with one folder of jars per configuration of local/jars/ivy.xml."""
+        return self.root / "build" / "jars"
+
+    @property
+    def config(self) -> Path:
+        """The configuration file of the demo pipeline."""
+        return self.home / "tagmill.toml"
+
+    @property
+    def airflow_venv(self) -> Path:
+        """The Python environment with Airflow; this process runs in the other one."""
+        return Path(os.environ.get("TAGMILL_AIRFLOW_VENV") or self.root / "build" / "venvs" / "airflow")
+
+    def remember(self) -> None:
+        """Keep the ports in the home, so that `down` and `status` need no options."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        (self.home / "ports.json").write_text(json.dumps(asdict(self.ports)))
+
+
+def resolve(home: str | Path | None = None, ports: Mapping[str, int | None] | None = None) -> Places:
+    """The stack that the options, the environment, or what it was started with last name, in this order."""
+    folder = Path(home or os.environ.get(HOME_VARIABLE) or ROOT / "build" / "local").resolve()
+    chosen = {**PORTS, **_remembered(folder), **_from_environment(), **{k: v for k, v in (ports or {}).items() if v}}
+    return Places(folder, Ports(**chosen))
+
+
+def _remembered(home: Path) -> dict[str, int]:
+    try:
+        content = json.loads((home / "ports.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return {name: port for name, port in content.items() if name in PORTS}
+
+
+def _from_environment() -> dict[str, int]:
+    found = {}
+    for name in PORTS:
+        variable = PORT_VARIABLE.format(name.upper())
+        if text := os.environ.get(variable):
+            if not text.isdigit() or not 1024 <= int(text) <= 65535:
+                raise ConfigurationError(f"{variable}={text} is no port: give a number from 1024 to 65535. Nothing was started.")
+            found[name] = int(text)
+    return found

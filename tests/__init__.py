@@ -1,0 +1,1 @@
+"""Tests of Tagmill, in the package's own order: unit, spark, dags, integration, faults."""

@@ -1,0 +1,126 @@
+"""Fixtures that all tests share: one Cassandra and one ClickHouse a session, keyspaces and configurations per test.
+
+    def test_x(stack, keyspace, settings):
+        configured = settings(keyspace("gap-middle"), case="gap-middle", lease_seconds=5)   # Settings with one pipeline
+        name = next(iter(configured.pipelines))                                             # its file: settings.file(name)
+
+Servers start when a test asks for them; unit tests ask for none.
+"""
+
+import json
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PIPELINE_DEFAULTS = {"eventual_consistency_delay_seconds": 0, "lease_seconds": 30}
+
+
+@pytest.fixture(scope="session")
+def stack() -> Iterator[Any]:
+    """Cassandra (1 GB heap) and ClickHouse (with faults to order), started once, stopped at the end."""
+    from local.cassandra import Cassandra
+    from local.clickhouse import ClickHouse
+    from local.cql import session
+    from local.guard import Guard
+    from tests.support.stack import JARS, Stack, free_port, session_home
+
+    home = session_home()
+    cassandra = Cassandra(home / "cassandra", free_port(beside=10000), JARS)
+    clickhouse = ClickHouse(home / "clickhouse", free_port(), module="tests.support.faulty_clickhouse")
+    guard = Guard([cassandra, clickhouse])
+    try:
+        clickhouse.start()
+        cassandra.start()
+        with session(cassandra.port) as connected:
+            yield Stack(home, cassandra, clickhouse, connected)
+    finally:
+        clickhouse.stop()
+        cassandra.stop()
+        guard.release()
+        shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture
+def keyspace(stack: Any) -> Iterator[Callable[..., str]]:
+    """keyspace(case) loads a fixture case under a new name and returns the name; dropped after the test."""
+    from local.fixtures import load_case
+
+    made: list[str] = []
+
+    def load(case: str) -> str:
+        name = f"t_{uuid.uuid4().hex[:12]}"
+        made.append(name)
+        load_case(stack.session, case, name)
+        return name
+
+    yield load
+    for name in made:
+        stack.session.execute(f"DROP KEYSPACE IF EXISTS {name}")
+
+
+class SettingsFactory:
+    """Makes a configuration file with one pipeline and reads it."""
+
+    def __init__(self, stack: Any, folder: Path) -> None:
+        self.stack, self.folder = stack, folder
+
+    def file(self, pipeline: str) -> Path:
+        """The configuration file of a pipeline made here."""
+        return self.folder / f"{pipeline}.toml"
+
+    def __call__(self, keyspace: str, *, case: str | None = None, sections: dict[str, Any] | None = None, **pipeline: Any) -> Any:
+        """Settings with one pipeline of a unique name and destination.
+
+        Args:
+            keyspace: the journal.
+            case: fixture case that gives tags, bucket size and first time bucket.
+            sections: further keys, e.g. {"clickhouse": {"port": 1}}.
+            pipeline: keys of the pipeline; `name` sets its name.
+        """
+        from local.fixtures import Case
+        from tagmill.settings import Settings
+
+        name = pipeline.pop("name", None) or f"p_{uuid.uuid4().hex[:8]}"
+        wanted: dict[str, Any] = {**PIPELINE_DEFAULTS, "keyspace": keyspace, "destination": name}
+        if case:
+            expected = Case(case).expected
+            wanted |= {"tags": list(expected["tags"]), "bucket_size": expected["bucket"]}
+            wanted["first_time_bucket"] = expected["first_time_bucket"]
+        content: dict[str, Any] = {
+            "cassandra": {"port": self.stack.cassandra.port, "ledger_keyspace": "tagmill_test"},
+            "clickhouse": {"port": self.stack.clickhouse.port},
+            "spark": {"driver_memory": "1g", "jars": str(Path(__file__).resolve().parents[1] / "build" / "jars" / "spark")},
+            "storage": {"root": str(self.folder / "data")},
+        }
+        for section, keys in (sections or {}).items():
+            content.setdefault(section, {}).update(keys)
+        content["pipelines"] = {name: {**wanted, **pipeline}}
+        self.file(name).write_text(_toml(content), encoding="utf-8")
+        return Settings.load(self.file(name))
+
+
+@pytest.fixture
+def settings(stack: Any, tmp_path: Path) -> SettingsFactory:
+    """settings(keyspace, case=…, **pipeline keys) -> Settings on the test stack; the schema is not applied yet."""
+    return SettingsFactory(stack, tmp_path)
+
+
+def _toml(tables: dict[str, Any], prefix: str = "") -> str:
+    lines = []
+    for name, value in tables.items():
+        if isinstance(value, dict) and any(isinstance(inner, dict) for inner in value.values()) and name == "pipelines":
+            lines.append(_toml(value, "pipelines."))
+        else:
+            lines.append(f"[{prefix}{name}]")
+            lines += [f"{key} = {_value(content)}" for key, content in value.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{json.dumps(key, ensure_ascii=False)} = {_value(inner)}" for key, inner in value.items()) + " }"
+    return json.dumps(value, ensure_ascii=False)

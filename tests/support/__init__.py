@@ -1,0 +1,1 @@
+"""What tests share: the stack they run on, and servers that make faults happen."""

@@ -1,0 +1,140 @@
+"""The local ClickHouse with faults to order: what happens to an INSERT when the answer, or the server, is lost.
+
+    POST /_fault {"kind": ..., "match": "INSERT INTO", "times": 1, "ms": 200, "code": 241}    queue a fault
+    POST /_reset                                                                              forget faults and the log
+    GET  /_log   -> [[start of the statement, insert_deduplication_token, fault kind or ""], ...]
+
+kind          statement runs   client sees
+error_before  no               500 with exception code (default 241, memory limit)
+drop_before   no               connection closed (clickhouse_connect repeats the request once by itself)
+delay         yes              the answer after ms
+drop_after    yes              connection closed after the commit (the same silent repeat: doubles if nothing deduplicates)
+error_after   yes              500 after the commit (default code 209, timeout)
+kill_during   perhaps          SIGKILL of the server ms after the statement began
+kill_after    yes              SIGKILL after the commit, before the answer
+"""
+
+import json
+import os
+import re
+import signal
+import socket
+import threading
+import time
+import urllib.request
+from typing import Any
+from urllib.parse import urlsplit
+
+from local import clickhouse_http
+from local.clickhouse_engine import Statement, execute
+
+KINDS = {"error_before", "drop_before", "delay", "drop_after", "error_after", "kill_during", "kill_after"}
+FAULTS: list[dict[str, Any]] = []
+LOG: list[list[str]] = []
+LOCK = threading.Lock()
+
+
+def take(sql: str) -> dict[str, Any]:
+    """The next fault that this statement calls for."""
+    with LOCK:
+        for fault in FAULTS:
+            if fault["times"] > 0 and re.search(fault.get("match", ""), sql, re.I):
+                fault["times"] -= 1
+                return fault
+    return {}
+
+
+def die() -> None:
+    """End this server as a crash would."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class FaultyHandler(clickhouse_http.Handler):
+    """The handler with the control paths and the faults."""
+
+    def do_POST(self) -> None:
+        """Control paths first."""
+        path = urlsplit(self.path).path
+        if path == "/_log":
+            self.body()
+            return self.reply(200, json.dumps(LOG).encode())
+        if path == "/_reset":
+            self.body()
+            FAULTS.clear()
+            LOG.clear()
+            return self.reply(200)
+        if path == "/_fault":
+            fault = {"times": 1, **json.loads(self.body())}
+            if fault.get("kind") not in KINDS:
+                return self.reply(400, f"kind must be one of {sorted(KINDS)}".encode())
+            FAULTS.append(fault)
+            return self.reply(200)
+        super().do_POST()
+
+    do_GET = do_HEAD = do_POST
+
+    def drop(self) -> None:
+        """Close the connection without an answer."""
+        self.close_connection = True
+        try:
+            self.connection.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+
+    def injected(self, code: int, when: str) -> None:
+        """Answer with an error that did not happen."""
+        self.fail(f"Code: {code}. DB::Exception: injected {when} the statement. (INJECTED)")
+
+    def statement(self, statement: Statement) -> None:
+        """Run one statement under the fault that was ordered for it."""
+        fault = take(statement.sql)
+        kind = fault.get("kind", "")
+        LOG.append([statement.sql.strip()[:100], statement.parameters.get("insert_deduplication_token", ""), kind])
+        if kind == "delay":
+            time.sleep(fault.get("ms", 200) / 1000)
+        if kind == "drop_before":
+            return self.drop()
+        if kind == "error_before":
+            return self.injected(fault.get("code", 241), "before")
+        if kind == "kill_during":
+            threading.Timer(fault.get("ms", 50) / 1000, die).start()
+        if kind in ("kill_after", "drop_after", "error_after"):
+            return self.fault_after(kind, fault, statement)
+        super().statement(statement)
+
+    def fault_after(self, kind: str, fault: dict[str, Any], statement: Statement) -> None:
+        """Commit the statement, then lose the answer or the server."""
+        try:
+            execute(self.database, statement)
+        except RuntimeError as error:  # the statement itself failed: no fault to inject
+            return self.fail(str(error))
+        if kind == "kill_after":
+            die()
+        if kind == "drop_after":
+            return self.drop()
+        self.injected(fault.get("code", 209), "after the commit of")
+
+
+def order(port: int, kind: str, **details: Any) -> None:
+    """Queue a fault at a running faulty server (for tests)."""
+    _post(port, "/_fault", json.dumps({"kind": kind, **details}).encode())
+
+
+def reset(port: int) -> None:
+    """Forget faults and the log."""
+    _post(port, "/_reset")
+
+
+def log(port: int) -> list[list[str]]:
+    """Statements that the server saw, with token and fault."""
+    seen: list[list[str]] = json.loads(_post(port, "/_log"))
+    return seen
+
+
+def _post(port: int, path: str, data: bytes = b"") -> bytes:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", data=data, timeout=10) as answer:
+        return bytes(answer.read())
+
+
+if __name__ == "__main__":
+    clickhouse_http.main(FaultyHandler)

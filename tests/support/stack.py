@@ -1,0 +1,71 @@
+"""The servers of one test session: own folder below build/test-stack, own ports, gone at the end however it ends."""
+
+import os
+import random
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import clickhouse_connect
+import psutil
+from cassandra.cluster import Session
+
+from local.cassandra import Cassandra
+from local.clickhouse import ClickHouse
+from local.places import ROOT
+from local.processes import MARKER, port_is_free
+
+FOLDER = ROOT / "build" / "test-stack"
+JARS = Path(os.environ.get("TAGMILL_TEST_JARS") or ROOT / "build" / "jars" / "cassandra")
+
+
+def free_port(beside: int = 0) -> int:
+    """A port below the range that outgoing connections use; port + `beside` is free too."""
+    while True:
+        port = random.randrange(20500, 22500)
+        if port_is_free(port) and (not beside or port_is_free(port + beside)):
+            return port
+
+
+def session_home() -> Path:
+    """The folder of this test session; what dead sessions left behind is removed."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for folder in FOLDER.iterdir():
+        if folder.name.isdigit() and not psutil.pid_exists(int(folder.name)):
+            _end_below(folder)
+            shutil.rmtree(folder, ignore_errors=True)
+    home = FOLDER / str(os.getpid())
+    home.mkdir(exist_ok=True)
+    return home
+
+
+def _end_below(folder: Path) -> None:
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if process.environ().get(MARKER, "").startswith(f"{folder}/"):
+                process.kill()
+
+
+@dataclass
+class Stack:
+    """Running servers and a session on Cassandra. `clickhouse` is the server with faults to order."""
+
+    home: Path
+    cassandra: Cassandra
+    clickhouse: ClickHouse
+    session: Session
+
+    def client(self, **options: Any) -> Any:
+        """A clickhouse-connect client; close it."""
+        return clickhouse_connect.get_client(host="127.0.0.1", port=self.clickhouse.port, **options)
+
+    def rows(self, query: str, parameters: dict[str, Any] | None = None) -> Sequence[Sequence[Any]]:
+        """The rows of one ClickHouse query."""
+        client = self.client()
+        try:
+            return client.query(query, parameters=parameters).result_rows  # type: ignore[no-any-return]
+        finally:
+            client.close()
