@@ -1,0 +1,146 @@
+"""Airflow standalone on the stack: its own home, DAGs and plugins from the project, connections by environment.
+
+It runs in the Airflow environment (build/venvs/airflow); Spark jobs go through local/bin/spark-submit into the Spark one.
+SIGTERM to `airflow standalone` would orphan its children, so it is stopped with SIGINT, and what is left is ended by its mark.
+"""
+
+import json
+import os
+import secrets
+import signal
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any, ClassVar
+
+from local.airflow_api import AirflowApi
+from local.errors import one_line
+from local.java import SPARK, java_home
+from local.part import Part
+from local.places import Places
+from tagmill.errors import ConfigurationError
+
+NEEDED = ("metadatabase", "scheduler", "dag_processor")
+POOLS = {"spark": (1, "Spark jobs: one JVM at a time on one machine"), "clickhouse": (2, "Inserts into ClickHouse")}
+PASSWORDS = "simple_auth_manager_passwords.json.generated"
+
+
+class Airflow(Part):
+    """Scheduler, DAG processor, API server and triggerer of one stack."""
+
+    name: ClassVar[str] = "airflow"
+    stop_signal: ClassVar[int] = signal.SIGINT
+    stop_seconds: ClassVar[float] = 45
+
+    def __init__(self, places: Places) -> None:
+        super().__init__(places.home / "airflow", places.ports.airflow)
+        self.places = places
+
+    def where(self) -> str:
+        """Address of the UI."""
+        return f"http://127.0.0.1:{self.port} (UI and REST; user admin, password in {self.home / PASSWORDS})"
+
+    def command(self) -> list[str]:
+        """`airflow standalone` of the Airflow environment."""
+        program = self.places.airflow_venv / "bin" / "airflow"
+        if not program.exists():
+            raise ConfigurationError(f"there is no Airflow in {self.places.airflow_venv}; Airflow was not started. Run bin/setup")
+        return [str(program), "standalone"]
+
+    def environment(self) -> dict[str, str]:
+        """All settings; see `environment`."""
+        return environment(self.places, self.home)
+
+    def healthy(self) -> bool:
+        """Database, scheduler and DAG processor report so."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/api/v2/monitor/health", timeout=5) as answer:
+                state = json.load(answer)
+        except (OSError, ValueError):
+            return False
+        return all((state.get(name) or {}).get("status") == "healthy" for name in NEEDED)
+
+    def start(self) -> float:
+        """Start it, then make the pools."""
+        seconds = super().start()
+        api = self.api()
+        for name, (slots, description) in POOLS.items():
+            api.set_pool(name, slots, description)
+        return seconds
+
+    def login(self) -> tuple[str, str]:
+        """User and generated password."""
+        content = json.loads((self.home / PASSWORDS).read_text())
+        return "admin", str(content["admin"])
+
+    def api(self) -> AirflowApi:
+        """A REST client that is logged in."""
+        return AirflowApi(f"http://127.0.0.1:{self.port}", *self.login())
+
+    def failure(self) -> str:
+        """The last telling line that isn't a warning."""
+        text = self.log.read_text(errors="replace") if self.log.exists() else ""
+        return one_line("\n".join(line for line in text.splitlines() if "Warning" not in line))
+
+
+def environment(places: Places, home: Path) -> dict[str, str]:
+    """Variables of a standalone Airflow on this stack: settings, connections, PATH with the spark-submit wrapper."""
+    base = f"http://127.0.0.1:{places.ports.airflow}"
+    java = java_home(SPARK)
+    return {
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(places.root / "dags"),
+        "AIRFLOW__CORE__PLUGINS_FOLDER": str(places.root / "plugins"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+        "AIRFLOW__CORE__PARALLELISM": "4",
+        "AIRFLOW__CORE__AUTH_MANAGER": "airflow.api_fastapi.auth.managers.simple.simple_auth_manager.SimpleAuthManager",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin",
+        "AIRFLOW__API__HOST": "127.0.0.1",  # the default listens on every interface
+        "AIRFLOW__API__PORT": str(places.ports.airflow),
+        "AIRFLOW__API__WORKERS": "1",
+        # the workers derive the execution API's address from it: without it tasks fail on any port but 8080
+        "AIRFLOW__API__BASE_URL": base,
+        "AIRFLOW__API_AUTH__JWT_SECRET": _secret(home / "jwt-secret"),
+        "AIRFLOW__CORE__FERNET_KEY": "",
+        "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "15",
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "10",
+        "AIRFLOW__SCHEDULER__ENABLE_HEALTH_CHECK": "False",  # its port is fixed: two stacks could not stand beside each other
+        "AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO",
+        "AIRFLOW__LOGGING__WORKER_LOG_SERVER_HOST": "127.0.0.1",
+        "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+        "SCARF_ANALYTICS": "false",
+        "DO_NOT_TRACK": "1",
+        **connections(places),
+        "TAGMILL_CONFIG": str(places.config),
+        "TAGMILL_CASSANDRA__PORT": str(places.ports.cassandra),
+        "TAGMILL_CLICKHOUSE__PORT": str(places.ports.clickhouse),
+        "JOBS_VENV": sys.prefix,
+        "JAVA_HOME": java,
+        "PATH": os.pathsep.join(
+            [str(places.root / "local" / "bin"), str(places.airflow_venv / "bin"), f"{java}/bin", os.environ.get("PATH", os.defpath)]
+        ),
+        "PYTHONPATH": "",
+    }
+
+
+def connections(places: Places) -> dict[str, str]:
+    """The three Airflow connections that the demo pipeline names, as AIRFLOW_CONN_* variables."""
+
+    def variable(content: dict[str, Any]) -> str:
+        return json.dumps(content, separators=(",", ":"))
+
+    return {
+        "AIRFLOW_CONN_TAGMILL_CASSANDRA": variable({"conn_type": "generic", "host": "127.0.0.1", "port": places.ports.cassandra}),
+        "AIRFLOW_CONN_TAGMILL_CLICKHOUSE": variable({"conn_type": "generic", "host": "127.0.0.1", "port": places.ports.clickhouse}),
+        "AIRFLOW_CONN_TAGMILL_SPARK": variable({"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client"}}),
+    }
+
+
+def _secret(file: Path) -> str:
+    """A secret that is made once and readable by its owner only."""
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+            out.write(secrets.token_urlsafe(64))
+    return file.read_text()

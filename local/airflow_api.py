@@ -1,0 +1,90 @@
+"""The few calls of Airflow's REST API that the stack and the demo need: token, pools, DAG runs, task states."""
+
+import json
+import time
+import urllib.error
+import urllib.request
+from typing import Any
+
+from tagmill.errors import StoreUnavailable
+
+FINAL = frozenset({"success", "failed"})
+
+
+class AirflowApi:
+    """A client with a token of its own; raises StoreUnavailable with what Airflow answered."""
+
+    def __init__(self, base: str, user: str, password: str) -> None:
+        self.base, self._credentials = base, {"username": user, "password": password}
+        self._token: str | None = None
+
+    def dag_is_there(self, dag: str) -> bool:
+        """Whether Airflow has parsed the DAG."""
+        return self._call("GET", f"/dags/{dag}", missing_is_none=True) is not None
+
+    def import_errors(self) -> list[str]:
+        """One line for each DAG file that Airflow could not import."""
+        found = self._call("GET", "/importErrors")["import_errors"]
+        return [f"{error['filename']}: {error['stack_trace'].strip().splitlines()[-1]}" for error in found]
+
+    def pause(self, dag: str, paused: bool) -> None:
+        """Switch a DAG's schedule off or on; a paused DAG doesn't run what was triggered by hand either."""
+        self._call("PATCH", f"/dags/{dag}", {"is_paused": paused})
+
+    def trigger(self, dag: str, conf: dict[str, Any] | None = None) -> str:
+        """Trigger a run; returns its id."""
+        return str(self._call("POST", f"/dags/{dag}/dagRuns", {"logical_date": None, "conf": conf or {}})["dag_run_id"])
+
+    def runs(self, dag: str) -> dict[str, str]:
+        """State of each run of a DAG, newest first."""
+        found = self._call("GET", f"/dags/{dag}/dagRuns?order_by=-id&limit=100")["dag_runs"]
+        return {run["dag_run_id"]: run["state"] for run in found}
+
+    def run_state(self, dag: str, run: str) -> str:
+        """State of one run: queued, running, success, failed."""
+        return str(self._call("GET", f"/dags/{dag}/dagRuns/{run}")["state"])
+
+    def tasks(self, dag: str, run: str) -> list[dict[str, Any]]:
+        """Task instances of a run: task_id, map_index, state, try_number, duration, …"""
+        found: list[dict[str, Any]] = self._call("GET", f"/dags/{dag}/dagRuns/{run}/taskInstances?limit=200")["task_instances"]
+        return found
+
+    def log_tail(self, dag: str, run: str, task: dict[str, Any], lines: int = 5) -> list[str]:
+        """The last lines of a task's log that report an error."""
+        path = f"/dags/{dag}/dagRuns/{run}/taskInstances/{task['task_id']}/logs/{task['try_number']}?map_index={task['map_index']}"
+        content = self._call("GET", path)["content"]
+        events = [entry.get("event", "") for entry in content if isinstance(entry, dict) and entry.get("level") in ("error", "critical")]
+        return [event.strip().splitlines()[0] for event in events if event.strip()][-lines:]
+
+    def set_pool(self, name: str, slots: int, description: str) -> None:
+        """Create a pool; one that is there stays as it is."""
+        if self._call("GET", f"/pools/{name}", missing_is_none=True) is None:
+            self._call("POST", "/pools", {"name": name, "slots": slots, "description": description})
+
+    def _call(self, method: str, path: str, body: Any = None, missing_is_none: bool = False) -> Any:
+        self._token = self._token or self._login()
+        try:
+            return self._request(method, f"{self.base}/api/v2{path}", body, {"Authorization": f"Bearer {self._token}"})
+        except urllib.error.HTTPError as error:
+            if error.code == 404 and missing_is_none:
+                return None
+            raise StoreUnavailable(f"Airflow answered {error.code} to {method} {path}: {error.read()[:300].decode(errors='replace')}") from None
+        except OSError as error:
+            raise StoreUnavailable(f"Airflow doesn't answer on {self.base}: {error}") from None
+
+    def _login(self, attempts: int = 20) -> str:
+        for attempt in range(attempts):  # healthy comes a moment before the login answers
+            try:
+                return str(self._request("POST", f"{self.base}/auth/token", self._credentials, {})["access_token"])
+            except (urllib.error.URLError, OSError) as error:
+                if attempt + 1 == attempts:
+                    raise StoreUnavailable(f"Airflow's login on {self.base} failed: {error}") from None
+                time.sleep(0.5)
+        raise AssertionError
+
+    @staticmethod
+    def _request(method: str, url: str, body: Any, headers: dict[str, str]) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(url, data=data, method=method, headers={**headers, "Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.loads(answer.read() or b"null")

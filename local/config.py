@@ -1,0 +1,52 @@
+"""The configuration file of the demo: the pipeline `orders` on the local stack."""
+
+import os
+from pathlib import Path
+
+from local.places import Places
+
+TEXT = """\
+# The demo pipeline on the local stack. Relative paths count from this file's folder.
+[cassandra]
+hosts = ["127.0.0.1"]
+port = {cassandra}
+local_datacenter = "datacenter1"
+ledger_keyspace = "tagmill"
+replication = {{ class = "SimpleStrategy", replication_factor = 1 }}
+
+[clickhouse]
+host = "127.0.0.1"
+port = {clickhouse}
+
+[spark]
+driver_memory = "2g"
+jars = "{jars}"
+
+[storage]
+root = "data"
+
+[pipelines.{pipeline}]
+keyspace = "{keyspace}"
+bucket_size = "Hour"
+tags = ["billing", "order", "shipping"]
+first_time_bucket = "{first}"
+destination = "{pipeline}"
+schedule = "@hourly"
+"""
+
+
+def write_config(places: Places, file: Path | None = None, *, keyspace: str = "orders", first: str = "20261121T07:00") -> Path:
+    """Write the file unless it is there; returns its path."""
+    file = file or places.config
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        text = TEXT.format(
+            cassandra=places.ports.cassandra,
+            clickhouse=places.ports.clickhouse,
+            jars=os.path.relpath(places.jars / "spark", file.parent),
+            pipeline="orders",
+            keyspace=keyspace,
+            first=first,
+        )
+        file.write_text(text, encoding="utf-8")
+    return file

@@ -1,0 +1,97 @@
+"""The stack as a whole: start, stop and look at its parts, one command at a time."""
+
+import fcntl
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from local.airflow import Airflow
+from local.cassandra import Cassandra
+from local.clickhouse import ClickHouse
+from local.config import write_config
+from local.errors import require_space
+from local.part import Part
+from local.places import Places
+from tagmill.errors import ConfigurationError, LeaseTaken
+
+NAMES = ("cassandra", "clickhouse", "airflow")
+Told = Callable[[str], None]
+
+
+def _silent(_: str) -> None:
+    """Nobody wants to be told."""
+
+
+@dataclass(frozen=True)
+class PartStatus:
+    """What one part is doing."""
+
+    part: str
+    up: bool
+    pid: int | None
+    port: int
+    where: str
+    home: str
+
+
+class Stack:
+    """All parts of one home; starting is all or nothing."""
+
+    def __init__(self, places: Places) -> None:
+        self.places = places
+        self.cassandra = Cassandra(places.home / "cassandra", places.ports.cassandra, places.jars / "cassandra")
+        self.clickhouse = ClickHouse(places.home / "clickhouse", places.ports.clickhouse)
+        self.airflow = Airflow(places)
+
+    def parts(self, names: Sequence[str] = ()) -> list[Part]:
+        """The named parts, all without names, in the order in which they start."""
+        if unknown := set(names) - set(NAMES):
+            raise ConfigurationError(f"there is no part {', '.join(sorted(unknown))}; the parts are {', '.join(NAMES)}. Nothing was done")
+        return [getattr(self, name) for name in NAMES if not names or name in names]
+
+    def up(self, names: Sequence[str] = (), tell: Told = _silent) -> None:
+        """Start the parts; when one fails, those that this call started are stopped again."""
+        parts = self.parts(names)
+        require_space(self.places.home)
+        started: list[Part] = []
+        with self._alone():
+            self.places.remember()
+            write_config(self.places)
+            try:
+                for part in parts:
+                    started.append(part)
+                    seconds = part.start()
+                    if seconds:
+                        tell(f"{part.name} started in {seconds:.1f} s")
+                    else:
+                        started.remove(part)
+                        tell(f"{part.name} runs already")
+            except BaseException:
+                for part in reversed(started):
+                    part.stop()
+                raise
+
+    def down(self, names: Sequence[str] = (), tell: Told = _silent) -> None:
+        """Stop the parts and everything that they started; data stay."""
+        with self._alone():
+            for part in reversed(self.parts(names)):
+                seconds = part.stop()
+                tell(f"{part.name} stopped in {seconds:.1f} s" if seconds else f"{part.name} was not running")
+
+    def status(self) -> list[PartStatus]:
+        """Every part, up or not."""
+        return [
+            PartStatus(part.name, part.running(), part.pid(), part.port, part.where(), str(part.home)) for part in self.parts()
+        ]
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One up or down at a time in a home; the lock goes with its process."""
+        self.places.home.mkdir(parents=True, exist_ok=True)
+        with open(self.places.home / "lock", "w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                home = self.places.home
+                raise LeaseTaken(f"the stack in {home} is being started or stopped by another command; nothing was done. Try again") from None
+            yield

@@ -1,0 +1,140 @@
+"""`tagmill local`: the one-machine stack, for people who try Tagmill from a checkout."""
+
+import dataclasses
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import tagmill
+from tagmill.errors import ConfigurationError, TagmillError
+
+app = typer.Typer(help="The one-machine stack: real Cassandra, the ClickHouse engine, Airflow standalone.", no_args_is_help=True)
+console = Console(highlight=False, soft_wrap=True)
+
+Home = Annotated[Path | None, typer.Option(help="Folder of the stack; default $TAGMILL_HOME, else build/local.")]
+Parts = Annotated[list[str] | None, typer.Option("--part", help="cassandra, clickhouse or airflow; may be repeated. Default: all.")]
+CassandraPort = Annotated[int | None, typer.Option(min=1024, max=65535, help="CQL port; its internal port is 10000 higher.")]
+ClickHousePort = Annotated[int | None, typer.Option("--clickhouse-port", min=1024, max=65535, help="HTTP port.")]
+AirflowPort = Annotated[int | None, typer.Option(min=1024, max=65535, help="Port of UI and REST.")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
+
+
+@app.command()
+def up(
+    home: Home = None,
+    part: Parts = None,
+    cassandra_port: CassandraPort = None,
+    clickhouse_port: ClickHousePort = None,
+    airflow_port: AirflowPort = None,
+) -> None:
+    """Start the stack; it goes on running until `tagmill local down`."""
+    with _one_line():
+        places = _local("places").resolve(home, {"cassandra": cassandra_port, "clickhouse": clickhouse_port, "airflow": airflow_port})
+        stack = _local("stack").Stack(places)
+        with _interruptible():
+            stack.up(part or (), console.print)
+        for chosen in stack.parts(part or ()):
+            console.print(f"{chosen.name}: {chosen.where()}")
+        console.print(f"configuration: {places.config}\nstop: tagmill local down" + (f" --home {home}" if home else ""))
+
+
+@app.command()
+def down(home: Home = None, part: Parts = None) -> None:
+    """Stop the stack; data stay."""
+    with _one_line():
+        _stack(home).down(part or (), console.print)
+
+
+@app.command()
+def status(home: Home = None, as_json: AsJson = False) -> None:
+    """Show which parts are up; exit code 3 when one is down."""
+    with _one_line():
+        found = _stack(home).status()
+        if as_json:
+            typer.echo(json.dumps([dataclasses.asdict(part) for part in found]))
+        else:
+            console.print(_table(found))
+        if not all(part.up for part in found):
+            raise typer.Exit(3)
+
+
+@app.command()
+def load(
+    case: Annotated[str, typer.Argument(help="A folder of tests/fixtures/pekko.")],
+    keyspace: Annotated[str, typer.Option(help="Keyspace to load it into.")],
+    drop: Annotated[bool, typer.Option("--drop", help="Drop the keyspace first.")] = False,
+    home: Home = None,
+) -> None:
+    """Load a journal that the real plugin wrote; loading it again changes nothing."""
+    with _one_line():
+        with _local("cql").session(_stack(home).cassandra.port) as session:
+            for table, rows in _local("fixtures").load_case(session, case, keyspace, drop).items():
+                console.print(f"{keyspace}.{table}: {rows} rows")
+
+
+def _stack(home: Path | None) -> Any:
+    return _local("stack").Stack(_local("places").resolve(home))
+
+
+def _local(module: str) -> Any:
+    """A module of the folder `local` of the checkout that this package was installed from."""
+    root = Path(tagmill.__file__).resolve().parents[1]
+    if not (root / "local" / "stack.py").is_file():
+        raise ConfigurationError("`tagmill local` needs a checkout of the project (the folder `local`), this Tagmill is an installed package")
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))
+    try:
+        return import_module(f"local.{module}")
+    except ModuleNotFoundError as error:
+        missing = error.name
+        raise ConfigurationError(f"`tagmill local` needs the package {missing}, which is not in this environment. Run bin/setup") from None
+
+
+def _table(found: list[Any]) -> Table:
+    table = Table("part", "state", "pid", "where")
+    for part in found:
+        table.add_row(part.part, "[green]up[/]" if part.up else "[red]down[/]", str(part.pid or "-"), part.where)
+    return table
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """SIGTERM ends a start as Ctrl-C does: what was started is stopped again."""
+    before: dict[int, Callable[..., Any] | int | None] = {}
+
+    def stop(number: int, _: Any) -> None:
+        raise KeyboardInterrupt(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        before[number] = signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _one_line() -> Iterator[None]:
+    """Mistakes and troubles are one line on stderr and an exit code, never a trace."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("stopped: nothing that this command started is left running", err=True)
+        raise typer.Exit(130) from None
+    except TagmillError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(error.exit_code) from None
+    except OSError as error:
+        explained = _local("errors").explained(error)
+        typer.echo(f"error: {explained}", err=True)
+        raise typer.Exit(explained.exit_code) from None
