@@ -112,7 +112,7 @@ class StorageSettings(Section):
 class QualitySettings(Section):
     """What the gate tolerates before it stops a run."""
 
-    max_held_share_percent: float = Field(5.0, ge=0, le=100, description="of the new rows of a run")
+    max_held_share_percent: float = Field(10.0, ge=0, le=100, description="of the new rows of a run")
     max_wrong_bucket_share_percent: float = Field(10.0, ge=0, le=100, description="rows outside their bucket: more means a wrong bucket size")
     min_ttl_warning_seconds: int = Field(86_400, ge=0, description="warn when undelivered rows expire sooner")
     named_rows: int = Field(20, ge=1, le=1000, description="offending rows named on a page")
@@ -139,7 +139,7 @@ class PipelineSettings(Section):
     text_serializers: list[int] = Field(default_factory=list, description="ser_ids whose payloads are text; empty: found by content")
     max_slices_per_run: int = Field(2000, ge=1)
     max_rows_per_run: int = Field(5_000_000, ge=1)
-    batch_rows: int = Field(500_000, ge=1)
+    batch_rows: int = Field(250_000, ge=1)
     batch_bytes: int = Field(256 * 1024 * 1024, ge=1, description="of payload and keys, before compression")
     parallel_inserts: int = Field(2, ge=1, le=64)
     lease_seconds: int = Field(60, ge=5, le=3600)

@@ -84,3 +84,11 @@ def _value_sql(column: Column) -> str:
     present = f"assumeNotNull({stored})" if column.nullable else stored
     value = f"toUInt64({present})" if column.kind == "number" else f"xxHash64({present})"
     return f"if(isNull(`{column.name}`), {NULL_VALUE}, {value})" if column.nullable else value
+
+
+def event_text_sql(text_serializers: list[int]) -> str:
+    """ClickHouse's expression for the readable form of a payload: the text itself, or '' for bytes."""
+    if text_serializers:
+        ids = ", ".join(str(int(ser_id)) for ser_id in text_serializers)
+        return f"if(`ser_id` IN ({ids}), `event`, '')"
+    return "if(isValidUTF8(`event`) AND NOT match(`event`, '[\\x00-\\x08\\x0E-\\x1F]'), `event`, '')"

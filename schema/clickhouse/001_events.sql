@@ -1,0 +1,37 @@
+-- The destination of one pipeline, and a view of it. Names in ${} are filled in by `tagmill schema apply`.
+-- The deduplication windows hold more than seven days of batches; the projection answers for a batch's totals in milliseconds.
+CREATE TABLE IF NOT EXISTS ${table} ${on_cluster} (
+    ${columns},
+    `batch_id` UUID,
+    `generation` UInt32,
+    `event_text` String ALIAS ${event_text},
+    PROJECTION batch_totals (
+        SELECT `batch_id`, `generation`, count(), sum(${row_checksum}) GROUP BY `batch_id`, `generation`
+    )
+)
+ENGINE = ${engine}
+PARTITION BY toYYYYMM(`event_time`)
+ORDER BY (`tag`, `persistence_id`, `sequence_nr`)
+SETTINGS
+    non_replicated_deduplication_window = 100000,
+    replicated_deduplication_window = 100000,
+    replicated_deduplication_window_seconds = 1209600,
+    lightweight_mutation_projection_mode = 'rebuild',
+    deduplicate_merge_projection_mode = 'rebuild';
+
+-- each event once, with its tags
+CREATE OR REPLACE VIEW ${view} ${on_cluster} AS
+SELECT
+    `persistence_id`,
+    `sequence_nr`,
+    arraySort(groupUniqArray(`tag`)) AS `tags`,
+    min(`event_time`) AS `event_time`,
+    any(`writer_uuid`) AS `writer_uuid`,
+    any(`ser_id`) AS `ser_id`,
+    any(`ser_manifest`) AS `ser_manifest`,
+    any(`event_manifest`) AS `event_manifest`,
+    any(`event`) AS `event`,
+    any(`event_text`) AS `event_text`,
+    max(`late`) AS `late`
+FROM ${table}
+GROUP BY `persistence_id`, `sequence_nr`;

@@ -1,0 +1,65 @@
+"""Which open holds a run judges again: those where the view, or what the journal can prove, has changed since they were last judged."""
+
+import time
+from collections.abc import Iterator
+from datetime import datetime
+
+from tagmill.buckets import BucketSize
+from tagmill.continuity.model import Progress
+from tagmill.delivery.model import HoldLook
+from tagmill.settings import PipelineSettings
+from tagmill.stores.ledger import HoldRow, Ledger
+from tagmill.stores.views import Views
+from tagmill.timeuuid import TICKS_PER_SECOND, from_datetime
+
+# a probe reads one bucket's key columns on the server; more holds than this wait for their turn
+MAX_PROBES = 2000
+MAX_BUCKETS = 50
+
+
+def looks(ledger: Ledger, views: Views, name: str, pipeline: PipelineSettings, tags: list[str], now: datetime) -> Iterator[tuple[HoldLook, int]]:
+    """Holds to judge again, each with the tick from which the view must be read for it."""
+    end = time.monotonic() + pipeline.lease_seconds * 5
+    for count, hold in enumerate(ledger.holds(name, tags)):
+        if count >= MAX_PROBES or time.monotonic() > end:
+            return
+        progress = next(iter(ledger.progress(name, [(hold.tag, hold.persistence_id)])))
+        buckets = gap_buckets(pipeline.bucket_size, progress, hold, pipeline.start_ticks(hold.tag))
+        seen = views.fingerprint(hold.tag, hold.persistence_id, buckets[-MAX_BUCKETS:])
+        if seen != hold.seen or _journal_has_an_answer(views, hold, pipeline, now):
+            yield _look(hold, seen), buckets[0] * 10_000
+
+
+def gap_buckets(size: BucketSize, progress: Progress | None, hold: HoldRow, start_ticks: int) -> list[int]:
+    """Buckets that a hold's missing rows can be in: from one before the last delivered event to the first held one, and one more."""
+    low = progress.ticks if progress and progress.ticks else min(hold.from_ticks, max(start_ticks, 0))
+    first, last = size.start(low) - size.milliseconds, size.start(max(hold.from_ticks, low)) + size.milliseconds
+    return list(range(first, last + 1, size.milliseconds))
+
+
+def _journal_has_an_answer(views: Views, hold: HoldRow, pipeline: PipelineSettings, now: datetime) -> bool:
+    """Whether the journal can fill the hole now, or the application has deleted all of it and the gap timeout is over."""
+    if hold.reason not in ("hole", "first_seen"):
+        return False
+    evidence, events = views.evidence(
+        hold.tag, hold.persistence_id, hold.hole, from_datetime(hold.since), pipeline.max_missing_to_search
+    )
+    if len(events) == hold.hole.size:
+        return True
+    old_enough = from_datetime(now) - from_datetime(hold.since) >= pipeline.gap_timeout_seconds * TICKS_PER_SECOND
+    return old_enough and hold.hole.before_sequence_nr - 1 <= evidence.deleted_to
+
+
+def _look(hold: HoldRow, seen: str) -> HoldLook:
+    return HoldLook(
+        tag=hold.tag,
+        persistence_id=hold.persistence_id,
+        reason=hold.reason,
+        first_missing=hold.hole.first,
+        last_missing=hold.hole.last,
+        after_sequence_nr=hold.hole.after_sequence_nr,
+        before_sequence_nr=hold.hole.before_sequence_nr,
+        since_run=hold.since_run,
+        since=hold.since,
+        seen=seen,
+    )

@@ -1,0 +1,142 @@
+"""What one step of a run hands to the next: the plan and the manifest, as files that a person can read."""
+
+from datetime import datetime
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from tagmill.continuity.model import Hole
+
+
+class Document(BaseModel):
+    """A part of a plan or a manifest."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Slice(Document):
+    """Rows of one bucket with after < time <= until, in ticks since 1970; None: no bound. `rows` is what the plan counted."""
+
+    timebucket: int
+    after: int | None = None
+    until: int | None = None
+    rows: int = 0
+
+    @property
+    def whole(self) -> bool:
+        """The whole partition."""
+        return self.after is None and self.until is None
+
+
+class Unit(Document):
+    """Slices of one tag in time order that one task reads, of one ClickHouse partition.
+
+    new: not read before, so its file can become a batch as it is. again: look-back, a hold's buckets or an explicit re-read.
+    """
+
+    number: int
+    tag: str
+    kind: Literal["new", "again"]
+    slices: list[Slice]
+
+    @property
+    def rows(self) -> int:
+        """Rows counted by the plan."""
+        return sum(part.rows for part in self.slices)
+
+
+class TagRange(Document):
+    """What a run does for a tag: from its watermark (exclusive) to `until`; the look-back window that it reads begins at window_from."""
+
+    after: int
+    until: int
+    window_from: int
+    long_look: bool = False
+
+
+class HoldLook(Document):
+    """An open hold that this run judges again, with the fingerprint of what the plan saw."""
+
+    tag: str
+    persistence_id: str
+    reason: str
+    first_missing: int
+    last_missing: int
+    after_sequence_nr: int
+    before_sequence_nr: int
+    since_run: int
+    since: datetime
+    seen: str
+
+    @property
+    def hole(self) -> Hole:
+        """The numbers it waits for."""
+        return Hole(self.first_missing, self.last_missing, self.after_sequence_nr, self.before_sequence_nr)
+
+
+class Plan(Document):
+    """What a run reads. Never changed."""
+
+    pipeline: str
+    run: int
+    planned_at: datetime
+    reread: bool
+    first: bool
+    tags: dict[str, TagRange]
+    units: list[Unit]
+    holds: list[HoldLook]
+    view_columns: dict[str, str]
+    more: bool
+
+    @property
+    def rows(self) -> int:
+        """New rows counted."""
+        return sum(unit.rows for unit in self.units if unit.kind == "new")
+
+
+class Batch(Document):
+    """A sealed batch: its file (relative to the storage root) and everything that proves it."""
+
+    number: int
+    batch_id: str
+    tag: str
+    file: str
+    rows: int
+    bytes: int
+    sha256: str
+    checksum: int
+    first_offset: str
+    last_offset: str
+
+
+class TagOutcome(Document):
+    """What a sealed run did to a tag. `window_rows`: rows read in the look-back window that ends at `until`."""
+
+    after: int
+    until: int
+    window_from: int
+    window_rows: int
+    long_look: bool
+    delivered: int
+    late: int
+    dropped: int
+    held: int
+
+
+class Manifest(Document):
+    """What a run sealed."""
+
+    pipeline: str
+    run: int
+    sealed_at: datetime
+    attempt: str
+    generation: int
+    moves_watermark: bool
+    tags: dict[str, TagOutcome]
+    batches: list[Batch]
+    findings: dict[str, int]
+    progress_file: str
+    holds_file: str
+    repairs_file: str
+    docs_page: str | None
+    more: bool

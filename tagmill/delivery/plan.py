@@ -1,0 +1,247 @@
+"""What a run shall read: per tag from its watermark to now less the delay, capped; with look-back and the holds' buckets.
+
+Only counts and bucket names are read here. Nothing to do means no plan, and so no Spark.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Literal
+
+from tagmill import buckets as bucket_rules
+from tagmill.delivery import holds as hold_looks
+from tagmill.delivery.model import HoldLook, Plan, Slice, TagRange, Unit
+from tagmill.settings import PipelineSettings
+from tagmill.stores.ledger import Ledger, Watermark
+from tagmill.stores.views import Views
+from tagmill.timeuuid import TICKS_PER_SECOND, from_datetime
+
+LONG_LOOK_EVERY = timedelta(hours=1)
+COUNT_AT_ONCE = 256
+# further than this from the last scan, the distinct partitions are scanned again instead of counting every possible bucket
+MAX_GUESSED_BUCKETS = 5000
+
+
+@dataclass(slots=True)
+class _Draft:
+    ranges: dict[str, TagRange] = field(default_factory=dict)
+    new: list[tuple[str, Slice]] = field(default_factory=list)
+    again: list[tuple[str, Slice]] = field(default_factory=list)
+    more: bool = False
+
+
+class Planner:
+    """Makes the plan of one pipeline's next run."""
+
+    def __init__(self, ledger: Ledger, views: Views, name: str, pipeline: PipelineSettings, tags: list[str], now: datetime) -> None:
+        self.ledger = ledger
+        self.views = views
+        self.name = name
+        self.pipeline = pipeline
+        self.tags = tags
+        self.now = now
+        self.until = from_datetime(now - timedelta(seconds=pipeline.eventual_consistency_delay_seconds))
+        self.marks = ledger.watermarks(name)
+
+    def plan(self, run: int) -> Plan | None:
+        """The plan, or None when there is nothing to do."""
+        columns = self.views.columns()
+        draft = self._new_rows()
+        looks = list(hold_looks.looks(self.ledger, self.views, self.name, self.pipeline, self.tags, self.now))
+        if not draft.new and not looks and not self._look_back_due():
+            return None
+        for tag in draft.ranges:
+            draft.again.extend(self._look_back(tag, draft.ranges[tag]))
+        draft.again.extend(self._hold_slices(looks))
+        return self._document(run, draft, [look for look, _ in looks], columns, reread=False)
+
+    def reread(self, run: int, start: datetime, end: datetime) -> Plan | None:
+        """A plan that reads a range again, whatever was delivered of it; watermarks stay."""
+        columns = self.views.columns()
+        after, until = from_datetime(start) - 1, min(from_datetime(end), self.until)
+        draft = _Draft()
+        for tag, found in self.views.buckets(self.tags).items():
+            draft.ranges[tag] = TagRange(after=after, until=until, window_from=until)
+            parts = [self._slice(bucket, after, until) for bucket in found]
+            draft.again.extend(self._counted((tag, part) for part in parts if part))
+        return self._document(run, draft, [], columns, reread=True) if draft.again else None
+
+    # -- new rows
+
+    def _new_rows(self) -> _Draft:
+        """Slices behind the watermarks in time order, until the plan is full."""
+        draft = _Draft()
+        candidates = sorted(
+            ((tag, part) for tag in self.tags for part in self._candidates(tag)), key=lambda item: (item[1].timebucket, item[0])
+        )
+        rows, full_at = 0, None
+        for tag, part in self._counted(candidates):
+            if draft.new and (len(draft.new) >= self.pipeline.max_slices_per_run or rows + part.rows > self.pipeline.max_rows_per_run):
+                full_at, draft.more = part.timebucket, True
+                break
+            rows += part.rows
+            draft.new.append((tag, part))
+        if full_at is not None:
+            # every tag ends before the bucket that no longer fits, so that no bucket is half planned
+            draft.new = [(tag, part) for tag, part in draft.new if part.timebucket < full_at] or draft.new[:1]
+        for tag in self.tags:
+            draft.ranges[tag] = self._range(tag, self._end(tag, full_at, draft))
+        return draft
+
+    def _end(self, tag: str, full_at: int | None, draft: _Draft) -> int:
+        if full_at is None:
+            return self.until
+        if any(part.timebucket == full_at and planned == tag for planned, part in draft.new):
+            return min(self.until, bucket_rules.first_ticks(full_at) + self.pipeline.bucket_size.ticks - 1)
+        return max(self._after(tag), min(self.until, bucket_rules.first_ticks(full_at) - 1))
+
+    def _after(self, tag: str) -> int:
+        mark = self.marks.get(tag)
+        return mark.ticks if mark else self.pipeline.start_ticks(tag) - 1
+
+    def _candidates(self, tag: str) -> Iterator[Slice]:
+        after = self._after(tag)
+        for bucket in self._buckets(tag, after):
+            part = self._slice(bucket, after, self.until)
+            if part:
+                yield part
+
+    def _buckets(self, tag: str, after: int) -> list[int]:
+        """Existing buckets from `after` on: found by a scan once, later ones by counting up."""
+        size = self.pipeline.bucket_size
+        scanned_to, known = self.ledger.known_buckets(self.name, tag)
+        now_bucket = size.start(self.until)
+        behind = (now_bucket - max(scanned_to or 0, size.start(after))) // size.milliseconds
+        if scanned_to is None or behind > MAX_GUESSED_BUCKETS:
+            known = self.views.buckets([tag])[tag]
+            scanned_to = now_bucket
+            self.ledger.keep_buckets(self.name, tag, [b for b in known if b <= now_bucket], scanned_to)
+        guessed = range(max(scanned_to, size.start(after)), now_bucket + 1, size.milliseconds)
+        first = size.start(after)
+        return sorted({bucket for bucket in known if bucket >= first} | set(guessed))
+
+    def _slice(self, bucket: int, after: int, until: int) -> Slice | None:
+        """The part of a bucket with after < time <= until, without bounds where the whole bucket is meant."""
+        low, high = bucket_rules.first_ticks(bucket), bucket_rules.first_ticks(bucket) + self.pipeline.bucket_size.ticks - 1
+        if high <= after or low > until:
+            return None
+        return Slice(timebucket=bucket, after=after if after >= low else None, until=until if until < high else None)
+
+    def _counted(self, parts: Iterable[tuple[str, Slice]]) -> Iterator[tuple[str, Slice]]:
+        """The slices that have rows, with their numbers; counted some at a time, so that a full plan stops the counting."""
+        remaining = iter(parts)
+        while group := list(islice(remaining, COUNT_AT_ONCE)):
+            counts = self.views.count((tag, part.timebucket, part.after, part.until) for tag, part in group)
+            for (tag, part), rows in zip(group, counts, strict=True):
+                if rows:
+                    yield tag, part.model_copy(update={"rows": rows})
+
+    # -- rows to look at again
+
+    def _look_back_due(self) -> bool:
+        """Whether the last look-back window holds other rows than when it was read, or a long look is due."""
+        marks = [mark for tag, mark in self.marks.items() if tag in self.tags]
+        if any(self._long_look(mark) and mark.window_from > self._window_from(mark, long=True) for mark in marks):
+            return True
+        parts = [(mark, self._window(mark.tag, mark.window_from, mark.ticks)) for mark in marks]
+        flat = [(mark.tag, part) for mark, window in parts for part in window]
+        counts = iter(self.views.count((tag, part.timebucket, part.after, part.until) for tag, part in flat))
+        return any(sum(next(counts) for _ in window) != mark.window_rows for mark, window in parts)
+
+    def _long_look(self, mark: Watermark) -> bool:
+        return mark.long_look_at is None or self.now - mark.long_look_at >= LONG_LOOK_EVERY
+
+    def _window_from(self, mark: Watermark, *, long: bool) -> int:
+        seconds = self.pipeline.long_look_back_seconds if long else self.pipeline.look_back_seconds
+        return max(self.pipeline.start_ticks(mark.tag) - 1, mark.ticks - int(seconds * TICKS_PER_SECOND))
+
+    def _range(self, tag: str, until: int) -> TagRange:
+        """The tag's range; its next look-back window is as long as the one that this run reads."""
+        mark = self.marks.get(tag)
+        long_look = mark is None or self._long_look(mark)
+        seconds = self.pipeline.long_look_back_seconds if long_look else self.pipeline.look_back_seconds
+        window_from = max(self.pipeline.start_ticks(tag) - 1, until - int(seconds * TICKS_PER_SECOND))
+        return TagRange(after=self._after(tag), until=until, window_from=window_from, long_look=long_look)
+
+    def _look_back(self, tag: str, span: TagRange) -> Iterator[tuple[str, Slice]]:
+        mark = self.marks.get(tag)
+        if mark:
+            low = min(self._window_from(mark, long=span.long_look), span.window_from)
+            yield from self._counted((tag, part) for part in self._window(tag, low, mark.ticks))
+
+    def _window(self, tag: str, after: int, until: int) -> list[Slice]:
+        size = self.pipeline.bucket_size
+        first, last = size.start(max(after, 0)), size.start(until)
+        parts = (self._slice(bucket, after, until) for bucket in range(first, last + 1, size.milliseconds))
+        # bounds stay even where they meet the bucket's: rows outside their bucket are no part of a window
+        return [part.model_copy(update={"after": after, "until": until}) for part in parts if part]
+
+    def _hold_slices(self, looks: list[tuple[HoldLook, int]]) -> Iterator[tuple[str, Slice]]:
+        """Everything from a hold's gap to the watermark."""
+        first: dict[str, int] = {}
+        for look, from_ticks in looks:
+            first[look.tag] = min(from_ticks, first.get(look.tag, from_ticks))
+        for tag, from_ticks in first.items():
+            mark = self.marks.get(tag)
+            if mark:
+                known = self._buckets(tag, from_ticks)
+                parts = (self._slice(bucket, from_ticks - 1, mark.ticks) for bucket in known)
+                yield from self._counted((tag, part) for part in parts if part)
+
+    # -- the document
+
+    def _document(self, run: int, draft: _Draft, looks: list[HoldLook], columns: dict[str, str], *, reread: bool) -> Plan:
+        units = list(self._units("new", draft.new, 0))
+        units += self._units("again", _distinct(draft.again), len(units))
+        return Plan(
+            pipeline=self.name,
+            run=run,
+            planned_at=datetime.now(UTC),
+            reread=reread,
+            first=not self.marks,
+            tags=draft.ranges,
+            units=units,
+            holds=looks,
+            view_columns=columns,
+            more=draft.more,
+        )
+
+    def _units(self, kind: Literal["new", "again"], parts: list[tuple[str, Slice]], number: int) -> Iterator[Unit]:
+        """Whole buckets of one tag and month together up to the batch size; a slice of a bucket, or a piece of a large one, alone."""
+        groups: list[tuple[tuple[object, ...], str, list[Slice]]] = []
+        for tag, part in sorted(parts, key=lambda item: (item[0], item[1].timebucket, item[1].after or 0)):
+            for piece in self._pieces(part):
+                alone = () if piece.whole else (piece.timebucket, piece.after)
+                key = (tag, bucket_rules.month(bucket_rules.first_ticks(piece.timebucket)), *alone)
+                if groups and groups[-1][0] == key and sum(p.rows for p in groups[-1][2]) + piece.rows <= self.pipeline.batch_rows:
+                    groups[-1][2].append(piece)
+                else:
+                    groups.append((key, tag, [piece]))
+        for offset, (_, tag, slices) in enumerate(groups):
+            yield Unit(number=number + offset, tag=tag, kind=kind, slices=slices)
+
+    def _pieces(self, part: Slice) -> list[Slice]:
+        count = -(-part.rows // self.pipeline.batch_rows)
+        if count <= 1:
+            return [part]
+        low = part.after if part.after is not None else bucket_rules.first_ticks(part.timebucket) - 1
+        high = part.until if part.until is not None else bucket_rules.first_ticks(part.timebucket) + self.pipeline.bucket_size.ticks - 1
+        cuts = [low + (high - low) * i // count for i in range(1, count)]
+        edges = zip([part.after, *cuts], [*cuts, part.until], strict=True)
+        return [Slice(timebucket=part.timebucket, after=a, until=u, rows=part.rows // count) for a, u in edges]
+
+
+def _distinct(parts: list[tuple[str, Slice]]) -> list[tuple[str, Slice]]:
+    """Slices of look-back, holds and re-reads may overlap: of one bucket, one slice that covers them all."""
+    covering: dict[tuple[str, int], Slice] = {}
+    for tag, part in parts:
+        known = covering.get((tag, part.timebucket))
+        covering[(tag, part.timebucket)] = part if known is None else _cover(known, part)
+    return [(tag, part) for (tag, _), part in covering.items()]
+
+
+def _cover(a: Slice, b: Slice) -> Slice:
+    after = None if a.after is None or b.after is None else min(a.after, b.after)
+    until = None if a.until is None or b.until is None else max(a.until, b.until)
+    return Slice(timebucket=a.timebucket, after=after, until=until, rows=max(a.rows, b.rows))

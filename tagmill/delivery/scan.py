@@ -1,0 +1,125 @@
+"""Reads a plan's slices out of tag_views and writes them as they come: one staged Parquet file a unit, in Cassandra's own order."""
+
+import json
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tagmill.batches import columns as batch_columns
+from tagmill.delivery.model import Plan, Slice, Unit
+from tagmill.stores.views import VIEW_COLUMNS, bounds
+from tagmill.timeuuid import GREGORIAN_TICKS, TICKS_PER_SECOND, from_datetime
+
+CASSANDRA = "org.apache.spark.sql.cassandra"
+# an offset later than this after the plan is no time of an event
+FUTURE_TICKS = 86_400 * TICKS_PER_SECOND
+
+
+def stage(spark: SparkSession, plan: Plan, keyspace: str, target: str, batch_rows: int) -> None:
+    """Write the rows of all units to `target`, one file a unit (more only where a slice grew over batch_rows since it was counted)."""
+    whole = [unit for unit in plan.units if all(part.whole for part in unit.slices)]
+    bounded = [unit for unit in plan.units if unit not in whole]
+    frames = [_whole(spark, _view(spark, keyspace, directJoinSetting="on"), whole)] if whole else []
+    view = _view(spark, keyspace)
+    frames += [_bounded(view, unit, part) for unit in bounded for part in unit.slices]
+    rows = reduce(DataFrame.unionAll, frames)
+    latest = from_datetime(plan.planned_at) + FUTURE_TICKS
+    with_checksums(as_batch_rows(rows, latest)).write.option("maxRecordsPerFile", batch_rows).mode("overwrite").parquet(target)
+
+
+def _whole(spark: SparkSession, view: DataFrame, units: list[Unit]) -> DataFrame:
+    """Whole partitions by direct join: one task a unit, its buckets one after the other in time."""
+    keys = json.dumps([[part.timebucket for part in unit.slices] for unit in units])
+    identities = json.dumps([[str(unit.number), unit.tag] for unit in units])
+    index = (F.col("id") + 1).cast("int")
+    units_frame = spark.range(0, len(units), 1, len(units)).select(
+        F.element_at(F.element_at(F.from_json(F.lit(identities), "array<array<string>>"), index), 1).cast("int").alias("unit"),
+        F.element_at(F.element_at(F.from_json(F.lit(identities), "array<array<string>>"), index), 2).alias("tag_name"),
+        F.explode(F.element_at(F.from_json(F.lit(keys), "array<array<bigint>>"), index)).alias("timebucket"),
+    )
+    return units_frame.join(view, ["tag_name", "timebucket"]).select("unit", *VIEW_COLUMNS)
+
+
+def _view(spark: SparkSession, keyspace: str, **options: str) -> DataFrame:
+    return spark.read.format(CASSANDRA).options(keyspace=keyspace, table="tag_views", **options).load()
+
+
+def _bounded(view: DataFrame, unit: Unit, part: Slice) -> DataFrame:
+    """A slice of one partition: all conditions go to Cassandra, which compares TimeUUIDs by time (Spark would compare text)."""
+    after, until = bounds(part.after, part.until)
+    rows = view.where(
+        (F.col("tag_name") == unit.tag)
+        & (F.col("timebucket") == part.timebucket)
+        & (F.col("timestamp") > F.lit(str(after)))
+        & (F.col("timestamp") <= F.lit(str(until)))
+    )
+    return rows.select(F.lit(unit.number).alias("unit"), *VIEW_COLUMNS)
+
+
+def as_batch_rows(rows: DataFrame, latest_ticks: int) -> DataFrame:
+    """The columns of a batch, and what the judgement needs beside them.
+
+    In: `unit` and the columns of tag_views. Out, one row each, in the same order: `unit`, the batch columns, `event_missing`,
+    `offset_broken`, `size` (bytes of payload and keys).
+    """
+    ticks = offset_ticks(F.col("timestamp"))
+    return rows.select(
+        "unit",
+        F.col("tag_name").alias("tag"),
+        "persistence_id",
+        F.coalesce("sequence_nr", F.lit(0).cast("bigint")).alias("sequence_nr"),
+        "tag_pid_sequence_nr",
+        ticks.alias("event_time"),
+        F.col("timestamp").alias("offset"),
+        "timebucket",
+        F.coalesce("writer_uuid", F.lit("")).alias("writer_uuid"),
+        F.coalesce("ser_id", F.lit(0)).alias("ser_id"),
+        F.coalesce("ser_manifest", F.lit("")).alias("ser_manifest"),
+        F.coalesce("event_manifest", F.lit("")).alias("event_manifest"),
+        F.coalesce("event", F.lit(b"")).alias("event"),
+        "meta_ser_id",
+        "meta_ser_manifest",
+        "meta",
+        F.lit(0).alias("late"),
+        (F.col("event").isNull() | F.col("ser_id").isNull()).alias("event_missing"),
+        ((F.substring("timestamp", 15, 1) != "1") | (ticks < 0) | (ticks > latest_ticks)).alias("offset_broken"),
+        (
+            F.coalesce(F.octet_length("event"), F.lit(0))
+            + F.coalesce(F.octet_length("meta"), F.lit(0))
+            + F.octet_length("persistence_id")
+            + F.octet_length("tag_name")
+            + F.lit(100)
+        ).alias("size"),
+    )
+
+
+def offset_ticks(offset: Column) -> Column:
+    """Ticks since 1970 (bigint) of a TimeUUID as text; meaningless unless its version is 1."""
+    digits = F.concat(F.substring(offset, 16, 3), F.substring(offset, 10, 4), F.substring(offset, 1, 8))
+    return F.conv(digits, 16, 10).cast("bigint") - F.lit(GREGORIAN_TICKS)
+
+
+def with_checksums(rows: DataFrame) -> DataFrame:
+    """Add `row_checksum` (bigint, the bits of ClickHouse's UInt64; see tagmill.batches.columns)."""
+    folded = F.lit(0).cast("bigint")
+    for column in batch_columns.COLUMNS:
+        value = F.col(column.name).cast("bigint") if column.kind == "number" else _xxhash64(F.col(column.name))
+        if column.nullable:
+            value = F.when(F.col(column.name).isNull(), F.lit(_signed(batch_columns.NULL_VALUE))).otherwise(value)
+        folded = folded * F.lit(_signed(batch_columns.FACTOR)) + value
+    return rows.withColumn("row_checksum", _xxhash64(folded))
+
+
+def _xxhash64(value: Column) -> Column:
+    """XXH64 with seed 0, as ClickHouse computes it; Spark's own function has seed 42 and no way to say another."""
+    context = value._jc  # noqa: SLF001 - pyspark has no other way to the expression
+    from pyspark import SparkContext
+
+    jvm = SparkContext._active_spark_context._jvm  # type: ignore[union-attr]  # noqa: SLF001
+    expression = jvm.org.apache.spark.sql.catalyst.expressions.XxHash64(jvm.PythonUtils.toSeq([context.expr()]), 0)  # type: ignore[union-attr]
+    return Column(jvm.org.apache.spark.sql.Column(expression))  # type: ignore[union-attr]
+
+
+def _signed(value: int) -> int:
+    return value - 2**64 if value >= 2**63 else value

@@ -1,0 +1,76 @@
+"""The Spark session of a job, and its settings, which spark-submit needs before there is a session. Imports pyspark only when asked."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from tagmill.errors import ConfigurationError
+from tagmill.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def spark_conf(settings: Settings) -> dict[str, str]:
+    """Settings of a job's session, without secrets: those come from the environment into the session itself."""
+    jars = sorted(settings.spark.jars.glob("*.jar"))
+    if not jars:
+        raise ConfigurationError(f"spark.jars: there are no jars in {settings.spark.jars}; bin/run fetches them")
+    cassandra = settings.cassandra
+    conf = {
+        "spark.jars": ",".join(str(jar.resolve()) for jar in jars),
+        "spark.driver.memory": settings.spark.driver_memory,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.ansi.enabled": "false",  # checksums wrap modulo 2^64
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "8",
+        "spark.sql.files.maxPartitionBytes": "512m",
+        "spark.sql.parquet.compression.codec": "zstd",
+        "spark.hadoop.parquet.compression.codec.zstd.level": "1",
+        "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
+        "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+        "spark.sql.extensions": "com.datastax.spark.connector.CassandraSparkExtensions",
+        "spark.cassandra.connection.host": ",".join(cassandra.hosts),
+        "spark.cassandra.connection.port": str(cassandra.port),
+        "spark.cassandra.connection.localDC": cassandra.local_datacenter,
+        "spark.cassandra.input.consistency.level": cassandra.read_consistency,
+        "spark.cassandra.output.consistency.level": "LOCAL_QUORUM",
+        "spark.cassandra.output.ignoreNulls": "true",
+        "spark.cassandra.read.timeoutMS": str(int(cassandra.request_timeout_seconds * 1000)),
+        "spark.cassandra.input.fetch.sizeInRows": "5000",
+    }
+    if cassandra.tls:
+        conf["spark.cassandra.connection.ssl.enabled"] = "true"
+    return conf | settings.spark.conf
+
+
+def session(settings: Settings, *, name: str = "tagmill") -> SparkSession:
+    """The session of this job: under spark-submit the master is already decided, else it is `spark.master`."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(name)
+    if "SPARK_ENV_LOADED" not in os.environ:  # set by spark-submit's launcher
+        builder = builder.master(settings.spark.master)
+        if settings.spark.master.startswith("local"):
+            builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
+    for key, value in (spark_conf(settings) | _credentials(settings)).items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def _credentials(settings: Settings) -> dict[str, str]:
+    """The connector's user and password; set inside the process, never on a command line (Spark redacts 'password' keys)."""
+    cassandra = settings.cassandra
+    if cassandra.username is None or cassandra.password is None:
+        return {}
+    return {
+        "spark.cassandra.auth.username": cassandra.username,
+        "spark.cassandra.auth.password": cassandra.password.get_secret_value(),
+    }

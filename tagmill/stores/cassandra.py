@@ -1,0 +1,199 @@
+"""Connections to Cassandra: consistency, time limits, retries of what is safe to repeat, errors in Tagmill's words."""
+
+import ssl
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+from cassandra import (
+    AuthenticationFailed,
+    ConsistencyLevel,
+    DriverException,
+    InvalidRequest,
+    OperationTimedOut,
+    ReadFailure,
+    ReadTimeout,
+    RequestExecutionException,
+    Unauthorized,
+    Unavailable,
+    WriteFailure,
+    WriteTimeout,
+)
+from cassandra.auth import PlainTextAuthProvider
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, Session
+from cassandra.concurrent import execute_concurrent
+from cassandra.policies import DCAwareRoundRobinPolicy, TokenAwarePolicy
+from cassandra.protocol import ErrorMessage
+from cassandra.query import PreparedStatement
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from tagmill.errors import ConfigurationError, StoreUnavailable, TagmillError
+from tagmill.settings import CassandraSettings
+
+# faults that pass: nothing was done, or doing it again changes nothing (every write here is idempotent)
+PASSING = (OperationTimedOut, ReadTimeout, ReadFailure, Unavailable, WriteTimeout, WriteFailure, NoHostAvailable)
+CONCURRENCY = 128
+T = TypeVar("T")
+
+
+class Cassandra:
+    """A session with prepared statements by text. Close it, or use it in `with`."""
+
+    def __init__(self, settings: CassandraSettings) -> None:
+        self.settings = settings
+        self.where = f"Cassandra at {', '.join(settings.hosts)}:{settings.port}"
+        consistency = ConsistencyLevel.name_to_value[settings.read_consistency]
+        profile = ExecutionProfile(
+            load_balancing_policy=TokenAwarePolicy(DCAwareRoundRobinPolicy(settings.local_datacenter)),
+            consistency_level=consistency,
+            serial_consistency_level=ConsistencyLevel.SERIAL,
+            request_timeout=settings.request_timeout_seconds,
+        )
+        self.cluster = Cluster(
+            settings.hosts,
+            port=settings.port,
+            auth_provider=_auth(settings),
+            ssl_context=_tls(settings),
+            execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+            connect_timeout=settings.connect_timeout_seconds,
+            control_connection_timeout=settings.connect_timeout_seconds,
+        )
+        self._prepared: dict[tuple[str, int | None], PreparedStatement] = {}
+        try:
+            self.session: Session = self.cluster.connect()
+        except NoHostAvailable as error:
+            self.cluster.shutdown()
+            raise _connect_error(self.where, error) from None
+        except DriverException as error:
+            self.cluster.shutdown()
+            raise StoreUnavailable(f"{self.where}: {error}") from None
+
+    def __enter__(self) -> "Cassandra":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the session and its threads."""
+        self.cluster.shutdown()
+
+    def prepare(self, cql: str, consistency: int | None = None) -> PreparedStatement:
+        """A prepared statement, prepared once a session."""
+        statement = self._prepared.get((cql, consistency))
+        if statement is None:
+            with explained(self.where):
+                statement = self._retried(lambda: self.session.prepare(cql))
+            statement.is_idempotent = True
+            if consistency is not None:
+                statement.consistency_level = consistency
+            self._prepared[(cql, consistency)] = statement
+        return statement
+
+    def execute(self, cql: str, *values: Any, consistency: int | None = None) -> list[Any]:
+        """Run one statement with bound values, again after a passing fault; all rows (for results that are small)."""
+        statement = self.prepare(cql, consistency)
+        with explained(self.where):
+            return self._retried(lambda: list(self.session.execute(statement, values)))
+
+    def stream(self, cql: str, *values: Any, page: int = 5000) -> Iterator[Any]:
+        """Run one query and page through its rows."""
+        bound = self.prepare(cql).bind(values)
+        bound.fetch_size = page
+        with explained(self.where):
+            yield from self.session.execute(bound)
+
+    def transact(self, cql: str, *values: Any, landed: Callable[[], bool]) -> bool:
+        """Run a lightweight transaction; whether it is in force.
+
+        After a lost answer it is sent again: then the first one may have been applied and the second not, so `landed`
+        reads back at SERIAL whether it was ours.
+        """
+        statement = self.prepare(cql, ConsistencyLevel.LOCAL_QUORUM)
+        with explained(self.where):
+            row = self._retried(lambda: self.session.execute(statement, values).one())
+        return bool(row[0]) or landed()
+
+    def execute_many(
+        self, cql: str, rows: Iterable[tuple[Any, ...]], consistency: int | None = None, concurrency: int = CONCURRENCY
+    ) -> Iterator[list[Any]]:
+        """Run one idempotent statement for many values, `concurrency` at a time, in order; yields each one's rows.
+
+        What fails in passing is run again by itself.
+        """
+        statement = self.prepare(cql, consistency)
+        values = deque[tuple[Any, ...]]()
+
+        def statements() -> Iterator[tuple[PreparedStatement, tuple[Any, ...]]]:
+            for row in rows:
+                values.append(row)
+                yield statement, row
+
+        results = execute_concurrent(
+            self.session, statements(), concurrency=concurrency, raise_on_first_error=False, results_generator=True
+        )
+        with explained(self.where):
+            for success, outcome in results:
+                row = values.popleft()
+                if success:
+                    yield list(outcome) if outcome is not None else []
+                elif isinstance(outcome, PASSING):
+                    yield self._retried(partial(self._rows, statement, row))
+                else:
+                    raise outcome
+
+    def write_many(self, cql: str, rows: Iterable[tuple[Any, ...]]) -> int:
+        """The same for writes, at LOCAL_QUORUM; returns how many."""
+        return sum(1 for _ in self.execute_many(cql, rows, ConsistencyLevel.LOCAL_QUORUM))
+
+    def _rows(self, statement: PreparedStatement, values: tuple[Any, ...]) -> list[Any]:
+        return list(self.session.execute(statement, values))
+
+    def _retried(self, call: Callable[[], T]) -> T:
+        for attempt in Retrying(
+            retry=retry_if_exception_type(PASSING), stop=stop_after_attempt(5), wait=wait_random_exponential(0.2, max=5), reraise=True
+        ):
+            with attempt:
+                return call()
+        raise AssertionError("unreachable")
+
+
+@contextmanager
+def explained(where: str) -> Iterator[None]:
+    """The driver's errors in Tagmill's words: what passes, and what somebody has to mend."""
+    try:
+        yield
+    except TagmillError:
+        raise
+    except PASSING as error:
+        raise StoreUnavailable(f"{where} did not answer: {_brief(error)}. Run the same command again; every step is safe to repeat") from None
+    except (InvalidRequest, Unauthorized, ErrorMessage) as error:
+        raise ConfigurationError(f"{where} refused: {_brief(error)}") from None
+    except (RequestExecutionException, DriverException) as error:
+        raise StoreUnavailable(f"{where}: {_brief(error)}") from None
+
+
+def _brief(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]
+
+
+def _connect_error(where: str, error: NoHostAvailable) -> TagmillError:
+    causes = list(error.errors.values()) if isinstance(error.errors, dict) else []
+    if any(isinstance(cause, AuthenticationFailed) for cause in causes):
+        return ConfigurationError(f"{where} refused the user name or password; set them in the environment or the Airflow connection")
+    cause = f": {_brief(causes[0])}" if causes else ""
+    return StoreUnavailable(f"{where} can't be reached{cause}. Nothing was done; is it up, are host, port and local_datacenter right?")
+
+
+def _auth(settings: CassandraSettings) -> PlainTextAuthProvider | None:
+    if settings.username is None or settings.password is None:
+        return None
+    return PlainTextAuthProvider(settings.username, settings.password.get_secret_value())
+
+
+def _tls(settings: CassandraSettings) -> ssl.SSLContext | None:
+    if not settings.tls:
+        return None
+    return ssl.create_default_context(cafile=str(settings.tls_ca_file) if settings.tls_ca_file else None)

@@ -1,0 +1,169 @@
+"""The destination: insert a sealed batch unless it is there, ask for a batch's totals, check the table.
+
+Always over HTTP. The insert asks and inserts in one statement on the server, so a client frozen in between can't double a batch.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+from uuid import UUID
+
+import clickhouse_connect
+from clickhouse_connect.driver.client import Client
+from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
+from clickhouse_connect.driver.exceptions import OperationalError as ClickHouseOperationalError
+from urllib3.exceptions import HTTPError
+
+from tagmill import names
+from tagmill.batches import columns
+from tagmill.errors import ConfigurationError, DestinationDiffers, StoreUnavailable
+from tagmill.settings import ClickHouseSettings
+
+# One insert = one block = one part. Without the two min_* a batch of 1.4 million rows became two parts.
+INSERT_SETTINGS = {
+    "min_insert_block_size_rows": 1_000_000_000,
+    "min_insert_block_size_bytes": 1_000_000_000_000,
+    "max_insert_threads": 1,
+    "max_threads": 1,
+    "input_format_parquet_preserve_order": 1,
+    "input_format_null_as_default": 0,
+    "async_insert": 0,  # 1 is the default of recent versions
+    "insert_deduplicate": 1,
+    "deduplicate_insert_select": 1,
+}
+# exception codes that pass: timeout, too many queries, memory limit, network, too many parts, replica busy
+PASSING_CODES = frozenset({159, 202, 209, 210, 241, 252, 242, 285, 319, 394, 999, 1002})
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Rows and checksum (modulo 2^64) of a batch in the destination, by generation."""
+
+    generation: int
+    rows: int
+    checksum: int
+
+
+class ClickHouse:
+    """One HTTP client. Close it, or use it in `with`."""
+
+    def __init__(self, settings: ClickHouseSettings) -> None:
+        self.settings = settings
+        self.where = f"ClickHouse at {settings.host}:{settings.port}"
+        with self._explained("can't be reached"):
+            self.client: Client = clickhouse_connect.get_client(
+                host=settings.host,
+                port=settings.port,
+                database=settings.database,
+                username=settings.username,
+                password=settings.password.get_secret_value() if settings.password else "",
+                secure=settings.tls,
+                ca_cert=str(settings.tls_ca_file) if settings.tls_ca_file else None,
+                connect_timeout=int(settings.connect_timeout_seconds),
+                send_receive_timeout=int(settings.request_timeout_seconds),
+                autogenerate_session_id=False,
+            )
+
+    def __enter__(self) -> "ClickHouse":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.client.close()
+
+    def command(self, statement: str, parameters: dict[str, Any] | None = None) -> None:
+        """Run one statement that gives no rows."""
+        with self._explained("refused a statement"):
+            self.client.command(statement, parameters=parameters)
+
+    def rows(self, query: str, parameters: dict[str, Any] | None = None, settings: dict[str, Any] | None = None) -> list[tuple[Any, ...]]:
+        """All rows of a small result."""
+        with self._explained("could not answer"):
+            return [tuple(row) for row in self.client.query(query, parameters=parameters, settings=settings).result_rows]
+
+    def insert_batch(self, table: str, batch_id: UUID, generation: int, parquet: BinaryIO | bytes) -> None:
+        """Insert a sealed file's rows unless the batch is there. The outcome is to be read with `totals`, whatever happens here."""
+        statement = (
+            f"INSERT INTO {names.sql(table)} ({_names()}, `batch_id`, `generation`) "
+            f"SELECT {columns.insert_expressions()}, {{batch:UUID}}, {{generation:UInt32}} "
+            f"FROM input({_quoted(columns.input_structure())}) "
+            f"WHERE (SELECT count() FROM {names.sql(table)} WHERE `batch_id` = {{batch:UUID}}) = 0 FORMAT Parquet"
+        )
+        with self._explained(f"did not confirm batch {batch_id}"):
+            self.client.command(
+                statement,
+                parameters={"batch": str(batch_id), "generation": generation},
+                data=parquet if isinstance(parquet, bytes) else parquet.read(),
+                settings={**INSERT_SETTINGS, "insert_deduplication_token": f"{batch_id}-{generation}"},
+            )
+
+    def totals(self, table: str, batch_id: UUID, *, from_rows: bool = False) -> list[Totals]:
+        """What stands in the table under a batch id; `from_rows` reads every column again instead of the projection."""
+        found = self.rows(
+            f"SELECT `generation`, count(), sum({columns.row_checksum_sql()}) FROM {names.sql(table)} "
+            "WHERE `batch_id` = {batch:UUID} GROUP BY `batch_id`, `generation` ORDER BY `generation`",
+            {"batch": str(batch_id)},
+            {"optimize_use_projections": 0} if from_rows else None,
+        )
+        return [Totals(int(generation), int(rows), int(checksum)) for generation, rows, checksum in found]
+
+    def delete_batch(self, table: str, batch_id: UUID) -> None:
+        """Take a batch's rows out, and wait until they are gone."""
+        with self._explained(f"did not confirm the removal of batch {batch_id}"):
+            self.client.command(
+                f"ALTER TABLE {names.sql(table)} DELETE WHERE `batch_id` = {{batch:UUID}}",
+                parameters={"batch": str(batch_id)},
+                settings={"mutations_sync": 2},
+            )
+
+    def sync_replica(self, table: str) -> None:
+        """Before 'absent' is believed on a replicated table: what other replicas have is here."""
+        if self.settings.cluster:
+            self.command(f"SYSTEM SYNC REPLICA {names.sql(table)}")
+
+    def check_destination(self, table: str) -> None:
+        """Raise DestinationDiffers unless the table has the columns that a batch fills, with their types."""
+        found = dict(
+            self.rows(
+                "SELECT name, type FROM system.columns WHERE database = {database:String} AND table = {table:String}",
+                {"database": self.settings.database, "table": table},
+            )
+        )
+        name = f"{self.where}: table {self.settings.database}.{table}"
+        if not found:
+            raise DestinationDiffers(f"{name} does not exist. Nothing was sent. Create it: tagmill schema apply")
+        wanted = {column.name: column.table_type for column in columns.COLUMNS} | {"batch_id": "UUID", "generation": "UInt32"}
+        wrong = [
+            f"{column} is {found.get(column, 'missing')}, must be {type_}" for column, type_ in wanted.items() if found.get(column) != type_
+        ]
+        if wrong:
+            raise DestinationDiffers(f"{name} has other columns: {'; '.join(wrong)}. Nothing was sent. Rename it, then: tagmill schema apply")
+
+    @contextmanager
+    def _explained(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except DatabaseError as error:
+            code = error.code
+            text = f"{self.where} {what}: {_brief(error)}"
+            if code in (193, 194, 516, 192):
+                raise ConfigurationError(f"{self.where} refused the user name or password. Nothing was done") from None
+            if code is None or code in PASSING_CODES:
+                raise StoreUnavailable(f"{text}. Run the same command again; every step is safe to repeat") from None
+            raise ConfigurationError(text) from None
+        except (ClickHouseOperationalError, HTTPError, OSError) as error:
+            raise StoreUnavailable(f"{self.where} {what}: {_brief(error)}. Run the same command again; every step is safe to repeat") from None
+        except ClickHouseError as error:
+            raise ConfigurationError(f"{self.where} {what}: {_brief(error)}") from None
+
+
+def _names() -> str:
+    return ", ".join(names.sql(name) for name in columns.NAMES)
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _brief(error: BaseException) -> str:
+    return " ".join(str(error).split())[:400]

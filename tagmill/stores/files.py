@@ -1,0 +1,84 @@
+"""The files of runs on any Arrow file system: plans, manifests, sealed batches. Written once, never changed.
+
+Layout: <root>/<pipeline>/run-<number>/plan-<attempt>.json, and attempt-<attempt>/ with the batches, manifest.json, progress, holds.
+"""
+
+import hashlib
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from pyarrow import fs
+
+from tagmill.errors import StoreUnavailable
+
+CHUNK = 8 * 1024 * 1024
+
+
+class RunFiles:
+    """One storage root."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        if "://" in root:
+            # Spark says s3a, Arrow says s3
+            self.filesystem, self.base = fs.FileSystem.from_uri(root.replace("s3a://", "s3://", 1))
+        else:
+            self.filesystem, self.base = fs.LocalFileSystem(), str(Path(root).absolute())
+
+    def folder(self, pipeline: str, run: int) -> str:
+        """Folder of a run, relative to the root."""
+        return f"{pipeline}/run-{run:08d}"
+
+    def url(self, relative: str) -> str:
+        """What Spark calls this file or folder."""
+        return f"{self.root}/{relative}" if "://" in self.root else f"file://{self.base}/{relative}"
+
+    def path(self, relative: str) -> str:
+        """What Arrow's file system calls it."""
+        return f"{self.base}/{relative}"
+
+    def write(self, relative: str, content: bytes) -> str:
+        """Write a whole file under a name of its own; returns its SHA-256."""
+        try:
+            self.filesystem.create_dir(self.path(relative).rpartition("/")[0], recursive=True)
+            with self.filesystem.open_output_stream(self.path(relative)) as stream:
+                stream.write(content)
+        except OSError as error:
+            raise StoreUnavailable(f"{self.url(relative)} can't be written: {error}. Nothing was committed") from None
+        return hashlib.sha256(content).hexdigest()
+
+    def read(self, relative: str) -> bytes:
+        """A whole small file."""
+        try:
+            with self.filesystem.open_input_stream(self.path(relative)) as stream:
+                return cast(bytes, stream.read())
+        except OSError as error:
+            raise StoreUnavailable(f"{self.url(relative)} can't be read: {error}") from None
+
+    def open(self, relative: str) -> BinaryIO:
+        """A file to read from, seekable."""
+        return cast(BinaryIO, self.filesystem.open_input_file(self.path(relative)))
+
+    def digest(self, relative: str) -> tuple[int, str]:
+        """Size in bytes and SHA-256 of a file."""
+        digest, size = hashlib.sha256(), 0
+        with self.filesystem.open_input_stream(self.path(relative)) as stream:
+            while chunk := stream.read(CHUNK):
+                digest.update(chunk)
+                size += len(chunk)
+        return size, digest.hexdigest()
+
+    def names(self, relative: str) -> list[str]:
+        """Names of the files directly in a folder, sorted; empty when there is none."""
+        selector = fs.FileSelector(self.path(relative), allow_not_found=True)
+        return sorted(info.base_name for info in self.filesystem.get_file_info(selector) if info.type == fs.FileType.File)
+
+    def folders(self, relative: str) -> list[str]:
+        """Names of the folders directly in a folder, sorted; empty when there is none."""
+        selector = fs.FileSelector(self.path(relative), allow_not_found=True)
+        return sorted(info.base_name for info in self.filesystem.get_file_info(selector) if info.type == fs.FileType.Directory)
+
+    def remove_folder(self, relative: str) -> None:
+        """Remove a folder and all in it, if it is there."""
+        if self.filesystem.get_file_info(self.path(relative)).type == fs.FileType.Directory:
+            self.filesystem.delete_dir(self.path(relative))

@@ -1,0 +1,112 @@
+"""The lease of a pipeline: one worker at a time. The fence, not the lease, is what keeps data right; the lease saves work.
+
+A lease expires by TTL unless its holder renews it. A holder on this machine whose process is gone loses it at once.
+"""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+import psutil
+import structlog
+
+from tagmill import names
+from tagmill.errors import LeaseTaken, TagmillError
+from tagmill.stores.cassandra import Cassandra
+
+log = structlog.get_logger()
+POLL_SECONDS = 1.0
+
+
+def this_process() -> str:
+    """Owner name of this process: cli/<host>/<pid>/<start time>."""
+    return f"cli/{socket.gethostname()}/{os.getpid()}/{psutil.Process().create_time():.0f}"
+
+
+def is_dead(owner: str) -> bool:
+    """True when the owner is a process of this machine that has ended; False when that can't be known."""
+    parts = owner.split("/")
+    if len(parts) != 4 or parts[0] != "cli" or parts[1] != socket.gethostname():
+        return False
+    try:
+        process = psutil.Process(int(parts[2]))
+        return f"{process.create_time():.0f}" != parts[3] or process.status() == psutil.STATUS_ZOMBIE
+    except (psutil.NoSuchProcess, ValueError):
+        return True
+
+
+class Lease:
+    """The lease of one pipeline for one owner."""
+
+    def __init__(self, cassandra: Cassandra, keyspace: str, pipeline: str, owner: str, seconds: int) -> None:
+        self.cassandra = cassandra
+        self.table = f"{names.cql(keyspace)}.leases"
+        self.pipeline = pipeline
+        self.owner = owner
+        self.seconds = seconds
+
+    def take(self, wait_seconds: float = 0) -> None:
+        """Take or renew it; raises LeaseTaken when another owner keeps it longer than the wait."""
+        end = time.monotonic() + wait_seconds
+        while not self._try():
+            if time.monotonic() >= end:
+                raise LeaseTaken(
+                    f"pipeline {self.pipeline}: {self.holder() or 'another run'} is at work. Nothing was done; "
+                    f"try again later (a holder that died loses its lease within {self.seconds} s)"
+                )
+            time.sleep(POLL_SECONDS)
+
+    def holder(self) -> str | None:
+        """Who has it."""
+        rows = self.cassandra.execute(f"SELECT owner FROM {self.table} WHERE pipeline = ?", self.pipeline)
+        return rows[0].owner if rows else None
+
+    def give_back(self) -> None:
+        """Give it back if it is ours."""
+        self.cassandra.transact(
+            f"DELETE FROM {self.table} WHERE pipeline = ? IF owner = ?", self.pipeline, self.owner, landed=lambda: True
+        )
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Renew it in the background while the block runs. It stays taken afterwards: the run's next step goes on with it."""
+        done = threading.Event()
+        thread = threading.Thread(target=self._renew, args=(done,), name=f"lease-{self.pipeline}", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join(timeout=5)
+
+    def _renew(self, done: threading.Event) -> None:
+        while not done.wait(self.seconds / 3):
+            try:
+                if not self._try():
+                    log.warning("lease lost; the fence decides whose work counts", pipeline=self.pipeline, owner=self.owner)
+            except TagmillError as error:
+                log.warning("lease not renewed", pipeline=self.pipeline, error=str(error))
+
+    def _try(self) -> bool:
+        def mine() -> bool:
+            return self.holder() == self.owner
+
+        taken = self.cassandra.transact(
+            f"INSERT INTO {self.table} (pipeline, owner, taken_at) VALUES (?, ?, ?) IF NOT EXISTS USING TTL ?",
+            self.pipeline, self.owner, datetime.now(UTC), self.seconds, landed=lambda: False,
+        )  # fmt: skip
+        if taken:
+            return True
+        holder = self.holder()
+        if holder is None:
+            return False
+        if holder != self.owner and not is_dead(holder):
+            return False
+        return self.cassandra.transact(
+            f"UPDATE {self.table} USING TTL ? SET owner = ?, taken_at = ? WHERE pipeline = ? IF owner = ?",
+            self.seconds, self.owner, datetime.now(UTC), self.pipeline, holder, landed=mine,
+        )  # fmt: skip

@@ -1,0 +1,383 @@
+"""The ledger: what is planned, sealed and pushed; who works; how far each tag and persistence_id is delivered.
+
+Every move of a run or a batch says IF state = ? AND fence = ?, so a step that wakes up late changes nothing. Progress, holds
+and watermarks are written USING TIMESTAMP = the run's number, so an older run can't overwrite a newer one.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID, uuid4
+
+from cassandra import ConsistencyLevel
+
+from tagmill import names
+from tagmill.batches.states import BatchState, RunState
+from tagmill.continuity.model import Hole, Interval, Progress
+from tagmill.errors import FenceRaised
+from tagmill.settings import CassandraSettings
+from tagmill.stores.cassandra import Cassandra
+from tagmill.timeuuid import ticks as ticks_of
+
+SERIAL = ConsistencyLevel.SERIAL
+HOLD_SHARDS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """A run as the ledger has it."""
+
+    pipeline: str
+    run: int
+    state: RunState
+    kind: str
+    fence: int
+    attempt: UUID
+    owner: str
+    plan_file: str | None
+    plan_sha256: str | None
+    manifest_file: str | None
+    manifest_sha256: str | None
+    reason: str | None
+    planned_at: datetime | None
+    sealed_at: datetime | None
+    closed_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRow:
+    """A batch as the ledger has it."""
+
+    number: int
+    batch_id: UUID
+    state: BatchState
+    generation: int
+    tag: str
+    rows: int
+    bytes: int
+    verified_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """How far a tag is delivered, and what its look-back window held: `window_rows` rows from window_from (exclusive) to ticks."""
+
+    tag: str
+    ticks: int
+    run: int
+    window_from: int
+    window_rows: int
+    long_look_at: datetime | None
+    delivered: int
+    batches: int
+
+
+@dataclass(frozen=True, slots=True)
+class HoldRow:
+    """A persistence_id that is kept back. `seen`: fingerprint of the view's rows in the gap when it was last judged."""
+
+    tag: str
+    persistence_id: str
+    reason: str
+    hole: Hole
+    from_ticks: int
+    held_rows: int
+    since_run: int
+    since: datetime
+    seen: str
+
+
+class Ledger:
+    """The ledger's tables in one keyspace. Owns its Cassandra session."""
+
+    def __init__(self, settings: CassandraSettings, cassandra: Cassandra | None = None) -> None:
+        self.cassandra = cassandra or Cassandra(settings)
+        self.keyspace = names.cql(settings.ledger_keyspace)
+
+    def __enter__(self) -> "Ledger":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cassandra.close()
+
+    # -- runs
+
+    def last_run(self, pipeline: str) -> int:
+        """Number of the newest run, 0 if there was none."""
+        rows = self._serial(f"SELECT last_run FROM {self.keyspace}.pipelines WHERE pipeline = ?", pipeline)
+        return int(rows[0].last_run) if rows else 0
+
+    def run(self, pipeline: str, run: int) -> RunRow | None:
+        """One run."""
+        fields = ", ".join(RunRow.__dataclass_fields__)
+        rows = self._serial(f"SELECT {fields} FROM {self.keyspace}.runs WHERE pipeline = ? AND run = ? LIMIT 1", pipeline, run)
+        if not rows or rows[0].state is None:
+            return None
+        row = rows[0]._asdict()
+        return RunRow(**{**row, "state": RunState(row["state"]), **{k: _utc(row[k]) for k in ("planned_at", "sealed_at", "closed_at")}})
+
+    def open_run(self, pipeline: str) -> RunRow | None:
+        """The run that has to be finished before another one starts."""
+        newest = self.run(pipeline, self.last_run(pipeline))
+        return newest if newest and newest.state.is_open else None
+
+    def next_run(self, pipeline: str) -> int:
+        """Claim the number of a new run. A number that was claimed and never used is claimed again."""
+        last = self.last_run(pipeline)
+        if last and self.run(pipeline, last) is None:
+            return last
+        if last == 0:
+            claimed = self.cassandra.transact(
+                f"INSERT INTO {self.keyspace}.pipelines (pipeline, last_run) VALUES (?, 1) IF NOT EXISTS", pipeline, landed=lambda: False
+            )
+        else:
+            claimed = self.cassandra.transact(
+                f"UPDATE {self.keyspace}.pipelines SET last_run = ? WHERE pipeline = ? IF last_run = ?",
+                last + 1,
+                pipeline,
+                last,
+                landed=lambda: False,
+            )
+        # not applied: somebody else claimed it, or an answer was lost; either way the first to create the run has it
+        return last + 1 if claimed else self.last_run(pipeline)
+
+    def create_run(
+        self, pipeline: str, run: int, *, kind: str, state: RunState, owner: str, plan_file: str = "", plan_sha256: str = "", reason: str = ""
+    ) -> RunRow:
+        """Write a new run with fence 1; raises FenceRaised when another one has this number."""
+        attempt = uuid4()
+        created = self.cassandra.transact(
+            f"INSERT INTO {self.keyspace}.runs (pipeline, run, state, kind, fence, attempt, owner, plan_file, plan_sha256, reason, planned_at)"
+            " VALUES (?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?) IF NOT EXISTS",
+            pipeline, run, state.value, kind, attempt, owner, plan_file, plan_sha256, reason, _now(),
+            landed=lambda: self._is_attempt(pipeline, run, attempt),
+        )  # fmt: skip
+        if not created:
+            raise FenceRaised(f"run {run} of pipeline {pipeline} was created by somebody else meanwhile. Nothing was written")
+        return self._must(pipeline, run)
+
+    def raise_fence(self, row: RunRow, owner: str) -> RunRow:
+        """Take an open run over: whatever an earlier step of it does from now on changes nothing."""
+        attempt = uuid4()
+        raised = self.cassandra.transact(
+            f"UPDATE {self.keyspace}.runs SET fence = ?, attempt = ?, owner = ? WHERE pipeline = ? AND run = ? IF fence = ?",
+            row.fence + 1, attempt, owner, row.pipeline, row.run, row.fence,
+            landed=lambda: self._is_attempt(row.pipeline, row.run, attempt),
+        )  # fmt: skip
+        if not raised:
+            raise FenceRaised(f"run {row.run} of pipeline {row.pipeline} was taken over by somebody else meanwhile. Nothing was written")
+        return self._must(row.pipeline, row.run)
+
+    def seal(self, pipeline: str, run: int, fence: int, manifest_file: str, manifest_sha256: str) -> bool:
+        """The commit, PLANNED → SEALED; False when an earlier attempt of this run has sealed it; raises FenceRaised."""
+        done = self.cassandra.transact(
+            f"UPDATE {self.keyspace}.runs SET state = 'SEALED', manifest_file = ?, manifest_sha256 = ?, sealed_at = ?"
+            " WHERE pipeline = ? AND run = ? IF state = 'PLANNED' AND fence = ?",
+            manifest_file, manifest_sha256, _now(), pipeline, run, fence,
+            landed=lambda: self.current(pipeline, run, fence).manifest_file == manifest_file,
+        )  # fmt: skip
+        return done
+
+    def finish_run(self, pipeline: str, run: int, fence: int, old: RunState, new: RunState, reason: str = "") -> None:
+        """SEALED → CLOSED or PLANNED → ABANDONED; raises FenceRaised."""
+        done = self.cassandra.transact(
+            f"UPDATE {self.keyspace}.runs SET state = ?, closed_at = ?, reason = ? WHERE pipeline = ? AND run = ? IF state = ? AND fence = ?",
+            new.value, _now(), reason, pipeline, run, old.value, fence,
+            landed=lambda: self.current(pipeline, run, fence).state == new,
+        )  # fmt: skip
+        if not done:
+            raise FenceRaised(f"run {run} of pipeline {pipeline} is no longer {old}. Nothing was written; look: tagmill runs")
+
+    def current(self, pipeline: str, run: int, fence: int) -> RunRow:
+        """The run, if this fence is still in force; else FenceRaised."""
+        row = self._must(pipeline, run)
+        if row.fence != fence:
+            raise FenceRaised(
+                f"run {run} of pipeline {pipeline} was taken over by {row.owner} (fence {row.fence}, this step has {fence}). "
+                "This step changed nothing; the run goes on without it"
+            )
+        return row
+
+    # -- batches
+
+    def add_batches(self, pipeline: str, run: int, batches: Iterable[tuple[int, UUID, str, int, int]]) -> None:
+        """Rows (batch, batch_id, tag, rows, bytes) of a sealed run as NEW. USING TIMESTAMP 1, so a repeat never undoes a move."""
+        self.cassandra.write_many(
+            f"INSERT INTO {self.keyspace}.runs (pipeline, run, batch_no, batch_id, batch_state, generation, tag, rows, bytes)"
+            " VALUES (?, ?, ?, ?, 'NEW', 1, ?, ?, ?) USING TIMESTAMP 1",
+            ((pipeline, run, number, batch_id, tag, rows, size) for number, batch_id, tag, rows, size in batches),
+        )
+
+    def batches(self, pipeline: str, run: int) -> list[BatchRow]:
+        """The batches of a run, in order."""
+        rows = self._serial(
+            "SELECT batch_no, batch_id, batch_state, generation, tag, rows, bytes, verified_at"
+            f" FROM {self.keyspace}.runs WHERE pipeline = ? AND run = ?", pipeline, run,
+        )  # fmt: skip
+        return [
+            BatchRow(r.batch_no, r.batch_id, BatchState(r.batch_state), r.generation, r.tag, r.rows, r.bytes, _utc(r.verified_at))
+            for r in rows
+            if r.batch_no is not None
+        ]
+
+    def move_batch(self, pipeline: str, run: int, fence: int, batch: BatchRow, new: BatchState, generation: int | None = None) -> None:
+        """A batch's next state under this fence; raises FenceRaised."""
+
+        def landed() -> bool:
+            self.current(pipeline, run, fence)
+            found = next(b for b in self.batches(pipeline, run) if b.number == batch.number)
+            return (found.state, found.generation) == (new, generation or batch.generation)
+
+        done = self.cassandra.transact(
+            f"UPDATE {self.keyspace}.runs SET batch_state = ?, generation = ?, verified_at = ? WHERE pipeline = ? AND run = ? AND batch_no = ?"
+            " IF batch_state = ? AND generation = ? AND fence = ?",
+            new.value, generation or batch.generation, _now(), pipeline, run, batch.number, batch.state.value, batch.generation, fence,
+            landed=landed,
+        )  # fmt: skip
+        if not done:
+            raise FenceRaised(f"batch {batch.batch_id} of run {run}, pipeline {pipeline}, is no longer {batch.state}. Nothing was changed")
+
+    # -- watermarks and buckets
+
+    def watermarks(self, pipeline: str) -> dict[str, Watermark]:
+        """By tag."""
+        fields = ", ".join(Watermark.__dataclass_fields__)
+        rows = self.cassandra.execute(f"SELECT {fields} FROM {self.keyspace}.watermarks WHERE pipeline = ?", pipeline)
+        return {row.tag: Watermark(**{**row._asdict(), "long_look_at": _utc(row.long_look_at)}) for row in rows}
+
+    def write_watermark(self, pipeline: str, mark: Watermark) -> None:
+        """USING TIMESTAMP = the run's number."""
+        fields = ", ".join(Watermark.__dataclass_fields__)
+        self.cassandra.write_many(
+            f"INSERT INTO {self.keyspace}.watermarks (pipeline, {fields}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?",
+            [(pipeline, *(getattr(mark, f) for f in Watermark.__dataclass_fields__), mark.run)],
+        )
+
+    def known_buckets(self, pipeline: str, tag: str) -> tuple[int | None, list[int]]:
+        """Up to which timebucket the view was scanned (None: never), and the buckets found."""
+        rows = self.cassandra.execute(
+            f"SELECT timebucket, scanned_to FROM {self.keyspace}.buckets WHERE pipeline = ? AND tag = ?", pipeline, tag
+        )
+        return (rows[0].scanned_to if rows else None), [row.timebucket for row in rows if row.timebucket is not None]
+
+    def keep_buckets(self, pipeline: str, tag: str, buckets: Iterable[int], scanned_to: int) -> None:
+        """Keep what the scan found; the mark comes last."""
+        self.cassandra.write_many(
+            f"INSERT INTO {self.keyspace}.buckets (pipeline, tag, timebucket) VALUES (?, ?, ?)", ((pipeline, tag, b) for b in buckets)
+        )
+        self.cassandra.write_many(
+            f"INSERT INTO {self.keyspace}.buckets (pipeline, tag, scanned_to) VALUES (?, ?, ?)", [(pipeline, tag, scanned_to)]
+        )
+
+    # -- progress and holds
+
+    def progress(self, pipeline: str, keys: Iterable[tuple[str, str]]) -> Iterator[Progress | None]:
+        """Progress of each (tag, persistence_id), in the order of the keys."""
+        results = self.cassandra.execute_many(
+            'SELECT tag_pid_sequence_nr, sequence_nr, "offset", missing'
+            f" FROM {self.keyspace}.progress WHERE pipeline = ? AND tag = ? AND persistence_id = ?",
+            ((pipeline, tag, persistence_id) for tag, persistence_id in keys),
+        )
+        for rows in results:
+            yield _progress(rows[0]) if rows else None
+
+    def write_progress(self, pipeline: str, run: int, rows: Iterable[tuple[str, str, Progress]]) -> int:
+        """Progress of (tag, persistence_id); returns how many."""
+        return self.cassandra.write_many(
+            f"INSERT INTO {self.keyspace}.progress (pipeline, tag, persistence_id, tag_pid_sequence_nr, sequence_nr,"
+            ' "offset", missing, run) VALUES (?, ?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?',
+            (
+                (pipeline, tag, pid, p.number, p.sequence_nr, UUID(p.offset) if p.offset else None, write_intervals(p.missing), run, run)
+                for tag, pid, p in rows
+            ),
+        )
+
+    def holds(self, pipeline: str, tags: Iterable[str]) -> Iterator[HoldRow]:
+        """All open holds of these tags."""
+        for tag in tags:
+            for shard in range(HOLD_SHARDS):
+                for r in self.cassandra.stream(
+                    f"SELECT * FROM {self.keyspace}.holds WHERE pipeline = ? AND tag = ? AND shard = ?", pipeline, tag, shard
+                ):
+                    hole = Hole(r.first_missing, r.last_missing, r.after_sequence_nr, r.before_sequence_nr)
+                    yield HoldRow(
+                        r.tag, r.persistence_id, r.reason, hole, r.from_ticks, r.held_rows, r.since_run, _utc(r.since) or _now(), r.seen or ""
+                    )
+
+    def write_holds(self, pipeline: str, run: int, holds: Iterable[HoldRow]) -> int:
+        """Open or go on with holds; returns how many."""
+        return self.cassandra.write_many(
+            f"INSERT INTO {self.keyspace}.holds (pipeline, tag, shard, persistence_id, reason, first_missing, last_missing,"
+            " after_sequence_nr, before_sequence_nr, from_ticks, held_rows, since_run, since, seen)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?",
+            (
+                (pipeline, h.tag, shard(h.persistence_id), h.persistence_id, h.reason, h.hole.first, h.hole.last, h.hole.after_sequence_nr,
+                 h.hole.before_sequence_nr, h.from_ticks, h.held_rows, h.since_run, h.since, h.seen, run)
+                for h in holds
+            ),
+        )  # fmt: skip
+
+    def end_holds(self, pipeline: str, run: int, keys: Iterable[tuple[str, str]]) -> int:
+        """Take holds away; returns how many were asked for."""
+        return self.cassandra.write_many(
+            f"DELETE FROM {self.keyspace}.holds USING TIMESTAMP ? WHERE pipeline = ? AND tag = ? AND shard = ? AND persistence_id = ?",
+            ((run, pipeline, tag, shard(persistence_id), persistence_id) for tag, persistence_id in keys),
+        )
+
+    # -- what people did
+
+    def record_intervention(self, pipeline: str, run: int, who: str, what: str, why: str) -> None:
+        """Who did what, and why."""
+        self.cassandra.write_many(
+            f"INSERT INTO {self.keyspace}.interventions (pipeline, run, who, at, what, why) VALUES (?, ?, ?, ?, ?, ?)",
+            [(pipeline, run, who, _now(), what, why)],
+        )
+
+    def interventions(self, pipeline: str, limit: int = 100) -> list[Any]:
+        """The newest first."""
+        return self.cassandra.execute(f"SELECT * FROM {self.keyspace}.interventions WHERE pipeline = ? LIMIT ?", pipeline, limit)
+
+    def _serial(self, cql: str, *values: Any) -> list[Any]:
+        return self.cassandra.execute(cql, *values, consistency=SERIAL)
+
+    def _must(self, pipeline: str, run: int) -> RunRow:
+        row = self.run(pipeline, run)
+        if row is None:
+            raise FenceRaised(f"run {run} of pipeline {pipeline} is not in the ledger. Look: tagmill runs --pipeline {pipeline}")
+        return row
+
+    def _is_attempt(self, pipeline: str, run: int, attempt: UUID) -> bool:
+        row = self.run(pipeline, run)
+        return row is not None and row.attempt == attempt
+
+
+def shard(persistence_id: str) -> int:
+    """Which of a tag's hold partitions a persistence_id is in; must never change."""
+    return sum(persistence_id.encode()) % HOLD_SHARDS
+
+
+def write_intervals(missing: tuple[Interval, ...]) -> str:
+    """'1-4,9-9' for ((1, 4), (9, 9))."""
+    return ",".join(f"{low}-{high}" for low, high in missing)
+
+
+def read_intervals(text: str | None) -> tuple[Interval, ...]:
+    """The other way round."""
+    pairs = (part.split("-") for part in (text or "").split(",") if part)
+    return tuple((int(low), int(high)) for low, high in pairs)
+
+
+def _progress(row: Any) -> Progress:
+    offset = row.offset
+    return Progress(
+        row.tag_pid_sequence_nr, row.sequence_nr, ticks_of(offset) if offset else 0, str(offset or ""), read_intervals(row.missing)
+    )
+
+
+def _utc(moment: datetime | None) -> datetime | None:
+    return moment.replace(tzinfo=UTC) if moment else None
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

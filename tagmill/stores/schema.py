@@ -1,0 +1,69 @@
+"""Applies the numbered files of schema/: the ledger in Cassandra and each pipeline's destination in ClickHouse. Idempotent."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from string import Template
+
+from tagmill import names
+from tagmill.batches import columns
+from tagmill.errors import ConfigurationError
+from tagmill.settings import PipelineSettings, Settings
+from tagmill.stores.cassandra import Cassandra
+from tagmill.stores.clickhouse import ClickHouse
+
+FOLDER = Path(__file__).resolve().parents[2] / "schema"
+
+
+def apply(settings: Settings) -> list[str]:
+    """Create whatever is missing; returns the names of what is there now."""
+    done = []
+    with Cassandra(settings.cassandra) as cassandra:
+        values = {
+            "ledger": names.cql(settings.cassandra.ledger_keyspace),
+            "replication": json.dumps(settings.cassandra.replication.options()).replace('"', "'"),
+        }
+        for statement in statements("cassandra", values):
+            cassandra.execute(statement)
+        done.append(f"cassandra keyspace {settings.cassandra.ledger_keyspace}")
+    with ClickHouse(settings.clickhouse) as clickhouse:
+        for pipeline in settings.pipelines.values():
+            for statement in statements("clickhouse", _destination_values(settings, pipeline)):
+                clickhouse.command(statement)
+            clickhouse.check_destination(pipeline.destination)
+            done.append(f"clickhouse table {settings.clickhouse.database}.{pipeline.destination}")
+    return done
+
+
+def create_journal(cassandra: Cassandra, keyspace: str, replication: Mapping[str, str] | None = None) -> None:
+    """The tables of a Pekko journal as the plugin (1.1) creates them: for a demo or a test; an application makes its own."""
+    values = {
+        "keyspace": names.cql(keyspace),
+        "replication": json.dumps(dict(replication or {"class": "SimpleStrategy", "replication_factor": "1"})).replace('"', "'"),
+    }
+    for statement in statements("journal", values):
+        cassandra.execute(statement)
+
+
+def statements(folder: str, values: Mapping[str, str]) -> Iterator[str]:
+    """The statements of a folder's files in the order of their numbers, names filled in, comments left out."""
+    files = sorted((FOLDER / folder).glob("[0-9]*.*ql"))
+    if not files:
+        raise ConfigurationError(f"{FOLDER / folder}: the schema files are missing; run from a checkout")
+    for file in files:
+        text = re.sub(r"^\s*--.*$", "", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        yield from (Template(part).substitute(values).strip() for part in re.split(r";\s*\n", text + "\n") if part.strip())
+
+
+def _destination_values(settings: Settings, pipeline: PipelineSettings) -> dict[str, str]:
+    cluster = settings.clickhouse.cluster
+    return {
+        "table": names.sql(pipeline.destination),
+        "view": names.sql(pipeline.destination + "_events"),
+        "on_cluster": f"ON CLUSTER {names.sql(cluster)}" if cluster else "",
+        "engine": "ReplicatedMergeTree" if cluster else "MergeTree",
+        "columns": columns.table_columns(),
+        "row_checksum": columns.row_checksum_sql(),
+        "event_text": columns.event_text_sql(pipeline.text_serializers),
+    }

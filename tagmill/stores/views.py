@@ -1,0 +1,165 @@
+"""Reads of a journal keyspace that need no Spark: which buckets there are, how many rows, a hole's evidence. Never collects payloads
+of more than a hole."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from tagmill import names
+from tagmill.continuity.model import Evidence, Hole, Row
+from tagmill.errors import ConfigurationError
+from tagmill.stores.cassandra import Cassandra
+from tagmill.timeuuid import GREGORIAN_TICKS, highest, lowest
+from tagmill.timeuuid import ticks as ticks_of
+
+# a count reads its slice on the server: few at a time, so that the application's own reads are not crowded out
+COUNTS_AT_ONCE = 4
+END_OF_TIME = 2**60 - 1 - GREGORIAN_TICKS
+# the plugin's tables: what a run needs of tag_views, with CQL types
+VIEW_COLUMNS = {
+    "tag_name": "text",
+    "timebucket": "bigint",
+    "timestamp": "timeuuid",
+    "persistence_id": "text",
+    "tag_pid_sequence_nr": "bigint",
+    "writer_uuid": "text",
+    "ser_id": "int",
+    "ser_manifest": "text",
+    "event_manifest": "text",
+    "event": "blob",
+    "sequence_nr": "bigint",
+    "meta_ser_id": "int",
+    "meta_ser_manifest": "text",
+    "meta": "blob",
+}
+# an atomic write lies in the partition of its highest number, so a partition may be skipped; two empty ones in a row are the end
+EMPTY_PARTITIONS_AT_END = 2
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEvent:
+    """A row of messages, with what tag_views needs of it."""
+
+    sequence_nr: int
+    offset: Any
+    writer_uuid: str
+    ser_id: int | None
+    ser_manifest: str | None
+    event_manifest: str | None
+    event: bytes | None
+    meta_ser_id: int | None
+    meta_ser_manifest: str | None
+    meta: bytes | None
+
+
+class Views:
+    """One journal keyspace."""
+
+    def __init__(self, cassandra: Cassandra, keyspace: str) -> None:
+        self.cassandra = cassandra
+        self.keyspace = keyspace
+        self.name = names.cql(keyspace)
+
+    def columns(self) -> dict[str, str]:
+        """Columns of tag_views with their CQL types; raises ConfigurationError when keyspace or table is missing."""
+        metadata = self.cassandra.cluster.metadata.keyspaces.get(self.keyspace)
+        if metadata is None:
+            raise ConfigurationError(f"keyspace {self.keyspace} does not exist in {self.cassandra.where}. Nothing was read; check the pipeline's keyspace")
+        missing = [table for table in ("tag_views", "messages") if table not in metadata.tables]
+        if missing:
+            raise ConfigurationError(
+                f"keyspace {self.keyspace} has no table {' and '.join(missing)}. Nothing was read; is it the journal's keyspace?"
+            )
+        return {name: column.cql_type for name, column in metadata.tables["tag_views"].columns.items()}
+
+    def buckets(self, tags: Iterable[str]) -> dict[str, list[int]]:
+        """The timebuckets of each tag, by a token scan of the distinct partitions."""
+        found: dict[str, list[int]] = {tag: [] for tag in tags}
+        for row in self.cassandra.stream(f"SELECT DISTINCT tag_name, timebucket FROM {self.name}.tag_views"):
+            if row.tag_name in found:
+                found[row.tag_name].append(row.timebucket)
+        return {tag: sorted(buckets) for tag, buckets in found.items()}
+
+    def count(self, parts: Iterable[tuple[str, int, int | None, int | None]]) -> Iterator[int]:
+        """Rows of (tag, timebucket, after, until), bounds in ticks, after exclusive, until inclusive."""
+        results = self.cassandra.execute_many(
+            f"SELECT count(*) AS rows FROM {self.name}.tag_views WHERE tag_name = ? AND timebucket = ? AND timestamp > ? AND timestamp <= ?",
+            ((tag, bucket, *bounds(after, until)) for tag, bucket, after, until in parts),
+            concurrency=COUNTS_AT_ONCE,
+        )
+        return (rows[0].rows for rows in results)
+
+    def fingerprint(self, tag: str, persistence_id: str, buckets: Iterable[int]) -> str:
+        """A digest of the key columns of one persistence_id in some buckets: changes when a row comes, goes or gets its event."""
+        digest = sha256()
+        for bucket in buckets:
+            for row in self.cassandra.execute(
+                f"SELECT timestamp, tag_pid_sequence_nr, sequence_nr, writer_uuid, ser_id FROM {self.name}.tag_views"
+                " WHERE tag_name = ? AND timebucket = ? AND persistence_id = ? ALLOW FILTERING", tag, bucket, persistence_id,
+            ):  # fmt: skip
+                digest.update(repr((bucket, *row)).encode())
+        return digest.hexdigest()[:16]
+
+    def numbers(self, tag: str, persistence_id: str, buckets: Iterable[int]) -> Iterator[tuple[int, int, Any]]:
+        """(number, sequence_nr, offset) of one persistence_id in some buckets."""
+        for bucket in buckets:
+            for row in self.cassandra.execute(
+                f"SELECT timestamp, tag_pid_sequence_nr, sequence_nr FROM {self.name}.tag_views"
+                " WHERE tag_name = ? AND timebucket = ? AND persistence_id = ? ALLOW FILTERING", tag, bucket, persistence_id,
+            ):  # fmt: skip
+                yield row.tag_pid_sequence_nr, row.sequence_nr, row.timestamp
+
+    def deleted_to(self, persistence_id: str) -> int:
+        """metadata.deleted_to, 0 if nothing was deleted."""
+        rows = self.cassandra.execute(f"SELECT deleted_to FROM {self.name}.metadata WHERE persistence_id = ?", persistence_id)
+        return int(rows[0].deleted_to or 0) if rows else 0
+
+    def journal_events(self, tag: str, persistence_id: str, hole: Hole, limit: int) -> list[JournalEvent]:
+        """The journal's events with a tag strictly between a hole's neighbours, in order; at most `limit`."""
+        found: list[JournalEvent] = []
+        partition, empty = 0, 0
+        while empty < EMPTY_PARTITIONS_AT_END and len(found) < limit:
+            if not self._partition_exists(persistence_id, partition):
+                empty += 1
+            else:
+                empty = 0
+                found.extend(self._tagged(tag, persistence_id, partition, hole, limit - len(found)))
+            partition += 1
+        return sorted(found, key=lambda event: event.sequence_nr)
+
+    def evidence(self, tag: str, persistence_id: str, hole: Hole, seen_at_ticks: int | None, max_missing: int) -> tuple[Evidence, list[JournalEvent]]:
+        """What the journal says of a hole, and the events that would fill it."""
+        deleted_to = self.deleted_to(persistence_id)
+        if hole.size > max_missing:
+            return Evidence(None, deleted_to, seen_at_ticks), []
+        events = self.journal_events(tag, persistence_id, hole, hole.size + 1)
+        rows = tuple(
+            Row(0, e.sequence_nr, ticks_of(e.offset), str(e.offset), e.writer_uuid, event_missing=e.event is None, handle=("journal", index))
+            for index, e in enumerate(events)
+        )
+        return Evidence(rows, deleted_to, seen_at_ticks), events
+
+    def _partition_exists(self, persistence_id: str, partition: int) -> bool:
+        return bool(
+            self.cassandra.execute(
+                f"SELECT sequence_nr FROM {self.name}.messages WHERE persistence_id = ? AND partition_nr = ? LIMIT 1", persistence_id, partition
+            )
+        )
+
+    def _tagged(self, tag: str, persistence_id: str, partition: int, hole: Hole, limit: int) -> Iterator[JournalEvent]:
+        fields = "sequence_nr, timestamp, writer_uuid, ser_id, ser_manifest, event_manifest, event, meta_ser_id, meta_ser_manifest, meta"
+        taken = 0
+        for row in self.cassandra.stream(
+            f"SELECT {fields}, tags FROM {self.name}.messages"
+            " WHERE persistence_id = ? AND partition_nr = ? AND sequence_nr > ? AND sequence_nr < ?",
+            persistence_id, partition, hole.after_sequence_nr, hole.before_sequence_nr,
+        ):  # fmt: skip
+            if tag in (row.tags or ()) and taken < limit:
+                taken += 1
+                yield JournalEvent(*tuple(row)[:-1])
+
+
+def bounds(after: int | None, until: int | None) -> tuple[Any, Any]:
+    """TimeUUIDs for `timestamp > ? AND timestamp <= ?`."""
+    return highest(after) if after is not None else lowest(-GREGORIAN_TICKS), highest(until if until is not None else END_OF_TIME)
