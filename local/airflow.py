@@ -41,11 +41,11 @@ class Airflow(Part):
         return f"http://127.0.0.1:{self.port} (UI and REST; user admin, password in {self.home / PASSWORDS})"
 
     def command(self) -> list[str]:
-        """`airflow standalone` of the Airflow environment."""
-        program = self.places.airflow_venv / "bin" / "airflow"
-        if not program.exists():
+        """Standalone, in the Airflow environment."""
+        folder = self.places.airflow_venv / "bin"
+        if not (folder / "airflow").exists():
             raise ConfigurationError(f"there is no Airflow in {self.places.airflow_venv}; Airflow was not started. Run bin/setup")
-        return [str(program), "standalone"]
+        return [str(folder / "python"), str(self.places.root / "local" / "standalone.py")]
 
     def environment(self) -> dict[str, str]:
         """All settings; see `environment`."""
@@ -61,8 +61,9 @@ class Airflow(Part):
         return all((state.get(name) or {}).get("status") == "healthy" for name in NEEDED)
 
     def start(self) -> float:
-        """Start it, then make the pools."""
+        """Start it, keep the generated password to its owner, make the pools."""
         seconds = super().start()
+        (self.home / PASSWORDS).chmod(0o600)
         api = self.api()
         for name, (slots, description) in POOLS.items():
             api.set_pool(name, slots, description)
@@ -107,8 +108,8 @@ def environment(places: Places, home: Path) -> dict[str, str]:
         "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "10",
         "AIRFLOW__SCHEDULER__ENABLE_HEALTH_CHECK": "False",  # its port is fixed: two stacks could not stand beside each other
         "AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO",
-        "AIRFLOW__LOGGING__WORKER_LOG_SERVER_HOST": "127.0.0.1",
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+        "NO_COLOR": "1",
         "SCARF_ANALYTICS": "false",
         "DO_NOT_TRACK": "1",
         **connections(places),
@@ -118,7 +119,12 @@ def environment(places: Places, home: Path) -> dict[str, str]:
         "JOBS_VENV": sys.prefix,
         "JAVA_HOME": java,
         "PATH": os.pathsep.join(
-            [str(places.root / "local" / "bin"), str(places.airflow_venv / "bin"), f"{java}/bin", os.environ.get("PATH", os.defpath)]
+            [
+                str(places.root / "local" / "bin"),
+                str(places.airflow_venv / "bin"),
+                f"{java}/bin",
+                os.environ.get("PATH", os.defpath),
+            ]
         ),
         "PYTHONPATH": "",
     }
@@ -132,7 +138,9 @@ def connections(places: Places) -> dict[str, str]:
 
     return {
         "AIRFLOW_CONN_TAGMILL_CASSANDRA": variable({"conn_type": "generic", "host": "127.0.0.1", "port": places.ports.cassandra}),
-        "AIRFLOW_CONN_TAGMILL_CLICKHOUSE": variable({"conn_type": "generic", "host": "127.0.0.1", "port": places.ports.clickhouse}),
+        "AIRFLOW_CONN_TAGMILL_CLICKHOUSE": variable(
+            {"conn_type": "generic", "host": "127.0.0.1", "port": places.ports.clickhouse}
+        ),
         "AIRFLOW_CONN_TAGMILL_SPARK": variable({"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client"}}),
     }
 

@@ -45,15 +45,19 @@ class AirflowApi:
         return str(self._call("GET", f"/dags/{dag}/dagRuns/{run}")["state"])
 
     def tasks(self, dag: str, run: str) -> list[dict[str, Any]]:
-        """Task instances of a run: task_id, map_index, state, try_number, duration, …"""
+        """Task instances of a run, with task_id, map_index, state, try_number, duration."""
         found: list[dict[str, Any]] = self._call("GET", f"/dags/{dag}/dagRuns/{run}/taskInstances?limit=200")["task_instances"]
         return found
 
     def log_tail(self, dag: str, run: str, task: dict[str, Any], lines: int = 5) -> list[str]:
         """The last lines of a task's log that report an error."""
-        path = f"/dags/{dag}/dagRuns/{run}/taskInstances/{task['task_id']}/logs/{task['try_number']}?map_index={task['map_index']}"
+        path = (
+            f"/dags/{dag}/dagRuns/{run}/taskInstances/{task['task_id']}/logs/{task['try_number']}?map_index={task['map_index']}"
+        )
         content = self._call("GET", path)["content"]
-        events = [entry.get("event", "") for entry in content if isinstance(entry, dict) and entry.get("level") in ("error", "critical")]
+        events = [
+            entry.get("event", "") for entry in content if isinstance(entry, dict) and entry.get("level") in ("error", "critical")
+        ]
         return [event.strip().splitlines()[0] for event in events if event.strip()][-lines:]
 
     def set_pool(self, name: str, slots: int, description: str) -> None:
@@ -68,7 +72,9 @@ class AirflowApi:
         except urllib.error.HTTPError as error:
             if error.code == 404 and missing_is_none:
                 return None
-            raise StoreUnavailable(f"Airflow answered {error.code} to {method} {path}: {error.read()[:300].decode(errors='replace')}") from None
+            raise StoreUnavailable(
+                f"Airflow answered {error.code} to {method} {path}: {error.read()[:300].decode(errors='replace')}"
+            ) from None
         except OSError as error:
             raise StoreUnavailable(f"Airflow doesn't answer on {self.base}: {error}") from None
 

@@ -102,10 +102,10 @@ class Cassandra(Part):
 
     def command(self) -> list[str]:
         """The JVM with its flags."""
-        home = self.home
+        home, scratch = self.home, self.home / "tmp"
         flags = [f"-Xms{self.heap}", f"-Xmx{self.heap}", "-Xss384k", "-XX:+UseG1GC", "-XX:MaxDirectMemorySize=1g"]
         flags += ["-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError", "-Djava.net.preferIPv4Stack=true"]
-        flags += ["-Djdk.attach.allowAttachSelf=true", f"-Djna.tmpdir={home}/tmp", f"-Djava.io.tmpdir={home}/tmp"]
+        flags += ["-Djdk.attach.allowAttachSelf=true", f"-Djna.tmpdir={scratch}", f"-Djava.io.tmpdir={scratch}"]
         flags += ["-Dio.netty.tryReflectionSetAccessible=true", f"-Dcassandra.config=file://{home}/cassandra.yaml"]
         flags += [f"-Dcassandra.storagedir={home}", f"-Dcassandra.logdir={home}", "-Dcassandra-foreground=yes"]
         flags += [f"-Dlogback.configurationFile=file://{home}/logback.xml"]

@@ -75,7 +75,7 @@ def _preparations(parameters: dict[str, str]) -> list[str]:
     statements = ["USE `{}`".format((parameters.get("database") or "default").replace("`", ""))]
     settings = {name: value for name, value in parameters.items() if name not in TRANSPORT and not name.startswith("param_")}
     if bad := [name for name in settings if not SETTING.fullmatch(name)]:
-        raise RuntimeError(f"Code: 115. DB::Exception: Setting {bad[0]} is neither a builtin setting nor started with the prefix. (UNKNOWN_SETTING)")
+        raise RuntimeError(f"Code: 115. DB::Exception: Unknown setting {bad[0]!r}. (UNKNOWN_SETTING)")
     if settings:
         statements.append("SET " + ", ".join(f"{name} = {quote(value)}" for name, value in settings.items()))
     return statements

@@ -73,7 +73,7 @@ class Handler(BaseHTTPRequestHandler):
         left = int(self.headers.get("Content-Length") or 0)
         buffer = memoryview(bytearray(min(CHUNK, left)))
         while left:
-            count = self.rfile.readinto(buffer[: min(CHUNK, left)])  # type: ignore[attr-defined]
+            count = self.rfile.readinto(buffer[: min(CHUNK, left)])
             if not count:
                 raise ConnectionError("the client went away")
             left -= count

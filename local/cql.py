@@ -13,12 +13,16 @@ from tagmill.errors import StoreUnavailable
 def session(port: int, host: str = "127.0.0.1") -> Iterator[Session]:
     """A session that is closed at the end; raises StoreUnavailable."""
     profile = ExecutionProfile(load_balancing_policy=TokenAwarePolicy(DCAwareRoundRobinPolicy("datacenter1")), request_timeout=60)
-    cluster = Cluster([host], port=port, execution_profiles={EXEC_PROFILE_DEFAULT: profile}, protocol_version=5, connect_timeout=10)
+    cluster = Cluster(
+        [host], port=port, execution_profiles={EXEC_PROFILE_DEFAULT: profile}, protocol_version=5, connect_timeout=10
+    )
     try:
         try:
             connected = cluster.connect()
         except NoHostAvailable:
-            raise StoreUnavailable(f"no Cassandra answers on {host}:{port}. Start it: tagmill local up --part cassandra") from None
+            raise StoreUnavailable(
+                f"no Cassandra answers on {host}:{port}. Start it: tagmill local up --part cassandra"
+            ) from None
         yield connected
     finally:
         cluster.shutdown()

@@ -43,8 +43,8 @@ def main(arguments: Sequence[str]) -> None:
     if sys.stdin.readline() == "released\n":
         return
     for argument in arguments:
-        number, _, mark = argument.partition(":")
-        end(mark, marked(mark), int(number), 20)
+        polite, _, mark = argument.partition(":")
+        end(mark, marked(mark), int(polite), 20)
 
 
 if __name__ == "__main__":

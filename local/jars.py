@@ -85,7 +85,9 @@ def _ivy() -> Path:
     spec = importlib.util.find_spec("pyspark")  # found, not imported: no JVM
     found = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar")) if spec and spec.origin else []
     if not found:
-        raise ConfigurationError(f"{sys.executable} has no PySpark, whose Ivy fetches the jars. Nothing was fetched; run bin/setup")
+        raise ConfigurationError(
+            f"{sys.executable} has no PySpark, whose Ivy fetches the jars. Nothing was fetched; run bin/setup"
+        )
     return found[-1]
 
 

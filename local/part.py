@@ -144,5 +144,7 @@ class Part(ABC):
             ended = process.poll() is not None
             if ended or time.monotonic() - began > self.start_seconds:
                 how = f"ended with status {process.returncode}" if ended else f"didn't answer within {self.start_seconds:.0f} s"
-                raise PartDidNotStart(f"{self.name} {how}: {self.failure()}. It was stopped; its data stay in {self.home}. Log: {self.log}")
+                raise PartDidNotStart(
+                    f"{self.name} {how}: {self.failure()}. It was stopped; its data stay in {self.home}. Log: {self.log}"
+                )
             time.sleep(0.1)

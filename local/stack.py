@@ -46,7 +46,9 @@ class Stack:
     def parts(self, names: Sequence[str] = ()) -> list[Part]:
         """The named parts, all without names, in the order in which they start."""
         if unknown := set(names) - set(NAMES):
-            raise ConfigurationError(f"there is no part {', '.join(sorted(unknown))}; the parts are {', '.join(NAMES)}. Nothing was done")
+            raise ConfigurationError(
+                f"there is no part {', '.join(sorted(unknown))}; the parts are {', '.join(NAMES)}. Nothing was done"
+            )
         return [getattr(self, name) for name in NAMES if not names or name in names]
 
     def up(self, names: Sequence[str] = (), tell: Told = _silent) -> None:
@@ -93,5 +95,7 @@ class Stack:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 home = self.places.home
-                raise LeaseTaken(f"the stack in {home} is being started or stopped by another command; nothing was done. Try again") from None
+                raise LeaseTaken(
+                    f"the stack in {home} is being started or stopped by another command; nothing was done. Try again"
+                ) from None
             yield

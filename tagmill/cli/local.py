@@ -21,7 +21,9 @@ app = typer.Typer(help="The one-machine stack: real Cassandra, the ClickHouse en
 console = Console(highlight=False, soft_wrap=True)
 
 Home = Annotated[Path | None, typer.Option(help="Folder of the stack; default $TAGMILL_HOME, else build/local.")]
-Parts = Annotated[list[str] | None, typer.Option("--part", help="cassandra, clickhouse or airflow; may be repeated. Default: all.")]
+Parts = Annotated[
+    list[str] | None, typer.Option("--part", help="cassandra, clickhouse or airflow; may be repeated. Default: all.")
+]
 CassandraPort = Annotated[int | None, typer.Option(min=1024, max=65535, help="CQL port; its internal port is 10000 higher.")]
 ClickHousePort = Annotated[int | None, typer.Option("--clickhouse-port", min=1024, max=65535, help="HTTP port.")]
 AirflowPort = Annotated[int | None, typer.Option(min=1024, max=65535, help="Port of UI and REST.")]
@@ -38,7 +40,9 @@ def up(
 ) -> None:
     """Start the stack; it goes on running until `tagmill local down`."""
     with _one_line():
-        places = _local("places").resolve(home, {"cassandra": cassandra_port, "clickhouse": clickhouse_port, "airflow": airflow_port})
+        places = _local("places").resolve(
+            home, {"cassandra": cassandra_port, "clickhouse": clickhouse_port, "airflow": airflow_port}
+        )
         stack = _local("stack").Stack(places)
         with _interruptible():
             stack.up(part or (), console.print)
@@ -89,14 +93,18 @@ def _local(module: str) -> Any:
     """A module of the folder `local` of the checkout that this package was installed from."""
     root = Path(tagmill.__file__).resolve().parents[1]
     if not (root / "local" / "stack.py").is_file():
-        raise ConfigurationError("`tagmill local` needs a checkout of the project (the folder `local`), this Tagmill is an installed package")
+        raise ConfigurationError(
+            "`tagmill local` needs a checkout of the project (the folder `local`), this Tagmill is an installed package"
+        )
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
     try:
         return import_module(f"local.{module}")
     except ModuleNotFoundError as error:
         missing = error.name
-        raise ConfigurationError(f"`tagmill local` needs the package {missing}, which is not in this environment. Run bin/setup") from None
+        raise ConfigurationError(
+            f"`tagmill local` needs the package {missing}, which is not in this environment. Run bin/setup"
+        ) from None
 
 
 def _table(found: list[Any]) -> Table:
@@ -119,8 +127,8 @@ def _interruptible() -> Iterator[None]:
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for changed, handler in before.items():
+            signal.signal(changed, handler)
 
 
 @contextmanager

@@ -14,7 +14,9 @@ def test_a_loaded_case_has_every_row_of_the_recorded_tables(stack, keyspace, nam
         found = list(stack.session.execute(f"SELECT * FROM {loaded}.{table}"))
         assert len(found) == recorded.num_rows, table
         for column in recorded.column_names:
-            assert sorted(map(_plain, recorded[column].to_pylist())) == sorted(_plain(getattr(row, column)) for row in found), column
+            assert sorted(map(_plain, recorded[column].to_pylist())) == sorted(_plain(getattr(row, column)) for row in found), (
+                column
+            )
 
 
 def test_the_setting_factory_names_the_case_s_tags(keyspace, settings):

@@ -1,0 +1,1 @@
+"""DAG tests; they run in the Airflow environment."""

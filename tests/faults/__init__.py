@@ -1,0 +1,1 @@
+"""Processes killed, answers lost, servers restarted."""
