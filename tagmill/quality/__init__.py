@@ -1,0 +1,1 @@
+"""The quality gate of a run: Spark makes small reports in one pass, Great Expectations judges them, a page per run keeps the verdict."""

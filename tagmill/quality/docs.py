@@ -1,0 +1,115 @@
+"""The pages of the gate, kept per run: index.html (verdict, offending rows), expectations.html (Data Docs), verdict.json.
+
+Pages load nothing from elsewhere: whoever opens one tells no foreign host of it, and it reads the same without the internet.
+Names come from applications, so every page escapes them and forbids scripts.
+"""
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import asdict
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tagmill import timeuuid
+from tagmill.errors import StoreUnavailable
+from tagmill.quality.model import Check, Reports, Severity
+from tagmill.stores.files import RunFiles
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+INDEX, EXPECTATIONS, VERDICT, RUNS = "index.html", "expectations.html", "verdict.json", "runs.json"
+# the list of runs is rewritten by each run; older pages stay where they are
+LISTED_RUNS = 1000
+CONTENT_SECURITY_POLICY = (
+    "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">"
+)
+_FOREIGN = re.compile(
+    r"<script\b.*?</script>|<link\b[^>]*>|<style\b.*?</style>|<img\b[^>]*>|<iframe\b.*?</iframe>", re.DOTALL | re.IGNORECASE
+)
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+def worst(checks: Iterable[Check]) -> Severity:
+    """The severity of a run: that of its worst failure."""
+    failed = {check.severity for check in checks if not check.success}
+    return "stop" if "stop" in failed else "warn" if failed else "ok"
+
+
+def write(docs_dir: str, run_name: str, reports: Reports, checks: tuple[Check, ...], expectations: str) -> str:
+    """Write the pages of one run and the list of all runs.
+
+    Args:
+        docs_dir: folder or URL of the pipeline's pages.
+        run_name: folder of the run below it; what it held before is replaced.
+        reports: for the tables of tags and offending rows.
+        checks: what was judged.
+        expectations: the page that Great Expectations drew.
+
+    Returns:
+        The run's page: a path, or a URL if docs_dir is one.
+    """
+    files = RunFiles(docs_dir)
+    summary = {
+        "run": run_name,
+        "written": datetime.now(UTC).isoformat(timespec="seconds"),
+        "severity": worst(checks),
+        "rows": reports.rows,
+        "held": reports.held,
+        "failures": sum(not check.success for check in checks),
+    }
+    values = {"summary": summary, "reports": reports, "checks": sorted(checks, key=lambda check: check.success)}
+    record = {**summary, "checks": [asdict(check) for check in checks], "reports": asdict(reports)}
+    files.write(f"{run_name}/{VERDICT}", json.dumps(record, indent=1, ensure_ascii=False).encode())
+    files.write(f"{run_name}/{EXPECTATIONS}", _alone(expectations).encode())
+    files.write(f"{run_name}/{INDEX}", _templates().get_template("run.html.j2").render(values).encode())
+    _list_runs(files, summary)
+    page = f"{run_name}/{INDEX}"
+    return files.url(page) if "://" in docs_dir else files.path(page)
+
+
+def _list_runs(files: RunFiles, summary: dict[str, Any]) -> None:
+    """Add the run to the list, newest first; folders that the list doesn't know are linked without a verdict."""
+    known = {run["run"]: run for run in _runs(files)} | {summary["run"]: summary}
+    names = sorted(set(files.folders("")), reverse=True)[:LISTED_RUNS]
+    runs = [known.get(name, {"run": name}) for name in names]
+    files.write(RUNS, json.dumps(runs, indent=1).encode())
+    files.write(INDEX, _templates().get_template("runs.html.j2").render(runs=runs).encode())
+
+
+def _runs(files: RunFiles) -> list[dict[str, Any]]:
+    """The list as the last run left it; a missing or half-written one counts as empty and is made again."""
+    if RUNS not in files.names(""):
+        return []
+    try:
+        runs = json.loads(files.read(RUNS))
+        return [run for run in runs if isinstance(run, dict) and "run" in run]
+    except (StoreUnavailable, ValueError, TypeError):
+        return []
+
+
+def _alone(page: str) -> str:
+    """A page of Great Expectations without its scripts, style sheets and pictures from foreign hosts."""
+    style = f"<style>{(_TEMPLATES / 'style.css').read_text(encoding='utf-8')}</style>"
+    return _FOREIGN.sub("", page).replace("<head>", f"<head>{CONTENT_SECURITY_POLICY}{style}", 1)
+
+
+@cache
+def _templates() -> "Environment":
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    templates = Environment(loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    templates.filters["ticks"] = lambda value: "" if value is None else _moment(value)
+    templates.filters["bucket"] = lambda value: "" if value is None else _moment(value * timeuuid.TICKS_PER_MILLISECOND)
+    return templates
+
+
+def _moment(ticks: int) -> str:
+    """A moment in UTC, or the number itself where it is beyond what a calendar knows."""
+    try:
+        return timeuuid.to_datetime(ticks).isoformat().replace("+00:00", "Z")
+    except OverflowError:
+        return f"{ticks} ticks"

@@ -1,0 +1,123 @@
+"""What the gate reads (small reports, one line a tag) and what it answers. Pure.
+
+Units: `ticks` are 100 ns since 1970-01-01 UTC, `timebucket` is milliseconds since then, TTLs are seconds.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from tagmill.buckets import BucketSize
+
+Severity = Literal["ok", "warn", "stop"]
+
+
+@dataclass(frozen=True)
+class SchemaColumn:
+    """A column that a run reads: the type that it needs, and the type that the view has (None: no such column)."""
+
+    column: str
+    required: str
+    found: str | None
+
+
+@dataclass(frozen=True)
+class TagReport:
+    """What one pass over the key columns counted for one tag."""
+
+    tag: str
+    rows: int
+    null_keys: int
+    null_events: int
+    timebucket_misaligned: int
+    wrong_bucket: int
+    fits_day: int
+    fits_hour: int
+    fits_minute: int
+    first_ticks: int | None
+    last_ticks: int | None
+    smallest_ttl_seconds: int | None
+
+
+@dataclass(frozen=True)
+class DispositionCount:
+    """How many suspect rows of a tag got one action for one reason."""
+
+    tag: str
+    reason: str
+    action: str
+    rows: int
+    approx_persistence_ids: int
+
+
+@dataclass(frozen=True)
+class OffendingRow:
+    """A suspect row, named so that a person finds it in tag_views; `file` is the staged file that it was read into."""
+
+    reason: str
+    action: str
+    tag: str
+    persistence_id: str | None
+    tag_pid_sequence_nr: int | None
+    sequence_nr: int | None
+    ticks: int | None
+    timebucket: int | None
+    file: str | None = None
+
+
+@dataclass(frozen=True)
+class Reports:
+    """All that the gate judges of one run; its size depends on the tags and on `named_rows`, not on the rows read."""
+
+    bucket_size: BucketSize
+    schema: tuple[SchemaColumn, ...]
+    tags: tuple[TagReport, ...]
+    dispositions: tuple[DispositionCount, ...]
+    offending: tuple[OffendingRow, ...]
+
+    @property
+    def rows(self) -> int:
+        """Tag rows read."""
+        return sum(report.rows for report in self.tags)
+
+    @property
+    def held(self) -> int:
+        """Tag rows held back."""
+        return sum(count.rows for count in self.dispositions if count.action == "hold")
+
+
+@dataclass(frozen=True)
+class Failing:
+    """Where a check failed: `subject` is 'the run', 'tag …' or 'column …'."""
+
+    subject: str
+    value: float | str | None
+
+
+@dataclass(frozen=True)
+class Check:
+    """One expectation and what came out of it; `severity` is what its failure means."""
+
+    name: str
+    description: str
+    severity: Literal["warn", "stop"]
+    success: bool
+    crashed: bool
+    failing: tuple[Failing, ...]
+    sentence: str
+
+
+@dataclass(frozen=True)
+class GateVerdict:
+    """The gate's answer: `passed` is False only for a stop; `failures` say why it stops, `warnings` what was tolerated."""
+
+    passed: bool
+    severity: Severity
+    failures: list[str]
+    warnings: list[str]
+    docs_page: str
+    checks: list[dict[str, Any]]
+
+
+def as_json(checks: tuple[Check, ...]) -> list[dict[str, Any]]:
+    """Checks as dicts that json.dumps takes."""
+    return [asdict(check) for check in checks]

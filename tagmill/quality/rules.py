@@ -1,0 +1,208 @@
+"""What the gate expects of a run, as one table: each line is one Great Expectations expectation over the small frame. Pure.
+
+The frame has one line a subject ('the run', a tag, a column of the view); a cell that a line has no value for is null, and
+expectations on column values skip nulls.
+"""
+
+import html
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from tagmill.quality.model import Failing, OffendingRow, Reports, TagReport
+from tagmill.settings import QualitySettings
+
+Cell = float | str | None
+THE_RUN = "the run"
+SUBJECT = "subject"
+SCHEMA = "schema"
+REQUIRED, FOUND = "required_type", "found_type"
+NO_COLUMN = "(no such column)"
+
+# reason of a disposition -> column of the frame that counts it; those in _WHEN_HELD only if the row is held
+_COLUMN_OF_REASON = {
+    "null_key": "null_keys",
+    "misaligned_bucket": "timebucket_misaligned",
+    "wrong_bucket": "wrong_bucket",
+    "null_event": "null_events",
+    "hole": "behind_holes",
+    "first_seen": "behind_holes",
+    "too_many_missing": "behind_holes",
+    "renumbered": "renumbered",
+    "duplicate_same_event": "duplicates",
+    "two_events_one_number": "two_events_one_number",
+    "broken_offset": "broken_offsets",
+    "clock_skew": "clock_skew",
+    "late": "late",
+}
+_WHEN_HELD = {"hole", "first_seen", "too_many_missing", "renumbered"}
+_COUNTED_BY_SPARK = ("null_keys", "null_events", "timebucket_misaligned", "wrong_bucket")
+_COUNTED_BY_REASON = ("behind_holes", "renumbered", "duplicates", "two_events_one_number", "broken_offsets", "clock_skew", "late", "other")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """An expectation on one column of the frame.
+
+    `says` is the sentence of a failure, with {subject}, {value} or {rows} (the value with its noun), and {bucket_size} in it.
+    `at_least` and `at_most` bound the value.
+    """
+
+    name: str
+    column: str
+    severity: Literal["warn", "stop"]
+    description: str
+    says: str
+    at_least: float | None = None
+    at_most: float | None = 0
+
+
+def rules(reports: Reports, limits: QualitySettings) -> tuple[Rule, ...]:
+    """The expectations of a run beside the schema's, stops first."""
+    size = reports.bucket_size.value
+    outside, held = limits.max_wrong_bucket_share_percent, limits.max_held_share_percent
+    ttl = limits.min_ttl_warning_seconds
+    return (
+        Rule("keys", "null_keys", "stop",
+             "Every row has a persistence_id, a number and a sequence_nr of at least 1",
+             "{subject}: {rows} without a persistence_id, or with a number or sequence_nr below 1"),
+        Rule("bucket_size", "timebucket_misaligned", "stop",
+             f"Every timebucket is the start of a {size} (bucket_size of the pipeline)",
+             "{subject}: {rows} whose timebucket is not the start of a {bucket_size}, so bucket_size is wrong"),
+        Rule("bucket_share", "wrong_bucket_share_percent", "stop",
+             f"At most {outside:g} % of the rows have a time outside their {size} bucket (more: bucket_size is wrong)",
+             "{subject}: {value} % of the rows have a time outside their {bucket_size} bucket, so bucket_size is wrong", at_most=outside),
+        Rule("held_share", "held_share_percent", "stop",
+             f"At most {held:g} % of the rows are held back",
+             f"{{subject}}: {{value}} % of the rows would be held back, {held:g} % are tolerated", at_most=held),
+        Rule("bucket", "wrong_bucket", "warn",
+             "Every row lies in the bucket of its time",
+             "{subject}: {rows} in a bucket that their time is not in; delivered, recorded for repair"),
+        Rule("continuity", "behind_holes", "warn",
+             "No row waits behind a missing number",
+             "{subject}: {rows} held behind missing numbers"),
+        Rule("numbering", "renumbered", "warn",
+             "Numbers continue what was delivered before",
+             "{subject}: {rows} renumbered after delivery; held until tagmill progress rebase"),
+        Rule("duplicates", "duplicates", "warn",
+             "Every event is in the view once",
+             "{subject}: {rows} twice in the view; the earlier offset was taken"),
+        Rule("two_events", "two_events_one_number", "warn",
+             "No number is claimed by two events",
+             "{subject}: {rows} with a number that another event has too; held"),
+        Rule("events", "null_events", "warn",
+             "Every row carries its event",
+             "{subject}: {rows} without an event; held"),
+        Rule("offsets", "broken_offsets", "warn",
+             "Every offset is a TimeUUID",
+             "{subject}: {rows} with an offset that is no TimeUUID; held"),
+        Rule("clock", "clock_skew", "warn",
+             "Numbers and times of a persistence_id have one order",
+             "{subject}: {rows} with numbers against the order of time (clock skew); delivered in number order"),
+        Rule("late", "late", "warn",
+             "No row arrives after its place was passed",
+             "{subject}: {rows} below the first number delivered or in a closed hole; delivered, flagged late"),
+        Rule("other", "other", "warn",
+             "No row is held for another reason",
+             "{subject}: {rows} held for another reason"),
+        Rule("time_to_live", "smallest_ttl_seconds", "warn",
+             f"Undelivered rows live at least {ttl} s more (events-by-tag.time-to-live)",
+             f"{{subject}}: the first undelivered row expires in {{value}} s, the warning is set at {ttl} s", at_least=ttl, at_most=None),
+    )  # fmt: skip
+
+
+def frame(reports: Reports) -> list[dict[str, Cell]]:
+    """The lines of the frame. Subjects and types are HTML-escaped: Great Expectations puts them on its page as they are."""
+    rows = reports.rows
+    run: dict[str, Cell] = {
+        SUBJECT: THE_RUN,
+        "held_share_percent": _percent(reports.held, rows),
+        "wrong_bucket_share_percent": _percent(sum(tag.wrong_bucket for tag in reports.tags), rows),
+    }
+    tags = [_tag_line(reports, report) for report in reports.tags]
+    columns: list[dict[str, Cell]] = [
+        {SUBJECT: safe(f"column {c.column}"), REQUIRED: safe(c.required), FOUND: safe(NO_COLUMN if c.found is None else c.found)}
+        for c in reports.schema
+    ]
+    names = [SUBJECT, *run, *_COUNTED_BY_SPARK, *_COUNTED_BY_REASON, "smallest_ttl_seconds", REQUIRED, FOUND]
+    return [{name: line.get(name) for name in names} for line in (run, *tags, *columns)]
+
+
+def column_of(reason: str, action: str) -> str | None:
+    """The column of the frame that counts a disposition; None: nothing that a person has to look at."""
+    if action == "late":
+        return "late"
+    if reason in _WHEN_HELD and action != "hold":
+        return None
+    return _COLUMN_OF_REASON.get(reason, "other" if action == "hold" else None)
+
+
+def sentence(rule: Rule, failing: Iterable[Failing], reports: Reports) -> str:
+    """Why a rule failed, a clause a subject, with the first offending rows named."""
+    clauses = []
+    for found in failing:
+        value = f"{found.value:.10g}" if isinstance(found.value, int | float) else str(found.value)
+        noun = "1 row" if value == "1" else f"{value} rows"
+        clause = rule.says.format(subject=found.subject, value=value, rows=noun, bucket_size=reports.bucket_size.value)
+        rows = named(rule, reports, found.subject)
+        clauses.append(clause + ("" if not rows else "; first: " + ", ".join(described(row) for row in rows[:3])))
+    if rule.name in ("bucket_size", "bucket_share"):
+        clauses.append(_better_size(reports))
+    return ". ".join(clauses)
+
+
+def schema_sentence(failing: Iterable[Failing], reports: Reports) -> str:
+    """Which columns are not as required."""
+    wrong = {found.subject for found in failing}
+    clauses = [
+        f"column {c.column} " + ("is missing" if c.found is None else f"is {c.found}") + f", {c.required} is required"
+        for c in reports.schema
+        if f"column {c.column}" in wrong
+    ]
+    return "the view has another schema: " + "; ".join(clauses)
+
+
+def named(rule: Rule, reports: Reports, subject: str) -> list[OffendingRow]:
+    """The offending rows of a rule and subject."""
+    held, share = rule.name == "held_share", rule.name == "bucket_share"
+    column = "wrong_bucket" if share else rule.column
+    return [
+        row
+        for row in reports.offending
+        if (row.action == "hold" if held else column_of(row.reason, row.action) == column) and subject in (THE_RUN, f"tag {row.tag}")
+    ]
+
+
+def described(row: OffendingRow) -> str:
+    """A row in one phrase."""
+    return f"{row.tag} {row.persistence_id!r} number {row.tag_pid_sequence_nr} (sequence_nr {row.sequence_nr})"
+
+
+def safe(text: str) -> str:
+    """Text for the page of Great Expectations, which neither escapes HTML nor leaves $ alone."""
+    return html.escape(text).replace("$", "&#36;")
+
+
+def _tag_line(reports: Reports, report: TagReport) -> dict[str, Cell]:
+    line: dict[str, Cell] = {SUBJECT: safe(f"tag {report.tag}"), "smallest_ttl_seconds": report.smallest_ttl_seconds}
+    line |= {name: getattr(report, name) for name in _COUNTED_BY_SPARK}
+    counted = dict.fromkeys(_COUNTED_BY_REASON, 0)
+    for count in reports.dispositions:
+        column = column_of(count.reason, count.action)
+        if count.tag == report.tag and column in counted:
+            counted[column] += count.rows
+    return line | counted
+
+
+def _better_size(reports: Reports) -> str:
+    rows = reports.rows
+    fits = {name: sum(getattr(tag, f"fits_{name.lower()}") for tag in reports.tags) for name in ("Day", "Hour", "Minute")}
+    text = f"Of {rows} rows {fits['Day']} would fit Day buckets, {fits['Hour']} Hour, {fits['Minute']} Minute"
+    best = max(fits, key=lambda name: fits[name])
+    if fits[best] > fits[reports.bucket_size.value]:
+        text += f': set bucket_size = "{best}" if the application\'s events-by-tag.bucket-size is {best}'
+    return text
+
+
+def _percent(part: int, whole: int) -> float:
+    return round(100 * part / whole, 3) if whole else 0.0

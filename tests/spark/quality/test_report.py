@@ -1,0 +1,148 @@
+"""The reports on small frames: what they count, which rows they name, how many Spark jobs they cost."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from tagmill.buckets import BucketSize
+from tagmill.quality import gate
+from tagmill.quality.model import OffendingRow, SchemaColumn
+from tagmill.quality.report import damaged_rows, disposition_report, offending_rows, read_reports, tag_report
+from tagmill.settings import QualitySettings
+
+JUDGED = (
+    "tag string, persistence_id string, tag_pid_sequence_nr bigint, sequence_nr bigint, ticks bigint, timebucket bigint, "
+    "bad_key boolean, event_missing boolean, ttl_seconds int, file string"
+)
+DISPOSITIONS = (
+    "tag string, persistence_id string, tag_pid_sequence_nr bigint, sequence_nr bigint, ticks bigint, timebucket bigint, "
+    "action string, reason string"
+)
+SEVEN = 1_795_244_400_000  # 2026-11-21T07:00Z: the start of an hour, not of a day
+MIDNIGHT = SEVEN - 7 * 3_600_000
+MINUTE = 60_000 * 10_000  # ticks
+
+
+def row(number: int, ticks: int | None, timebucket: int = SEVEN, **changes: Any) -> tuple[Any, ...]:
+    values: dict[str, Any] = {
+        "tag": "order", "persistence_id": "o-1", "tag_pid_sequence_nr": number, "sequence_nr": number, "ticks": ticks,
+        "timebucket": timebucket, "bad_key": False, "event_missing": False, "ttl_seconds": None, "file": "f-1",
+    }  # fmt: skip
+    return tuple((values | changes).values())
+
+
+def judged(spark: SparkSession, rows: Sequence[tuple[Any, ...]]) -> DataFrame:
+    return spark.createDataFrame(list(rows), JUDGED)
+
+
+def suspects(spark: SparkSession, rows: Sequence[tuple[Any, ...]]) -> DataFrame:
+    return spark.createDataFrame(list(rows), DISPOSITIONS)
+
+
+def suspect(persistence_id: str | None, number: int, reason: str = "hole", action: str = "hold", tag: str = "order") -> tuple[Any, ...]:
+    return (tag, persistence_id, number, number, number, SEVEN, action, reason)
+
+
+def hours(bucket: int, count: int = 60) -> list[tuple[Any, ...]]:
+    """A row a minute from the bucket's start, all in that bucket."""
+    return [row(n + 1, bucket * 10_000 + n * MINUTE, bucket) for n in range(count)]
+
+
+def test_one_line_a_tag_with_every_count(spark: SparkSession) -> None:
+    rows = [
+        row(1, SEVEN * 10_000),
+        row(2, SEVEN * 10_000 + 3_600_000 * 10_000, ttl_seconds=50),  # the first tick of the next hour
+        row(3, SEVEN * 10_000 - 1, ttl_seconds=20),  # the last tick of the hour before
+        row(4, SEVEN * 10_000 + 3_600_000 * 10_000 - 1, event_missing=True),
+        row(0, SEVEN * 10_000, bad_key=True, persistence_id=None),
+        row(5, None),  # a broken offset has no time to compare
+        row(1, SEVEN * 10_000, SEVEN + 1, tag="billing", persistence_id="o-2"),
+    ]
+    billing, order = tag_report(judged(spark, rows), BucketSize.HOUR.milliseconds).collect()
+    assert order.asDict() == {
+        "tag": "order", "rows": 6, "null_keys": 1, "null_events": 1, "timebucket_misaligned": 0,
+        "wrong_bucket": 2, "fits_day": 0, "fits_hour": 3, "fits_minute": 2, "first_ticks": SEVEN * 10_000 - 1,
+        "last_ticks": SEVEN * 10_000 + 3_600_000 * 10_000, "smallest_ttl_seconds": 20,
+    }  # fmt: skip
+    assert (billing.tag, billing.rows, billing.timebucket_misaligned, billing.wrong_bucket) == ("billing", 1, 1, 1)
+
+
+def test_hour_data_judged_as_day_is_misaligned(spark: SparkSession) -> None:
+    (report,) = tag_report(judged(spark, hours(SEVEN)), BucketSize.DAY.milliseconds).collect()
+    assert (report.timebucket_misaligned, report.wrong_bucket) == (60, 0)
+    assert (report.fits_day, report.fits_hour, report.fits_minute) == (0, 60, 1)
+
+
+def test_day_data_judged_as_hour_is_aligned_with_rows_outside(spark: SparkSession) -> None:
+    day = [row(n + 1, MIDNIGHT * 10_000 + n * 60 * MINUTE, MIDNIGHT) for n in range(24)]
+    (report,) = tag_report(judged(spark, day), BucketSize.HOUR.milliseconds).collect()
+    assert (report.timebucket_misaligned, report.wrong_bucket) == (0, 23)
+    assert (report.fits_day, report.fits_hour, report.fits_minute) == (24, 1, 1)
+
+
+def test_minute_data_judged_as_hour_is_misaligned_but_for_full_hours(spark: SparkSession) -> None:
+    minutes = [row(n + 1, (SEVEN + n * 60_000) * 10_000 + 5, SEVEN + n * 60_000) for n in range(60)]
+    (report,) = tag_report(judged(spark, minutes), BucketSize.HOUR.milliseconds).collect()
+    assert (report.timebucket_misaligned, report.fits_minute, report.fits_hour) == (59, 60, 1)
+
+
+def test_dispositions_are_counted_by_tag_reason_and_action(spark: SparkSession) -> None:
+    rows = [suspect("a", 6), suspect("a", 7), suspect("b", 3), suspect("c", 5, "duplicate_same_event", "drop"), suspect("a", 2, tag="t")]
+    found = [tuple(line) for line in disposition_report(suspects(spark, rows)).collect()]
+    assert found == [
+        ("order", "duplicate_same_event", "drop", 1, 1),
+        ("order", "hole", "hold", 3, 2),
+        ("t", "hole", "hold", 1, 1),
+    ]
+
+
+def test_everybodys_first_row_is_named_before_anybodys_second(spark: SparkSession) -> None:
+    rows = [suspect("a", n) for n in range(9, 2, -1)] + [suspect("b", 4), suspect("c", 8), suspect("d", 1, "late", "late")]
+    found = [(line.reason, line.persistence_id, line.tag_pid_sequence_nr) for line in offending_rows(suspects(spark, rows), 4).collect()]
+    assert found == [("hole", "a", 3), ("hole", "a", 4), ("hole", "b", 4), ("hole", "c", 8), ("late", "d", 1)]
+
+
+def test_damaged_keys_and_buckets_are_named_with_their_file_up_to_the_limit(spark: SparkSession) -> None:
+    rows = [*hours(SEVEN, 5), row(0, SEVEN * 10_000, bad_key=True, persistence_id=None, file="f-2"), row(9, SEVEN * 10_000 - 1)]
+    found = [OffendingRow(**line.asDict()) for line in damaged_rows(judged(spark, rows), BucketSize.HOUR.milliseconds, 3).collect()]
+    assert found == [
+        OffendingRow("null_key", "read", "order", None, 0, 0, SEVEN * 10_000, SEVEN, "f-2"),
+        OffendingRow("wrong_bucket", "read", "order", "o-1", 9, 9, SEVEN * 10_000 - 1, SEVEN, "f-1"),
+    ]
+    assert damaged_rows(judged(spark, rows), BucketSize.DAY.milliseconds, 3).where("reason = 'misaligned_bucket'").count() == 3
+
+
+def test_a_clean_run_costs_one_pass_over_the_rows(spark: SparkSession, tmp_path: Path) -> None:
+    judged(spark, hours(SEVEN)).write.parquet(str(tmp_path / "keys"))
+    reads = spark.sparkContext.accumulator(0)
+    schema = spark.read.parquet(str(tmp_path / "keys")).schema
+
+    def counted(rows: Any) -> Any:
+        for one in rows:
+            reads.add(1)
+            yield one
+
+    keys = spark.createDataFrame(spark.read.parquet(str(tmp_path / "keys")).rdd.mapPartitions(counted), schema)
+    reports = read_reports(keys, suspects(spark, []), [SchemaColumn("event", "blob", "blob")], BucketSize.HOUR, 20)
+    assert reads.value == 60
+    assert (reports.rows, reports.held, reports.offending) == (60, 0, ())
+
+
+@pytest.mark.parametrize("size", [BucketSize.DAY, BucketSize.MINUTE])
+def test_hour_data_under_another_bucket_size_is_stopped_with_rows_named(spark: SparkSession, tmp_path: Path, size: BucketSize) -> None:
+    reports = read_reports(judged(spark, hours(SEVEN)), suspects(spark, []), [], size, 20)
+    verdict = gate.judge(reports, QualitySettings(), docs_dir=str(tmp_path), run_name="run-00000001")
+    assert (verdict.passed, verdict.severity) == (False, "stop")
+    assert "'o-1' number" in verdict.failures[0]
+    assert 'set bucket_size = "Hour"' in verdict.failures[0]
+    assert "o-1" in Path(verdict.docs_page).read_text()
+
+
+def test_a_row_found_by_both_reports_is_named_once(spark: SparkSession) -> None:
+    rows = judged(spark, [row(1, SEVEN * 10_000 - 1)])
+    found = suspects(spark, [("order", "o-1", 1, 1, SEVEN * 10_000 - 1, SEVEN, "deliver", "wrong_bucket")])
+    reports = read_reports(rows, found, [], BucketSize.HOUR, 20)
+    assert [(named.reason, named.action, named.file) for named in reports.offending] == [("wrong_bucket", "read", "f-1")]
+    assert reports.dispositions[0].rows == 1
