@@ -45,7 +45,8 @@ class Airflow(Part):
         folder = self.places.airflow_venv / "bin"
         if not (folder / "airflow").exists():
             raise ConfigurationError(f"there is no Airflow in {self.places.airflow_venv}; Airflow was not started. Run bin/setup")
-        return [str(folder / "python"), str(self.places.root / "local" / "standalone.py")]
+        # -P: the folder `local` must not come before Airflow's own modules
+        return [str(folder / "python"), "-P", str(self.places.root / "local" / "standalone.py")]
 
     def environment(self) -> dict[str, str]:
         """All settings; see `environment`."""
