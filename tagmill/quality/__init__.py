@@ -1,1 +1,1 @@
-"""The quality gate of a run: Spark makes small reports in one pass, Great Expectations judges them, a page per run keeps the verdict."""
+"""The quality gate of a run: Spark makes small reports in one pass, Great Expectations judges them, pages keep it."""

@@ -80,7 +80,11 @@ def _validate(reports: Reports, wanted: tuple[Rule, ...], run_name: str) -> "Exp
     )
     result: ExpectationSuiteValidationResult = definition.run(
         batch_parameters={"dataframe": pd.DataFrame(frame(reports))},
-        result_format={"result_format": "COMPLETE", "unexpected_index_column_names": [SUBJECT], "return_unexpected_index_query": False},
+        result_format={
+            "result_format": "COMPLETE",
+            "unexpected_index_column_names": [SUBJECT],
+            "return_unexpected_index_query": False,
+        },
         run_id=RunIdentifier(run_name=run_name),
     )
     return result

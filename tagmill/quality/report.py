@@ -1,10 +1,10 @@
 """The reports that the gate judges, made by Spark in one pass over the key columns of what a run read.
 
 `judged`: one row a tag row read. tag string, persistence_id string, tag_pid_sequence_nr bigint, sequence_nr bigint, ticks bigint
-(null: a broken offset), timebucket bigint, bad_key boolean, event_missing boolean, ttl_seconds int (null: no TTL, or delivered before),
-file string.
-`dispositions`: one row a suspect. tag, persistence_id, tag_pid_sequence_nr, sequence_nr, ticks, timebucket, action string (deliver,
-drop, hold, late), reason string.
+(null: a broken offset), timebucket bigint, bad_key boolean, event_missing boolean, ttl_seconds int (null: no TTL, or delivered
+before), file string.
+`dispositions`: one row a suspect. tag, persistence_id, tag_pid_sequence_nr, sequence_nr, ticks, timebucket, action string
+(deliver, drop, hold, late), reason string.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ _ROW = ("tag", "persistence_id", "tag_pid_sequence_nr", "sequence_nr", "ticks", 
 def read_reports(
     judged: DataFrame, dispositions: DataFrame, schema: Sequence[SchemaColumn], bucket_size: BucketSize, named_rows: int
 ) -> Reports:
-    """Run the reports: one Spark action over `judged`, one or two over `dispositions`, another only when keys or buckets are damaged.
+    """Run the reports: one Spark action over `judged`, one or two over `dispositions`; another when keys or buckets are damaged.
 
     `dispositions` is read twice: persist it when it is costly to make.
     """
@@ -36,7 +36,9 @@ def read_reports(
         known = {(row.reason, row.tag, row.persistence_id, row.tag_pid_sequence_nr, row.sequence_nr) for row in named}
         suspects = (OffendingRow(**row.asDict()) for row in offending_rows(dispositions, named_rows).collect())
         named += (
-            row for row in suspects if (row.reason, row.tag, row.persistence_id, row.tag_pid_sequence_nr, row.sequence_nr) not in known
+            row
+            for row in suspects
+            if (row.reason, row.tag, row.persistence_id, row.tag_pid_sequence_nr, row.sequence_nr) not in known
         )
     return Reports(bucket_size, tuple(schema), tags, counts, tuple(named))
 

@@ -37,7 +37,16 @@ _COLUMN_OF_REASON = {
 }
 _WHEN_HELD = {"hole", "first_seen", "too_many_missing", "renumbered"}
 _COUNTED_BY_SPARK = ("null_keys", "null_events", "timebucket_misaligned", "wrong_bucket")
-_COUNTED_BY_REASON = ("behind_holes", "renumbered", "duplicates", "two_events_one_number", "broken_offsets", "clock_skew", "late", "other")
+_COUNTED_BY_REASON = (
+    "behind_holes",
+    "renumbered",
+    "duplicates",
+    "two_events_one_number",
+    "broken_offsets",
+    "clock_skew",
+    "late",
+    "other",
+)
 
 
 @dataclass(frozen=True)
@@ -71,7 +80,8 @@ def rules(reports: Reports, limits: QualitySettings) -> tuple[Rule, ...]:
              "{subject}: {rows} whose timebucket is not the start of a {bucket_size}, so bucket_size is wrong"),
         Rule("bucket_share", "wrong_bucket_share_percent", "stop",
              f"At most {outside:g} % of the rows have a time outside their {size} bucket (more: bucket_size is wrong)",
-             "{subject}: {value} % of the rows have a time outside their {bucket_size} bucket, so bucket_size is wrong", at_most=outside),
+             "{subject}: {value} % of the rows have a time outside their {bucket_size} bucket, so bucket_size is wrong",
+             at_most=outside),
         Rule("held_share", "held_share_percent", "stop",
              f"At most {held:g} % of the rows are held back",
              f"{{subject}}: {{value}} % of the rows would be held back, {held:g} % are tolerated", at_most=held),
@@ -107,7 +117,8 @@ def rules(reports: Reports, limits: QualitySettings) -> tuple[Rule, ...]:
              "{subject}: {rows} held for another reason"),
         Rule("time_to_live", "smallest_ttl_seconds", "warn",
              f"Undelivered rows live at least {ttl} s more (events-by-tag.time-to-live)",
-             f"{{subject}}: the first undelivered row expires in {{value}} s, the warning is set at {ttl} s", at_least=ttl, at_most=None),
+             f"{{subject}}: the first undelivered row expires in {{value}} s, the warning is set at {ttl} s",
+             at_least=ttl, at_most=None),
     )  # fmt: skip
 
 
@@ -169,7 +180,8 @@ def named(rule: Rule, reports: Reports, subject: str) -> list[OffendingRow]:
     return [
         row
         for row in reports.offending
-        if (row.action == "hold" if held else column_of(row.reason, row.action) == column) and subject in (THE_RUN, f"tag {row.tag}")
+        if (row.action == "hold" if held else column_of(row.reason, row.action) == column)
+        and subject in (THE_RUN, f"tag {row.tag}")
     ]
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+
 from tagmill.buckets import BucketSize
 from tagmill.quality import gate
 from tagmill.quality.model import OffendingRow, SchemaColumn
@@ -41,7 +42,9 @@ def suspects(spark: SparkSession, rows: Sequence[tuple[Any, ...]]) -> DataFrame:
     return spark.createDataFrame(list(rows), DISPOSITIONS)
 
 
-def suspect(persistence_id: str | None, number: int, reason: str = "hole", action: str = "hold", tag: str = "order") -> tuple[Any, ...]:
+def suspect(
+    persistence_id: str | None, number: int, reason: str = "hole", action: str = "hold", tag: str = "order"
+) -> tuple[Any, ...]:
     return (tag, persistence_id, number, number, number, SEVEN, action, reason)
 
 
@@ -89,7 +92,13 @@ def test_minute_data_judged_as_hour_is_misaligned_but_for_full_hours(spark: Spar
 
 
 def test_dispositions_are_counted_by_tag_reason_and_action(spark: SparkSession) -> None:
-    rows = [suspect("a", 6), suspect("a", 7), suspect("b", 3), suspect("c", 5, "duplicate_same_event", "drop"), suspect("a", 2, tag="t")]
+    rows = [
+        suspect("a", 6),
+        suspect("a", 7),
+        suspect("b", 3),
+        suspect("c", 5, "duplicate_same_event", "drop"),
+        suspect("a", 2, tag="t"),
+    ]
     found = [tuple(line) for line in disposition_report(suspects(spark, rows)).collect()]
     assert found == [
         ("order", "duplicate_same_event", "drop", 1, 1),
@@ -100,13 +109,18 @@ def test_dispositions_are_counted_by_tag_reason_and_action(spark: SparkSession) 
 
 def test_everybodys_first_row_is_named_before_anybodys_second(spark: SparkSession) -> None:
     rows = [suspect("a", n) for n in range(9, 2, -1)] + [suspect("b", 4), suspect("c", 8), suspect("d", 1, "late", "late")]
-    found = [(line.reason, line.persistence_id, line.tag_pid_sequence_nr) for line in offending_rows(suspects(spark, rows), 4).collect()]
+    found = [
+        (line.reason, line.persistence_id, line.tag_pid_sequence_nr)
+        for line in offending_rows(suspects(spark, rows), 4).collect()
+    ]
     assert found == [("hole", "a", 3), ("hole", "a", 4), ("hole", "b", 4), ("hole", "c", 8), ("late", "d", 1)]
 
 
 def test_damaged_keys_and_buckets_are_named_with_their_file_up_to_the_limit(spark: SparkSession) -> None:
     rows = [*hours(SEVEN, 5), row(0, SEVEN * 10_000, bad_key=True, persistence_id=None, file="f-2"), row(9, SEVEN * 10_000 - 1)]
-    found = [OffendingRow(**line.asDict()) for line in damaged_rows(judged(spark, rows), BucketSize.HOUR.milliseconds, 3).collect()]
+    found = [
+        OffendingRow(**line.asDict()) for line in damaged_rows(judged(spark, rows), BucketSize.HOUR.milliseconds, 3).collect()
+    ]
     assert found == [
         OffendingRow("null_key", "read", "order", None, 0, 0, SEVEN * 10_000, SEVEN, "f-2"),
         OffendingRow("wrong_bucket", "read", "order", "o-1", 9, 9, SEVEN * 10_000 - 1, SEVEN, "f-1"),
@@ -131,7 +145,9 @@ def test_a_clean_run_costs_one_pass_over_the_rows(spark: SparkSession, tmp_path:
 
 
 @pytest.mark.parametrize("size", [BucketSize.DAY, BucketSize.MINUTE])
-def test_hour_data_under_another_bucket_size_is_stopped_with_rows_named(spark: SparkSession, tmp_path: Path, size: BucketSize) -> None:
+def test_hour_data_under_another_bucket_size_is_stopped_with_rows_named(
+    spark: SparkSession, tmp_path: Path, size: BucketSize
+) -> None:
     reports = read_reports(judged(spark, hours(SEVEN)), suspects(spark, []), [], size, 20)
     verdict = gate.judge(reports, QualitySettings(), docs_dir=str(tmp_path), run_name="run-00000001")
     assert (verdict.passed, verdict.severity) == (False, "stop")

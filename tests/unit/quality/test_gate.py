@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from tagmill.buckets import BucketSize
 from tagmill.quality import gate
 from tagmill.quality.model import DispositionCount, GateVerdict, OffendingRow, Reports, SchemaColumn, TagReport
@@ -26,7 +27,9 @@ def offending(reason: str, action: str = "hold", persistence_id: str | None = "o
 
 
 def suspects(reason: str, action: str = "hold", rows: int = 3) -> Reports:
-    return replace(CLEAN, dispositions=(DispositionCount("order", reason, action, rows, 1),), offending=(offending(reason, action),))
+    return replace(
+        CLEAN, dispositions=(DispositionCount("order", reason, action, rows, 1),), offending=(offending(reason, action),)
+    )
 
 
 def tag(**changes: int) -> Reports:
@@ -70,7 +73,8 @@ STOPS = {
                 "the run: 48 % of the rows have a time outside their Hour bucket, so bucket_size is wrong. "
                 "Of 2000 rows 1000 would fit Day buckets, 1040 Hour, 40 Minute"),
     "held": (suspects("hole", rows=101), ["held_share", "continuity"],
-             "the run: 5.05 % of the rows would be held back, 5 % are tolerated; first: order 'o-000007' number 5 (sequence_nr 6)"),
+             "the run: 5.05 % of the rows would be held back, 5 % are tolerated; "
+             "first: order 'o-000007' number 5 (sequence_nr 6)"),
 }  # fmt: skip
 
 
@@ -98,7 +102,10 @@ WARNINGS = {
     "clock": (suspects("clock_skew", "deliver"), "3 rows with numbers against the order of time"),
     "late": (suspects("late", "late"), "3 rows below the first number delivered"),
     "other": (suspects("a reason of tomorrow"), "3 rows held for another reason"),
-    "time_to_live": (tag(smallest_ttl_seconds=86_399), "the first undelivered row expires in 86399 s, the warning is set at 86400 s"),
+    "time_to_live": (
+        tag(smallest_ttl_seconds=86_399),
+        "the first undelivered row expires in 86399 s, the warning is set at 86400 s",
+    ),
 }
 
 
@@ -146,7 +153,8 @@ def test_an_expectation_without_a_result_stops_the_run(docs: str, monkeypatch: p
     whole = gate._expectations
     monkeypatch.setattr(gate, "_expectations", lambda wanted: whole(wanted)[:-1])
     assert judge(CLEAN, docs).failures == [
-        "the check 'Undelivered rows live at least 86400 s more (events-by-tag.time-to-live)' could not be made: it gave no result"
+        "the check 'Undelivered rows live at least 86400 s more (events-by-tag.time-to-live)' "
+        "could not be made: it gave no result"
     ]
 
 
