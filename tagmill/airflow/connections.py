@@ -81,8 +81,9 @@ def _with_connection(store: Store) -> Store:
     if connection.password:
         mask_secret(connection.password)
         found["password"] = SecretStr(connection.password)
-    if connection.host:
-        log.info("connection %s: its host is not used, the configuration file's is", connection.conn_id)
+    known = store.hosts if isinstance(store, CassandraSettings) else [store.host]
+    if connection.host and connection.host not in known:
+        log.warning("connection %s: its host %s is not used, the configuration's is: %s", connection.conn_id, connection.host, known)
     return store.model_copy(update=found)
 
 

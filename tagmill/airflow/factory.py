@@ -53,11 +53,11 @@ def _tasks(pipeline: str, asset: Asset, spark_connection: str, jobs: Path) -> No
         return steps.plan(pipeline, get_current_context())
 
     @task(pool=CLICKHOUSE_POOL, execution_timeout=LONG)
-    def push(planned: dict[str, Any]) -> dict[str, Any]:
+    def push(planned: Any) -> dict[str, Any]:
         return steps.push(pipeline, planned, get_current_context())
 
     @task(outlets=[asset], execution_timeout=SHORT)
-    def close(planned: dict[str, Any], pushed: dict[str, Any]) -> dict[str, Any]:
+    def close(planned: Any, pushed: Any) -> dict[str, Any]:
         return steps.close(pipeline, planned, pushed, asset, get_current_context())
 
     planned = plan()
@@ -84,7 +84,7 @@ def _tasks(pipeline: str, asset: Asset, spark_connection: str, jobs: Path) -> No
 
 def _params(configured: PipelineSettings) -> dict[str, Param]:
     """What a person may choose when triggering; the JSON schema is checked by Airflow before the run exists."""
-    moment = {"type": ["null", "string"], "format": "date-time", "pattern": MOMENT}
+    moment: dict[str, Any] = {"type": ["null", "string"], "format": "date-time", "pattern": MOMENT}
     tags = list(configured.tags)
     return {
         "tags": Param(

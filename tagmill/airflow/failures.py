@@ -11,6 +11,7 @@
 """
 
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -26,6 +27,7 @@ from airflow.sdk.exceptions import (
 
 from tagmill.errors import DataQualityStop, FenceRaised, LeaseTaken, TagmillError
 
+log = logging.getLogger(__name__)
 TERMINAL = frozenset({2, 3})
 LEASE_PAUSE = timedelta(seconds=30)
 
@@ -44,7 +46,8 @@ def failure(kind: str, exit_code: int, message: str, docs: str | None = None) ->
     """The exception to raise: `kind` is the name of the error's class, `docs` the page that shows why."""
     text = f"{message}\nData Docs: {docs}" if docs else message
     if kind == LeaseTaken.__name__:
-        return AirflowRescheduleException(datetime.now(tz=UTC) + LEASE_PAUSE)
+        log.info("%s. Comes back in %s s", text, LEASE_PAUSE.seconds)  # Airflow logs no reason
+        return AirflowRescheduleException(datetime.now(tz=UTC) + LEASE_PAUSE)  # type: ignore[no-untyped-call]
     if kind == FenceRaised.__name__:
         return AirflowSkipException(text)
     if exit_code in TERMINAL:

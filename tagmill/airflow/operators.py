@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
@@ -17,21 +17,35 @@ from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from tagmill.airflow import connections
 from tagmill.airflow.failures import failure_of_job, read_report, small, told_to_airflow
-from tagmill.airflow.links import docs_link
+from tagmill.airflow.pages import docs_link
 from tagmill.airflow.steps import owner
+from tagmill.batches.states import RunState
 from tagmill.errors import ConfigurationError
 from tagmill.settings import Settings
 
 
-class QuietSparkSubmitHook(SparkSubmitHook):  # type: ignore[misc]
+class QuietSparkSubmitHook(SparkSubmitHook):
     """spark-submit whose secrets travel in its environment, and which leaves no process behind when it is stopped.
 
     The provider's own `env_vars` become `--conf` arguments on YARN and Kubernetes, visible to every user of the machine.
     """
 
-    def __init__(self, *, secrets: Mapping[str, str], **kwargs: Any) -> None:
+    def __init__(self, *, secrets: Mapping[str, str], default_master: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._secrets = dict(secrets)
+        if connections.find(self._conn_id) is None:  # the provider would silently go to YARN
+            self._connection["master"] = default_master
+
+    @property
+    def master(self) -> str:
+        """Spark's master URL."""
+        return str(self._connection["master"])
+
+    @property
+    def deploy_mode(self) -> str | None:
+        """client, cluster, or None for Spark's own default, which is client."""
+        mode: str | None = self._connection["deploy_mode"]
+        return mode
 
     def submit(self, application: str = "", **kwargs: Any) -> str | None:
         """Start spark-submit in a process group of its own and wait for it; raises AirflowException unless it ends with 0."""
@@ -47,7 +61,7 @@ class QuietSparkSubmitHook(SparkSubmitHook):  # type: ignore[misc]
                 os.killpg(self._submit_sp.pid, signal.SIGKILL)
 
 
-class SealOperator(SparkSubmitOperator):  # type: ignore[misc]
+class SealOperator(SparkSubmitOperator):
     """Runs spark_jobs/seal.py for a planned run where the Spark connection says, and reads its report.
 
     Args:
@@ -58,13 +72,11 @@ class SealOperator(SparkSubmitOperator):  # type: ignore[misc]
 
     template_fields: Sequence[str] = ("planned",)
     ui_color = "#d8e8f8"
-    sealed_already: ClassVar = frozenset({"SEALED", "PUSHED", "CLOSED"})
 
     def __init__(self, *, pipeline: str, planned: Any, application: str, **kwargs: Any) -> None:
         super().__init__(application=application, name=f"tagmill-seal-{pipeline}", durable=False, **kwargs)
         self.pipeline = pipeline
         self.planned = planned
-        self._settings: Settings | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """Seal the run. Out: the job's report as figures and short texts.
@@ -73,21 +85,21 @@ class SealOperator(SparkSubmitOperator):  # type: ignore[misc]
         what a retry may mend.
         """
         run, state = self.planned["run"], self.planned["state"]
-        if state in self.sealed_already:
+        if state != RunState.PLANNED:
             message = f"run {run} of {self.pipeline} is {state} already: Spark is not started"
             self.log.info("%s", message)
             return {"run": run, "message": message}
         with told_to_airflow():
-            self._settings = connections.load_settings()
-            report_file = self._report_file(self._settings, context)
-            self._prepare(self._settings, report_file, owner(context))
-            with self._secrets_of_cluster_mode(self._settings):
-                report = self._run(report_file, context)
+            settings = connections.load_settings()
+            report_file = self._report_file(settings, context)
+            self._arguments(settings, report_file, owner(context))
+            with self._hook_for(settings) as self._hook:
+                report = self._run(settings, report_file, context)
         self.log.info("%s", report.get("message"))
         return small(report)
 
-    def _run(self, report_file: Path, context: Context) -> dict[str, Any]:
-        assert self._settings is not None
+    def _run(self, settings: Settings, report_file: Path, context: Context) -> dict[str, Any]:
+        """Run Spark; what the job's report says decides, not how spark-submit ended."""
         job = f"seal of run {self.planned['run']} of {self.pipeline}"
         died: AirflowException | None = None
         try:
@@ -96,14 +108,14 @@ class SealOperator(SparkSubmitOperator):  # type: ignore[misc]
             died = error
         report = read_report(report_file)
         if report is not None and (docs := report.get("docs") or (report.get("result") or {}).get("docs")):
-            report["docs"] = docs_link(self._settings, docs)
+            report["docs"] = docs_link(settings, docs)
         if report is None or not report.get("ok"):
             raise failure_of_job(report, job) from died
         if died is not None:
             self.log.warning("%s: the job reported success, then spark-submit failed: %s", job, died)
         return report
 
-    def _prepare(self, settings: Settings, report_file: Path, owner: str) -> None:
+    def _arguments(self, settings: Settings, report_file: Path, owner: str) -> None:
         from tagmill.sparksession import spark_conf
 
         self.conf = {key: value for key, value in spark_conf(settings).items() if key != "spark.master"}
@@ -115,7 +127,6 @@ class SealOperator(SparkSubmitOperator):  # type: ignore[misc]
             *("--config", str(connections.config_file())),
             *("--report", str(report_file)),
         ]
-        self._hook = self._get_hook()
 
     def _report_file(self, settings: Settings, context: Context) -> Path:
         """A new file for each attempt: below the storage root, or below AIRFLOW_HOME when the root is no folder."""
@@ -128,27 +139,13 @@ class SealOperator(SparkSubmitOperator):  # type: ignore[misc]
         file.unlink(missing_ok=True)
         return file
 
-    def _get_hook(self) -> QuietSparkSubmitHook:
-        settings = self._settings or connections.load_settings()
-        hook = QuietSparkSubmitHook(
-            secrets=connections.spark_environment(settings),
-            conf=self.conf,
-            conn_id=self._conn_id,
-            name=self.name,
-            application_args=self.application_args,
-            properties_file=self.properties_file,
-            status_poll_interval=self._status_poll_interval,
-        )
-        if connections.find(self._conn_id) is None:  # the provider would silently go to YARN
-            hook._connection["master"] = settings.spark.master
-        return hook
-
     @contextmanager
-    def _secrets_of_cluster_mode(self, settings: Settings) -> Iterator[None]:
-        """On a cluster the driver doesn't inherit our environment: its variables go by a file that only we can read."""
-        assert self._hook is not None
-        if self._hook._connection["deploy_mode"] != "cluster":
-            yield
+    def _hook_for(self, settings: Settings) -> Iterator[QuietSparkSubmitHook]:
+        """The hook; on a cluster the driver doesn't inherit our environment, so its variables go by a file that only we can read."""
+        secrets = connections.spark_environment(settings)
+        hook = self._new_hook(settings, secrets)
+        if hook.deploy_mode != "cluster":
+            yield hook
             return
         if "://" in settings.storage.root:
             raise ConfigurationError(
@@ -156,14 +153,23 @@ class SealOperator(SparkSubmitOperator):  # type: ignore[misc]
                 f"this worker share, for the job's report; it is {settings.storage.root}. Use deploy-mode client"
             )
         with tempfile.NamedTemporaryFile("w", prefix="tagmill-", suffix=".properties", encoding="utf-8") as file:  # mode 0600
-            file.write(properties(driver_variables(self._hook._connection["master"], connections.spark_environment(settings))))
+            file.write(properties(driver_variables(hook.master, secrets)))
             file.flush()
-            self.properties_file = file.name
-            self._hook = self._get_hook()
-            yield
+            yield self._new_hook(settings, secrets, properties_file=file.name)
+
+    def _new_hook(self, settings: Settings, secrets: Mapping[str, str], properties_file: str | None = None) -> QuietSparkSubmitHook:
+        return QuietSparkSubmitHook(
+            secrets=secrets,
+            default_master=settings.spark.master,
+            conf=self.conf,
+            conn_id=self._conn_id,
+            name=self.name,
+            application_args=self.application_args,
+            properties_file=properties_file,
+        )
 
 
-class DrainBacklogOperator(TriggerDagRunOperator):  # type: ignore[misc]
+class DrainBacklogOperator(TriggerDagRunOperator):
     """Triggers the same DAG once more when the plan was capped, so that a backlog drains without waiting for the schedule."""
 
     template_fields: Sequence[str] = (*TriggerDagRunOperator.template_fields, "planned")

@@ -38,7 +38,7 @@ def plan(pipeline: str, context: Context) -> dict[str, Any]:
     if planned["run"] is not None:
         return result
     context["ti"].xcom_push(key="return_value", value=result)
-    raise DownstreamTasksSkipped(tasks=_downstream(context))
+    raise DownstreamTasksSkipped(tasks=_downstream(context))  # type: ignore[no-untyped-call]
 
 
 def push(pipeline: str, planned: Mapping[str, Any], context: Context) -> dict[str, Any]:

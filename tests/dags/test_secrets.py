@@ -141,10 +141,10 @@ def test_the_jobs_words_decide_and_not_spark_submits_exit_status(spark_submit, m
     stopped = {"ok": False, "exit_code": 3, "error_type": "DataQualityStop", "error": "12 % held"}
     monkeypatch.setenv(
         "SPY_REPORT",
-        json.dumps(stopped | {"docs": os.environ["TAGMILL_CONFIG"].replace("tagmill.toml", "data/orders/run-00000007/docs/index.html")}),
+        json.dumps(stopped | {"docs": os.environ["TAGMILL_CONFIG"].replace("tagmill.toml", "data/orders/docs/run-00000007/index.html")}),
     )
     monkeypatch.setenv("SPY_EXIT", "3")
-    with pytest.raises(AirflowFailException, match=r"12 % held\nData Docs: .*/tagmill/docs/orders/run-00000007/docs/index.html"):
+    with pytest.raises(AirflowFailException, match=r"12 % held\nData Docs: .*/tagmill/docs/orders/run-00000007/index.html"):
         spark_submit()
 
 

@@ -1,0 +1,18 @@
+"""An ASGI app that is made at its first request: each Airflow process, every task too, imports the plugins, and only one serves them."""
+
+from collections.abc import Callable
+from typing import Any
+
+
+class LazyApp:
+    """Calls `create` once, when the first request comes."""
+
+    def __init__(self, create: Callable[[], Any]) -> None:
+        self.create = create
+        self.app: Any = None
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Pass the request on."""
+        if self.app is None:
+            self.app = self.create()
+        await self.app(scope, receive, send)

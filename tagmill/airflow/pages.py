@@ -1,0 +1,71 @@
+"""The quality gate's pages of each run (<storage root>/<pipeline>/docs/...): their addresses behind Airflow's login, and their bytes."""
+
+import re
+from pathlib import Path, PurePosixPath
+
+from airflow.sdk.configuration import conf
+
+from tagmill.errors import StoreUnavailable
+from tagmill.settings import Settings
+
+PREFIX = "/tagmill"
+FOLDER = "docs"
+_STEP = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
+
+
+class NoSuchPage(Exception):
+    """Not a page of a run, or not there."""
+
+
+def docs_link(settings: Settings, page: str | None) -> str | None:
+    """Where Airflow's UI serves a page that the gate wrote; a page that it doesn't serve stays as it is.
+
+    `page`: path or URL of a file below <storage root>/<pipeline>/docs/.
+    """
+    if not page:
+        return None
+    pipeline, _, path = _below_root(settings, page).partition(f"/{FOLDER}/")
+    return f"{base_url()}{PREFIX}/docs/{pipeline}/{path}" if path and pipeline in settings.pipelines else page
+
+
+def run_page(settings: Settings, pipeline: str, run: int) -> str | None:
+    """A run's page relative to the plugin's own address; None when the run has none."""
+    from tagmill.stores.files import RunFiles
+
+    folder = f"run-{run:08d}"
+    names = RunFiles(settings.storage.root).names(f"{pipeline}/{FOLDER}/{folder}")
+    return f"docs/{pipeline}/{folder}/index.html" if "index.html" in names else None
+
+
+def read_page(settings: Settings, pipeline: str, path: str) -> bytes:
+    """A page's bytes. Raises NoSuchPage for whatever isn't an .html file in the folder of the pipeline's pages, links included."""
+    from tagmill.stores.files import RunFiles
+
+    steps = path.split("/")
+    if pipeline not in settings.pipelines or not all(map(_STEP.fullmatch, steps)) or not path.endswith(".html"):
+        raise NoSuchPage(path)
+    root, relative = settings.storage.root, f"{pipeline}/{FOLDER}/{path}"
+    if "://" not in root:
+        folder = Path(root, pipeline, FOLDER).resolve()
+        if not Path(root, relative).resolve().is_relative_to(folder):
+            raise NoSuchPage(path)
+    try:
+        return RunFiles(root).read(relative)
+    except StoreUnavailable as error:
+        raise NoSuchPage(path) from error
+
+
+def base_url() -> str:
+    """Airflow's own address, without a slash at its end."""
+    return (conf.get("api", "base_url", fallback="") or "").rstrip("/")
+
+
+def _below_root(settings: Settings, page: str) -> str:
+    """The page's path below the storage root, empty if it isn't there."""
+    root = settings.storage.root
+    if "://" in root:
+        return page.removeprefix(f"{root.rstrip('/')}/") if page.startswith(root) else ""
+    try:
+        return str(PurePosixPath(Path(page.removeprefix("file://")).resolve().relative_to(Path(root).resolve())))
+    except ValueError:
+        return ""

@@ -1,0 +1,77 @@
+"""Tagmill's pages inside Airflow's UI: pipelines, tags and runs from the ledger, and the quality gate's pages. All behind Airflow's login.
+
+A plugin's FastAPI app is public unless its routes depend on get_user, and FastAPI's own /docs and /openapi.json stay public
+unless they are switched off.
+"""
+
+import logging
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.api_fastapi.core_api.security import get_user
+from fastapi import Depends, FastAPI, HTTPException, Request
+from fastapi.responses import HTMLResponse, JSONResponse, Response
+
+from tagmill.airflow import connections
+from tagmill.airflow.overview import overview
+from tagmill.airflow.pages import NoSuchPage, read_page
+from tagmill.errors import TagmillError
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+log = logging.getLogger(__name__)
+# names and rows come from applications: no page may run a script, or load anything from elsewhere
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'self'; "
+    "base-uri 'none'; form-action 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+def create_app() -> FastAPI:
+    """The app to be mounted under pages.PREFIX."""
+    app = FastAPI(title="Tagmill", dependencies=[Depends(get_user)], docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_api_route("/", pipelines_page, response_class=HTMLResponse)
+    app.add_api_route("/api/pipelines", pipelines)
+    app.add_api_route("/docs/{pipeline}/{path:path}", page, response_class=HTMLResponse)
+    app.add_exception_handler(TagmillError, _explained)
+    return app
+
+
+def pipelines() -> list[dict[str, Any]]:
+    """Pipelines with their tags and newest runs."""
+    return [asdict(view) for view in overview(connections.load_settings())]
+
+
+def pipelines_page() -> HTMLResponse:
+    """The same as a page; where the ledger can't be read, the reason in its place."""
+    status, values = 200, dict[str, Any]()
+    try:
+        values["pipelines"] = overview(connections.load_settings())
+    except TagmillError as error:
+        status, values["problem"] = 503, str(error)
+    return HTMLResponse(_templates().get_template("pipelines.html.j2").render(values), status, HEADERS)
+
+
+def page(pipeline: str, path: str) -> Response:
+    """A page of the quality gate."""
+    try:
+        content = read_page(connections.load_settings(), pipeline, path)
+    except NoSuchPage:
+        raise HTTPException(404, "There is no such page") from None
+    return HTMLResponse(content, 200, HEADERS)
+
+
+async def _explained(_: Request, error: Exception) -> Response:
+    log.warning("%s", error)
+    return JSONResponse({"detail": str(error)}, 503)
+
+
+def _templates() -> "Environment":
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    return Environment(loader=FileSystemLoader(Path(__file__).parent / "templates"), autoescape=True, undefined=StrictUndefined)

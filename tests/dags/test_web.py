@@ -1,0 +1,157 @@
+"""The pages in Airflow's UI: nothing without a login, no way out of the folder of pages, and no name that becomes markup."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("airflow")
+
+HOSTILE = "<script>alert('x')</script>\"&"
+
+
+@pytest.fixture
+def app(config, monkeypatch):
+    monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "0123456789" * 8)
+    from tagmill.airflow import web
+
+    return web.create_app()
+
+
+@pytest.fixture
+def stranger(app):
+    from starlette.testclient import TestClient
+
+    return TestClient(app, raise_server_exceptions=False)
+
+
+@pytest.fixture
+def user(app, stranger):
+    from airflow.api_fastapi.core_api.security import get_user
+
+    app.dependency_overrides[get_user] = lambda: "a user"
+    return stranger
+
+
+@pytest.fixture
+def pages(config) -> Path:
+    """A page of run 7 of orders, and things that are nobody's business."""
+    folder = config.parent / "data" / "orders" / "docs" / "run-00000007"
+    folder.mkdir(parents=True)
+    (folder / "index.html").write_text("the page")
+    (folder / "verdict.json").write_text("{}")
+    (folder / "outside.html").symlink_to(config)
+    (config.parent / "data" / "orders" / "secret.html").write_text("secret")
+    (config.parent / "secret.html").write_text("secret")
+    return folder
+
+
+@pytest.mark.parametrize("path", ["/", "/api/pipelines", "/docs/orders/run-00000007/index.html", "/docs/nope/x.html"])
+def test_nothing_is_shown_without_a_login(stranger, pages, path):
+    answer = stranger.get(path)
+    assert answer.status_code == 401
+    assert "the page" not in answer.text
+
+
+@pytest.mark.parametrize("path", ["/docs", "/redoc", "/openapi.json"])
+def test_the_frameworks_own_pages_are_off(user, path):
+    assert user.get(path).status_code == 404
+
+
+def test_every_route_asks_for_the_login(app):
+    from airflow.api_fastapi.core_api.security import get_user
+
+    for route in app.routes:
+        assert get_user in [dependency.call for dependency in route.dependant.dependencies], route.path
+
+
+def test_a_page_of_a_run_is_served_and_may_run_no_script(user, pages):
+    answer = user.get("/docs/orders/run-00000007/index.html")
+    assert (answer.status_code, answer.text) == (200, "the page")
+    assert "script-src" not in answer.headers["Content-Security-Policy"]
+    assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "orders/../secret.html",
+        "orders/%2e%2e/secret.html",
+        "orders/..%2fsecret.html",
+        "orders/run-00000007/%2e%2e%2f%2e%2e%2fsecret.html",
+        "orders//etc/passwd.html",
+        "orders/%2fetc%2fhosts.html",
+        "orders/run-00000007/outside.html",
+        "orders/run-00000007/verdict.json",
+        "orders/run-00000007/index.html%00.html",
+        "orders/run-00000007\\..\\..\\secret.html",
+        "orders/run-00000007/missing.html",
+        "orders/run-00000007",
+        "payments/run-00000007/index.html",
+        "unknown/run-00000007/index.html",
+        "../secret.html",
+        "%2e%2e/secret.html",
+    ],
+)
+def test_nothing_but_pages_of_runs_is_served(user, pages, path):
+    answer = user.get(f"/docs/{path}")
+    assert answer.status_code == 404
+    assert "secret" not in answer.text
+
+
+def test_names_of_applications_never_become_markup(user, monkeypatch):
+    from tagmill.airflow import overview, web
+
+    now = datetime(2026, 11, 21, 7, tzinfo=UTC)
+    line = overview.TagLine(HOSTILE, 5, 1, 1, now)
+    run = overview.RunLine(7, "SEALED", HOSTILE, HOSTILE, 2, 1, 5, now, None, "docs/orders/run-00000007/index.html")
+    view = overview.PipelineView("orders", "deliver_orders", HOSTILE, (line,), (run,))
+    monkeypatch.setattr(web, "overview", lambda settings: [view])
+    answer = user.get("/")
+    assert answer.status_code == 200
+    assert "<script>" not in answer.text
+    assert answer.text.count("&lt;script&gt;") == 4
+    assert 'href="docs/orders/run-00000007/index.html"' in answer.text
+    assert user.get("/api/pipelines").json()[0]["tags"][0]["tag"] == HOSTILE
+
+
+def test_a_ledger_that_does_not_answer_is_one_line_and_no_trace(user, monkeypatch):
+    from tagmill.airflow import web
+    from tagmill.errors import StoreUnavailable
+
+    def down(settings):
+        raise StoreUnavailable("Cassandra <b>does not answer</b>")
+
+    monkeypatch.setattr(web, "overview", down)
+    answer = user.get("/")
+    assert answer.status_code == 503
+    assert "Cassandra &lt;b&gt;does not answer" in answer.text
+    assert user.get("/api/pipelines").json() == {"detail": "Cassandra <b>does not answer</b>"}
+
+
+def test_the_plugin_registers_and_loads_no_web_framework_where_nothing_is_served(config):
+    import subprocess
+    import sys
+
+    code = "import sys, runpy; plugin = runpy.run_path('plugins/tagmill_plugin.py')['TagmillPlugin']; print('tagmill.airflow.web' in sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert shown.stdout.split()[-1] == "False"
+
+
+@pytest.mark.parametrize(
+    ("page", "link"),
+    [
+        ("{root}/orders/docs/run-00000007/index.html", "http://localhost:8080/tagmill/docs/orders/run-00000007/index.html"),
+        ("file://{root}/orders/docs/run-00000007/index.html", "http://localhost:8080/tagmill/docs/orders/run-00000007/index.html"),
+        ("/elsewhere/index.html", "/elsewhere/index.html"),
+        ("https://docs.example/x", "https://docs.example/x"),
+        ("{root}/orders/run-00000007/x.html", "{root}/orders/run-00000007/x.html"),
+    ],
+)
+def test_the_link_in_an_errors_text_leads_to_the_page_behind_the_login(config, monkeypatch, page, link):
+    from tagmill.airflow import pages
+    from tagmill.settings import Settings
+
+    monkeypatch.setattr(pages, "base_url", lambda: "http://localhost:8080")
+    root = config.parent / "data"
+    assert pages.docs_link(Settings.load(), page.format(root=root)) == link.format(root=root)
