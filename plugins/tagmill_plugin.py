@@ -1,4 +1,4 @@
-"""Registers Tagmill's pages in Airflow's UI: /tagmill/ behind the login, in the menu under Browse. The pages are in tagmill.airflow.web."""
+"""Registers Tagmill's pages (tagmill.airflow.web) in Airflow's UI: /tagmill/ behind the login, in the menu under Browse."""
 
 from typing import Any
 
@@ -19,4 +19,6 @@ class TagmillPlugin(AirflowPlugin):
 
     name = "tagmill"
     fastapi_apps = [{"app": LazyApp(create_app), "url_prefix": "/tagmill", "name": "Tagmill"}]
-    external_views = [{"name": "Tagmill", "href": "/tagmill/", "url_route": "tagmill", "destination": "nav", "category": "browse"}]
+    external_views = [
+        {"name": "Tagmill", "href": "/tagmill/", "url_route": "tagmill", "destination": "nav", "category": "browse"}
+    ]

@@ -83,7 +83,9 @@ def _with_connection(store: Store) -> Store:
         found["password"] = SecretStr(connection.password)
     known = store.hosts if isinstance(store, CassandraSettings) else [store.host]
     if connection.host and connection.host not in known:
-        log.warning("connection %s: its host %s is not used, the configuration's is: %s", connection.conn_id, connection.host, known)
+        log.warning(
+            "connection %s: its host %s is not used, the configuration's is: %s", connection.conn_id, connection.host, known
+        )
     return store.model_copy(update=found)
 
 
@@ -92,5 +94,7 @@ def _tls(connection: Connection) -> dict[str, Any]:
         extra = _Extra.model_validate_json(connection.extra or "{}")
     except ValidationError as error:
         mistakes = "; ".join(f"{'.'.join(map(str, m['loc'])) or 'extra'}: {m['msg']}" for m in error.errors())
-        raise ConfigurationError(f"Airflow connection {connection.conn_id}: {mistakes}. Its extra may hold tls and tls_ca_file") from None
+        raise ConfigurationError(
+            f"Airflow connection {connection.conn_id}: {mistakes}. Its extra may hold tls and tls_ca_file"
+        ) from None
     return extra.model_dump(exclude_none=True)

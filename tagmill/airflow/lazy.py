@@ -1,4 +1,4 @@
-"""An ASGI app that is made at its first request: each Airflow process, every task too, imports the plugins, and only one serves them."""
+"""An ASGI app that is made at its first request: every Airflow process, each task too, imports the plugins, few serve them."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Spark jobs from Airflow: the provider's operator with secrets kept out of sight, and failures told apart by the job's report."""
+"""Spark jobs from Airflow: the provider's operator with secrets kept out of sight, failures told apart by the job's report."""
 
 import os
 import re
@@ -141,7 +141,7 @@ class SealOperator(SparkSubmitOperator):
 
     @contextmanager
     def _hook_for(self, settings: Settings) -> Iterator[QuietSparkSubmitHook]:
-        """The hook; on a cluster the driver doesn't inherit our environment, so its variables go by a file that only we can read."""
+        """The hook; a driver on a cluster doesn't inherit our environment, so its variables go by a file for us alone."""
         secrets = connections.spark_environment(settings)
         hook = self._new_hook(settings, secrets)
         if hook.deploy_mode != "cluster":
@@ -149,15 +149,17 @@ class SealOperator(SparkSubmitOperator):
             return
         if "://" in settings.storage.root:
             raise ConfigurationError(
-                f"Airflow connection {self._conn_id}: deploy-mode cluster needs a storage.root that is a folder which the driver and "
-                f"this worker share, for the job's report; it is {settings.storage.root}. Use deploy-mode client"
+                f"Airflow connection {self._conn_id}: deploy-mode cluster needs a storage.root that is a folder which the "
+                f"driver and this worker share, for the job's report; it is {settings.storage.root}. Use deploy-mode client"
             )
         with tempfile.NamedTemporaryFile("w", prefix="tagmill-", suffix=".properties", encoding="utf-8") as file:  # mode 0600
             file.write(properties(driver_variables(hook.master, secrets)))
             file.flush()
             yield self._new_hook(settings, secrets, properties_file=file.name)
 
-    def _new_hook(self, settings: Settings, secrets: Mapping[str, str], properties_file: str | None = None) -> QuietSparkSubmitHook:
+    def _new_hook(
+        self, settings: Settings, secrets: Mapping[str, str], properties_file: str | None = None
+    ) -> QuietSparkSubmitHook:
         return QuietSparkSubmitHook(
             secrets=secrets,
             default_master=settings.spark.master,
@@ -200,6 +202,6 @@ def driver_variables(master: str, variables: Mapping[str, str]) -> dict[str, str
 
 
 def properties(values: Mapping[str, str]) -> str:
-    """Text of a Java properties file with these values, whatever characters they hold: each is written as \\uXXXX."""
+    """Text of a Java properties file with these values, whatever characters they hold: each is written as its UTF-16 code."""
     escaped = {key: value.encode("utf-16-be").hex(" ", 2).split() for key, value in values.items()}
     return "".join(f"{key}={''.join(f'{chr(92)}u{unit}' for unit in units)}\n" for key, units in escaped.items())

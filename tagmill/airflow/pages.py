@@ -1,4 +1,4 @@
-"""The quality gate's pages of each run (<storage root>/<pipeline>/docs/...): their addresses behind Airflow's login, and their bytes."""
+"""The quality gate's pages (<storage root>/<pipeline>/docs/...): their addresses behind Airflow's login, and their bytes."""
 
 import re
 from pathlib import Path, PurePosixPath
@@ -38,7 +38,7 @@ def run_page(settings: Settings, pipeline: str, run: int) -> str | None:
 
 
 def read_page(settings: Settings, pipeline: str, path: str) -> bytes:
-    """A page's bytes. Raises NoSuchPage for whatever isn't an .html file in the folder of the pipeline's pages, links included."""
+    """A page's bytes. Raises NoSuchPage for whatever isn't an .html file in the folder of the pipeline's pages, also by link."""
     from tagmill.stores.files import RunFiles
 
     steps = path.split("/")

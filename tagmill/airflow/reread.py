@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from croniter import croniter  # type: ignore[import-untyped]
+from croniter import croniter
 
 from tagmill.errors import ConfigurationError
 

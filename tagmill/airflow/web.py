@@ -1,4 +1,4 @@
-"""Tagmill's pages inside Airflow's UI: pipelines, tags and runs from the ledger, and the quality gate's pages. All behind Airflow's login.
+"""Tagmill's pages inside Airflow's UI, all behind its login: pipelines, tags and runs from the ledger, the quality gate's pages.
 
 A plugin's FastAPI app is public unless its routes depend on get_user, and FastAPI's own /docs and /openapi.json stay public
 unless they are switched off.

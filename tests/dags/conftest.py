@@ -1,4 +1,4 @@
-"""An Airflow without a server or a database: set up before the first import of Airflow, so that no developer's settings leak in."""
+"""An Airflow without a server or a database, set up before the first import of Airflow: no developer's settings leak in."""
 
 import os
 import tempfile

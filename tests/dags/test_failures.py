@@ -46,7 +46,9 @@ def test_a_jobs_report_decides_between_failing_retrying_and_coming_back(given, e
 
 
 def test_a_quality_stop_says_why_and_where_the_page_is():
-    told = failure_of_job(report(3, "DataQualityStop", "12 % of the rows are held", docs="http://airflow/tagmill/docs/x.html"), JOB)
+    told = failure_of_job(
+        report(3, "DataQualityStop", "12 % of the rows are held", docs="http://airflow/tagmill/docs/x.html"), JOB
+    )
     assert str(told) == f"{JOB}: 12 % of the rows are held\nData Docs: http://airflow/tagmill/docs/x.html"
 
 
@@ -99,6 +101,11 @@ def test_a_taken_lease_comes_back_soon():
 
 def test_an_xcom_holds_figures_and_short_texts_only():
     shown = small(
-        {"ok": True, "seconds": 1.5, "result": {"run": 7, "batches": ["a", "b"], "rows": 5, "plan": {"x": 1}}, "message": "m" * 9000}
+        {
+            "ok": True,
+            "seconds": 1.5,
+            "result": {"run": 7, "batches": ["a", "b"], "rows": 5, "plan": {"x": 1}},
+            "message": "m" * 9000,
+        }
     )
     assert shown == {"ok": True, "seconds": 1.5, "run": 7, "batches": 2, "rows": 5, "message": "m" * 500}

@@ -47,7 +47,13 @@ def test_every_task_ends_some_day_and_retries_with_growing_pauses(dags):
 
 def test_heavy_tasks_take_a_slot_of_their_pool(dags):
     pools = {task.task_id: task.pool for task in dags["deliver_orders"].tasks}
-    assert pools == {"plan": "default_pool", "seal": "spark", "push": "clickhouse", "close": "default_pool", "again": "default_pool"}
+    assert pools == {
+        "plan": "default_pool",
+        "seal": "spark",
+        "push": "clickhouse",
+        "close": "default_pool",
+        "again": "default_pool",
+    }
 
 
 def test_each_step_waits_for_the_one_before_it(dags):
@@ -137,7 +143,11 @@ stores = ("cassandra", "clickhouse_connect", "pyspark", "pyarrow", "great_expect
 print(time.monotonic() - begun, *[name for name in stores if name in sys.modules])
 """
     shown = subprocess.run(
-        [sys.executable, "-c", code, str(PROJECT / "dags" / "deliver.py")], check=True, capture_output=True, text=True, env=dict(os.environ)
+        [sys.executable, "-c", code, str(PROJECT / "dags" / "deliver.py")],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=dict(os.environ),
     )
     seconds, *loaded = shown.stdout.splitlines()[-1].split()
     assert loaded == []

@@ -1,4 +1,4 @@
-"""Credentials of the Airflow connections reach the Spark driver, and nothing else: no command line, no log, no XCom, no field in the UI."""
+"""Credentials of the Airflow connections reach the Spark driver only: no command line, log, XCom or field in the UI."""
 
 import json
 import logging
@@ -20,7 +20,8 @@ arguments = sys.argv[1:]
 given = dict(zip(arguments, arguments[1:]))
 files = {name: open(given[name]).read() for name in ("--properties-file",) if name in given}
 modes = {name: os.stat(given[name]).st_mode & 0o777 for name in files}
-seen = {"arguments": arguments, "environment": dict(os.environ), "files": files, "modes": modes, "group": os.getpgid(0) == os.getpid()}
+seen = {"arguments": arguments, "environment": dict(os.environ), "files": files, "modes": modes}
+seen["group"] = os.getpgid(0) == os.getpid()
 json.dump(seen, open(os.environ["SPY"], "w"))
 print("a line of spark's log")
 if (answer := os.environ.get("SPY_REPORT")):
@@ -28,13 +29,20 @@ if (answer := os.environ.get("SPY_REPORT")):
 sys.exit(int(os.environ.get("SPY_EXIT", "0")))
 """
 OK = json.dumps(
-    {"step": "seal", "ok": True, "exit_code": 0, "seconds": 1.0, "message": "sealed", "result": {"run": 7, "rows": 3, "batches": 1}}
+    {
+        "step": "seal",
+        "ok": True,
+        "exit_code": 0,
+        "seconds": 1.0,
+        "message": "sealed",
+        "result": {"run": 7, "rows": 3, "batches": 1},
+    }
 )
 
 
 @pytest.fixture
 def spark_submit(tmp_path, monkeypatch, config):
-    """A spark-submit that writes down what it was given; called with the master's connection extra it returns the operator's outcome."""
+    """spark_submit(master, deploy_mode) runs the operator with a spark-submit that writes down what it was given."""
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin" / "spark-submit"
     program.write_text(SPY)
@@ -43,7 +51,12 @@ def spark_submit(tmp_path, monkeypatch, config):
     monkeypatch.setenv("SPY", str(tmp_path / "seen.json"))
     monkeypatch.setenv("SPY_REPORT", OK)
     monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", "not for the jobs")
-    connection = {"conn_type": "generic", "login": "tagmill", "password": PASSWORD, "extra": {"tls": True, "tls_ca_file": "/etc/ca.pem"}}
+    connection = {
+        "conn_type": "generic",
+        "login": "tagmill",
+        "password": PASSWORD,
+        "extra": {"tls": True, "tls_ca_file": "/etc/ca.pem"},
+    }
     monkeypatch.setenv("AIRFLOW_CONN_TAGMILL_CASSANDRA", json.dumps(connection))
 
     def run(master="local[2]", deploy_mode="client", state="PLANNED"):
@@ -52,7 +65,9 @@ def spark_submit(tmp_path, monkeypatch, config):
         spark = {"conn_type": "spark", "host": master, "extra": {"deploy-mode": deploy_mode}}
         monkeypatch.setenv("AIRFLOW_CONN_TAGMILL_SPARK", json.dumps(spark))
         planned = {"run": 7, "fence": 3, "state": state}
-        operator = SealOperator(task_id="seal", pipeline="orders", planned=planned, application="seal.py", conn_id="tagmill_spark")
+        operator = SealOperator(
+            task_id="seal", pipeline="orders", planned=planned, application="seal.py", conn_id="tagmill_spark"
+        )
         context = {
             "dag_run": SimpleNamespace(run_id="manual__2026-11-21T07:00:00+00:00"),
             "ti": SimpleNamespace(try_number=1),
@@ -107,7 +122,9 @@ def test_a_cluster_driver_gets_them_by_a_file_that_only_we_can_read(spark_submit
     assert seen["modes"] == {"--properties-file": 0o600}
     assert not [text for text in seen["arguments"] if "s3cr3t" in text]
     line = next(
-        line for line in seen["files"]["--properties-file"].splitlines() if line.startswith(f"{prefix}.TAGMILL_CASSANDRA__PASSWORD=")
+        line
+        for line in seen["files"]["--properties-file"].splitlines()
+        if line.startswith(f"{prefix}.TAGMILL_CASSANDRA__PASSWORD=")
     )
     assert line.partition("=")[2].encode().decode("unicode_escape") == PASSWORD
     assert not Path(seen["arguments"][seen["arguments"].index("--properties-file") + 1]).exists()
@@ -141,7 +158,9 @@ def test_the_jobs_words_decide_and_not_spark_submits_exit_status(spark_submit, m
     stopped = {"ok": False, "exit_code": 3, "error_type": "DataQualityStop", "error": "12 % held"}
     monkeypatch.setenv(
         "SPY_REPORT",
-        json.dumps(stopped | {"docs": os.environ["TAGMILL_CONFIG"].replace("tagmill.toml", "data/orders/docs/run-00000007/index.html")}),
+        json.dumps(
+            stopped | {"docs": os.environ["TAGMILL_CONFIG"].replace("tagmill.toml", "data/orders/docs/run-00000007/index.html")}
+        ),
     )
     monkeypatch.setenv("SPY_EXIT", "3")
     with pytest.raises(AirflowFailException, match=r"12 % held\nData Docs: .*/tagmill/docs/orders/run-00000007/index.html"):

@@ -133,8 +133,10 @@ def test_the_plugin_registers_and_loads_no_web_framework_where_nothing_is_served
     import subprocess
     import sys
 
-    code = "import sys, runpy; plugin = runpy.run_path('plugins/tagmill_plugin.py')['TagmillPlugin']; print('tagmill.airflow.web' in sys.modules)"
-    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    code = "import sys, runpy; runpy.run_path('plugins/tagmill_plugin.py'); print('tagmill.airflow.web' in sys.modules)"
+    shown = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=Path(__file__).parents[2]
+    )
     assert shown.stdout.split()[-1] == "False"
 
 
@@ -142,7 +144,10 @@ def test_the_plugin_registers_and_loads_no_web_framework_where_nothing_is_served
     ("page", "link"),
     [
         ("{root}/orders/docs/run-00000007/index.html", "http://localhost:8080/tagmill/docs/orders/run-00000007/index.html"),
-        ("file://{root}/orders/docs/run-00000007/index.html", "http://localhost:8080/tagmill/docs/orders/run-00000007/index.html"),
+        (
+            "file://{root}/orders/docs/run-00000007/index.html",
+            "http://localhost:8080/tagmill/docs/orders/run-00000007/index.html",
+        ),
         ("/elsewhere/index.html", "/elsewhere/index.html"),
         ("https://docs.example/x", "https://docs.example/x"),
         ("{root}/orders/run-00000007/x.html", "{root}/orders/run-00000007/x.html"),
