@@ -1,0 +1,280 @@
+"""Generates a journal as the plugin would have written it: messages, tag_views, tag_write_progress, all_persistence_ids.
+
+Event i belongs to persistence id i % P; its two tags rotate; every 10th sequence_nr is untagged. All is derived from the plan by
+arithmetic, so that any part can be made by any process, a second run writes the same rows, and what is expected is known.
+"""
+
+import hashlib
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from itertools import islice
+from multiprocessing import get_context
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from cassandra.cluster import Session
+from cassandra.concurrent import execute_concurrent
+from cassandra.query import BatchStatement, BatchType
+
+from local.cql import session as open_session
+from local.fixtures import Case
+from tagmill.buckets import BucketSize
+from tagmill.names import cql
+from tagmill.timeuuid import GREGORIAN_TICKS, from_datetime
+
+TYPES = ("OrderPlaced", "OrderPaid", "OrderShipped", "OrderBilled")
+SERIALIZER = 9001
+UNTAGGED_EVERY = 10
+BATCH_BYTES = 30_000  # below Cassandra's batch_size_fail_threshold of 50 KiB
+ROW_BYTES = 150  # keys and columns beside the payload
+CHUNK = 10_000  # events that one call of a worker writes
+IN_FLIGHT = 24
+IN_PROCESS = 20_000  # fewer rows are not worth a second process
+
+VIEW = (
+    "tag_name, timebucket, timestamp, persistence_id, tag_pid_sequence_nr, event, event_manifest, sequence_nr, ser_id, "
+    "ser_manifest, writer_uuid"
+)
+MESSAGE = (
+    "persistence_id, partition_nr, sequence_nr, timestamp, event, event_manifest, ser_id, ser_manifest, timebucket, writer_uuid, "
+    "tags"
+)
+PROGRESS = "persistence_id, tag, offset, sequence_nr, tag_pid_sequence_nr"
+
+
+class Event(NamedTuple):
+    """One event of the generated journal."""
+
+    persistence_id: str
+    sequence_nr: int
+    ticks: int
+    offset: UUID
+    event: bytes
+    ser_manifest: str
+    writer_uuid: str
+    tags: list[tuple[str, int]]  # tag, tag_pid_sequence_nr
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to generate; equal plans give equal rows."""
+
+    rows: int
+    tags: tuple[str, ...]
+    persistence_ids: int
+    first_ticks: int
+    step_ticks: int
+    bucket_size: str = "Hour"
+    payload_bytes: int = 200
+    seed: int = 1
+
+    @cached_property
+    def per_event(self) -> int:
+        """Tags of an event."""
+        return min(2, len(self.tags))
+
+    @cached_property
+    def events(self) -> int:
+        """Tagged events."""
+        return -(-self.rows // self.per_event)
+
+    @cached_property
+    def size(self) -> BucketSize:
+        """Bucket size as the library knows it."""
+        return BucketSize(self.bucket_size)
+
+    @property
+    def first_time_bucket(self) -> str:
+        """events-by-tag.first-time-bucket as the plugin writes it (yyyyMMddTHH:mm)."""
+        return datetime.fromtimestamp(self.size.start(self.first_ticks) / 1000, UTC).strftime("%Y%m%dT%H:%M")
+
+    def event(self, index: int) -> Event:
+        """The tagged event number `index` in time order."""
+        number, owner = divmod(index, self.persistence_ids)
+        count = len(self.tags)
+        residue = (number + owner) % count
+        wanted = 1 if index == self.events - 1 and self.rows % self.per_event else self.per_event
+        tags = [(self.tags[(residue + k) % count], self._tagged(owner, number, (residue + k) % count)) for k in range(wanted)]
+        sequence_nr = number + 1 + number // (UNTAGGED_EVERY - 1)
+        return self._make(owner, sequence_nr, self.first_ticks + index * self.step_ticks, tags)
+
+    def untagged(self, index: int) -> Event | None:
+        """The event without tags that follows event number `index`, if one does."""
+        number, owner = divmod(index, self.persistence_ids)
+        if (number + 1) % (UNTAGGED_EVERY - 1):
+            return None
+        sequence_nr = (number + 1) // (UNTAGGED_EVERY - 1) * UNTAGGED_EVERY
+        return self._make(owner, sequence_nr, self.first_ticks + index * self.step_ticks + 1, [])
+
+    def expected(self) -> dict[str, int]:
+        """Rows of each tag."""
+        found = Counter({tag: 0 for tag in self.tags})
+        for owner in range(min(self.persistence_ids, self.events)):
+            last = (self.events - 1 - owner) // self.persistence_ids
+            for k, tag in enumerate(self.tags):
+                found[tag] += self._tagged(owner, last, k)
+        if self.rows % self.per_event:  # the last event has one tag less
+            number, owner = divmod(self.events - 1, self.persistence_ids)
+            found[self.tags[(number + owner + 1) % len(self.tags)]] -= 1
+        return dict(found)
+
+    def _tagged(self, owner: int, number: int, tag: int) -> int:
+        """How many of a persistence id's events 0..number have the tag: its tag_pid_sequence_nr."""
+        count = len(self.tags)
+        total = 0
+        for residue in range(tag - self.per_event + 1, tag + 1):
+            first = (residue - owner) % count
+            if number >= first:
+                total += (number - first) // count + 1
+        return total
+
+    def _make(self, owner: int, sequence_nr: int, ticks: int, tags: list[tuple[str, int]]) -> Event:
+        persistence_id, kind = f"g-{owner:06d}", TYPES[sequence_nr % len(TYPES)]
+        noise = hashlib.blake2b(b"%d %d %d" % (self.seed, owner, sequence_nr)).hexdigest()
+        text = f'{{"order":"{persistence_id}","n":{sequence_nr},"type":"{kind}","amount":{sequence_nr * 17 % 1000}.5,"note":"'
+        pad = max(0, self.payload_bytes - len(text) - 2)
+        payload = f'{text}{(noise * (pad // len(noise) + 1))[:pad]}"}}'.encode()
+        # a time UUID: the writer (clock sequence and node) is the persistence id's own
+        time = ticks + GREGORIAN_TICKS
+        most = (time & 0xFFFFFFFF) << 32 | (time >> 32 & 0xFFFF) << 16 | 0x1000 | time >> 48
+        offset = UUID(int=most << 64 | 0x8000_0100_0000_0000 | owner)
+        writer = str(UUID(int=(self.seed << 64 | owner) | 0x4000 << 64 | 1 << 127))
+        return Event(persistence_id, sequence_nr, ticks, offset, payload, kind, writer, tags)
+
+
+def plan(
+    rows: int,
+    *,
+    tags: Sequence[str] = ("billing", "order", "shipping"),
+    bucket_size: str = "Hour",
+    buckets: int = 6,
+    end: datetime | None = None,
+    persistence_ids: int | None = None,
+    payload_bytes: int = 200,
+    seed: int = 1,
+) -> Plan:
+    """A journal of `rows` tag rows, evenly over `buckets` buckets that lie before `end` (default: the running hour)."""
+    size = BucketSize(bucket_size)
+    moment = (end or datetime.now(UTC)).replace(minute=0, second=0, microsecond=0)
+    first = size.start(from_datetime(moment)) * 10_000 - buckets * size.ticks
+    events = -(-rows // min(2, len(tags)))
+    owners = persistence_ids or max(10, rows // 200)
+    return Plan(
+        rows, tuple(tags), owners, first, max(2, buckets * size.ticks // max(1, events)), bucket_size, payload_bytes, seed
+    )
+
+
+def generate(session: Session, keyspace: str, wanted: Plan, processes: int = 2) -> dict[str, int]:
+    """Create the keyspace and write the plan's rows; returns the rows of each tag. Again: the same rows."""
+    for statement in Case("orders").statements(keyspace):
+        session.execute(statement)
+    chunks = [(start, min(start + CHUNK, wanted.events)) for start in range(0, wanted.events, CHUNK)]
+    owners = [(start, min(start + CHUNK, wanted.persistence_ids)) for start in range(0, wanted.persistence_ids, CHUNK)]
+    if wanted.rows <= IN_PROCESS or processes <= 1:
+        for start, stop in chunks:
+            _write_views(session, keyspace, wanted, start, stop)
+        for start, stop in owners:
+            _write_owners(session, keyspace, wanted, start, stop)
+        return wanted.expected()
+    point = session.cluster.metadata.all_hosts()[0].endpoint
+    where = (str(point.address), int(point.port), keyspace, json.dumps(asdict(wanted)))
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_connect, initargs=where) as pool:
+        done = [pool.submit(_chunk, "views", *chunk) for chunk in chunks] + [
+            pool.submit(_chunk, "owners", *chunk) for chunk in owners
+        ]
+        for future in done:
+            future.result()
+    return wanted.expected()
+
+
+_worker: tuple[Session, str, Plan]
+_worker_scope = ExitStack()  # keeps the session open until the process ends
+
+
+def _connect(host: str, port: int, keyspace: str, text: str) -> None:
+    """In a worker process: one session for all its chunks; it ends with the process."""
+    global _worker
+    content = json.loads(text)
+    _worker = (
+        _worker_scope.enter_context(open_session(port, host)),
+        keyspace,
+        Plan(**{**content, "tags": tuple(content["tags"])}),
+    )
+
+
+def _chunk(what: str, start: int, stop: int) -> None:
+    session, keyspace, wanted = _worker
+    (_write_views if what == "views" else _write_owners)(session, keyspace, wanted, start, stop)
+
+
+def _write_views(session: Session, keyspace: str, wanted: Plan, start: int, stop: int) -> None:
+    """tag_views of the events start..stop, in batches of one partition."""
+    partitions: defaultdict[tuple[str, int], list[tuple[Any, ...]]] = defaultdict(list)
+    for index in range(start, stop):
+        event = wanted.event(index)
+        bucket = wanted.size.start(event.ticks)
+        for tag, number in event.tags:
+            key = (tag, bucket, event.offset, event.persistence_id, number)
+            partitions[tag, bucket].append(
+                (*key, event.event, "", event.sequence_nr, SERIALIZER, event.ser_manifest, event.writer_uuid)
+            )
+    _insert(session, f"{cql(keyspace)}.tag_views", VIEW, partitions.values(), wanted.payload_bytes)
+
+
+def _write_owners(session: Session, keyspace: str, wanted: Plan, start: int, stop: int) -> None:
+    """Messages, progress and the name of the persistence ids start..stop."""
+    name = cql(keyspace)
+    _insert(
+        session,
+        f"{name}.messages",
+        MESSAGE,
+        (list(_messages(wanted, owner)) for owner in range(start, stop)),
+        wanted.payload_bytes,
+    )
+    _insert(session, f"{name}.tag_write_progress", PROGRESS, (_progress(wanted, owner) for owner in range(start, stop)), 0)
+    owners = ([(f"g-{owner:06d}",)] for owner in range(start, stop) if owner < wanted.events)
+    _insert(session, f"{name}.all_persistence_ids", "persistence_id", owners, 0)
+
+
+def _messages(wanted: Plan, owner: int) -> Iterator[tuple[Any, ...]]:
+    for index in range(owner, wanted.events, wanted.persistence_ids):
+        for event in (wanted.event(index), wanted.untagged(index)):
+            if event is not None:
+                tags = {tag for tag, _ in event.tags} or None
+                bucket = str(BucketSize.HOUR.start(event.ticks))
+                key = (event.persistence_id, 0, event.sequence_nr, event.offset)
+                yield (*key, event.event, "", SERIALIZER, event.ser_manifest, bucket, event.writer_uuid, tags)
+
+
+def _progress(wanted: Plan, owner: int) -> list[tuple[Any, ...]]:
+    """One row a tag: of its last event, which is among the last events of the persistence id."""
+    rows: dict[str, tuple[Any, ...]] = {}
+    for index in islice(reversed(range(owner, wanted.events, wanted.persistence_ids)), len(wanted.tags) + 1):
+        event = wanted.event(index)
+        for tag, number in event.tags:
+            rows.setdefault(tag, (event.persistence_id, tag, event.offset, event.sequence_nr, number))
+    return list(rows.values())
+
+
+def _insert(session: Session, table: str, columns: str, partitions: Iterable[list[tuple[Any, ...]]], payload_bytes: int) -> None:
+    """Unlogged batches of one partition each, many at once."""
+    marks = ", ".join("?" for _ in columns.split(","))
+    insert = session.prepare(f"INSERT INTO {table} ({columns}) VALUES ({marks})")
+    size = max(1, BATCH_BYTES // (payload_bytes + ROW_BYTES))
+
+    def batches() -> Iterator[tuple[BatchStatement, tuple[()]]]:
+        for rows in partitions:
+            for first in range(0, len(rows), size):
+                batch = BatchStatement(BatchType.UNLOGGED)
+                for row in rows[first : first + size]:
+                    batch.add(insert, row)
+                yield batch, ()
+
+    for _ in execute_concurrent(session, batches(), concurrency=IN_FLIGHT, results_generator=True):
+        pass
