@@ -25,7 +25,7 @@ Consistency = Literal["ONE", "LOCAL_ONE", "TWO", "THREE", "QUORUM", "LOCAL_QUORU
 FirstSeen = Literal["require_one", "assume_first", "scan"]
 
 
-def _moment(value: Any) -> Any:
+def moment(value: Any) -> Any:
     """Accept the plugin's yyyyMMddTHH:mm beside ISO 8601; without a zone it is UTC."""
     if isinstance(value, str) and len(value) == 14 and value[8] == "T":
         value = datetime.strptime(value, "%Y%m%dT%H:%M").isoformat()
@@ -36,7 +36,7 @@ def _moment(value: Any) -> Any:
     return value
 
 
-Moment = Annotated[datetime, BeforeValidator(_moment)]
+Moment = Annotated[datetime, BeforeValidator(moment)]
 
 
 class Section(BaseModel):

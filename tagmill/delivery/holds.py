@@ -41,13 +41,12 @@ def _journal_has_an_answer(views: Views, hold: HoldRow, pipeline: PipelineSettin
     """Whether the journal can fill the hole now, or the application has deleted all of it and the gap timeout is over."""
     if hold.reason not in ("hole", "first_seen"):
         return False
-    evidence, events = views.evidence(
-        hold.tag, hold.persistence_id, hold.hole, from_datetime(hold.since), pipeline.max_missing_to_search
-    )
-    if len(events) == hold.hole.size:
-        return True
     old_enough = from_datetime(now) - from_datetime(hold.since) >= pipeline.gap_timeout_seconds * TICKS_PER_SECOND
-    return old_enough and hold.hole.before_sequence_nr - 1 <= evidence.deleted_to
+    if old_enough and hold.hole.before_sequence_nr - 1 <= views.deleted_to(hold.persistence_id):
+        return True
+    if hold.hole.size > pipeline.max_missing_to_search:
+        return False
+    return len(views.journal_events(hold.tag, hold.persistence_id, hold.hole, hold.hole.size + 1)) == hold.hole.size
 
 
 def _look(hold: HoldRow, seen: str) -> HoldLook:

@@ -15,12 +15,16 @@ class Document(BaseModel):
 
 
 class Slice(Document):
-    """Rows of one bucket with after < time <= until, in ticks since 1970; None: no bound. `rows` is what the plan counted."""
+    """Rows of one bucket with after < time <= until, in ticks since 1970; None: no bound.
+
+    `rows` and `ttl_seconds` (smallest remaining) are what the plan counted.
+    """
 
     timebucket: int
     after: int | None = None
     until: int | None = None
     rows: int = 0
+    ttl_seconds: int | None = None
 
     @property
     def whole(self) -> bool:
@@ -107,6 +111,7 @@ class Batch(Document):
     checksum: int
     first_offset: str
     last_offset: str
+    mended: bool = False
 
 
 class TagOutcome(Document):

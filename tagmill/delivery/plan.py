@@ -133,9 +133,9 @@ class Planner:
         remaining = iter(parts)
         while group := list(islice(remaining, COUNT_AT_ONCE)):
             counts = self.views.count((tag, part.timebucket, part.after, part.until) for tag, part in group)
-            for (tag, part), rows in zip(group, counts, strict=True):
+            for (tag, part), (rows, ttl) in zip(group, counts, strict=True):
                 if rows:
-                    yield tag, part.model_copy(update={"rows": rows})
+                    yield tag, part.model_copy(update={"rows": rows, "ttl_seconds": ttl})
 
     # -- rows to look at again
 
@@ -147,7 +147,7 @@ class Planner:
         parts = [(mark, self._window(mark.tag, mark.window_from, mark.ticks)) for mark in marks]
         flat = [(mark.tag, part) for mark, window in parts for part in window]
         counts = iter(self.views.count((tag, part.timebucket, part.after, part.until) for tag, part in flat))
-        return any(sum(next(counts) for _ in window) != mark.window_rows for mark, window in parts)
+        return any(sum(next(counts)[0] for _ in window) != mark.window_rows for mark, window in parts)
 
     def _long_look(self, mark: Watermark) -> bool:
         return mark.long_look_at is None or self.now - mark.long_look_at >= LONG_LOOK_EVERY
@@ -229,7 +229,7 @@ class Planner:
         high = part.until if part.until is not None else bucket_rules.first_ticks(part.timebucket) + self.pipeline.bucket_size.ticks - 1
         cuts = [low + (high - low) * i // count for i in range(1, count)]
         edges = zip([part.after, *cuts], [*cuts, part.until], strict=True)
-        return [Slice(timebucket=part.timebucket, after=a, until=u, rows=part.rows // count) for a, u in edges]
+        return [Slice(timebucket=part.timebucket, after=a, until=u, rows=part.rows // count, ttl_seconds=part.ttl_seconds) for a, u in edges]
 
 
 def _distinct(parts: list[tuple[str, Slice]]) -> list[tuple[str, Slice]]:

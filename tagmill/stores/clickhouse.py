@@ -30,7 +30,6 @@ INSERT_SETTINGS = {
     "input_format_null_as_default": 0,
     "async_insert": 0,  # 1 is the default of recent versions
     "insert_deduplicate": 1,
-    "deduplicate_insert_select": 1,
 }
 # exception codes that pass: timeout, too many queries, memory limit, network, too many parts, replica busy
 PASSING_CODES = frozenset({159, 202, 209, 210, 241, 252, 242, 285, 319, 394, 999, 1002})

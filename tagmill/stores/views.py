@@ -7,11 +7,10 @@ from hashlib import sha256
 from typing import Any
 
 from tagmill import names
-from tagmill.continuity.model import Evidence, Hole, Row
+from tagmill.continuity.model import Hole
 from tagmill.errors import ConfigurationError
 from tagmill.stores.cassandra import Cassandra
 from tagmill.timeuuid import GREGORIAN_TICKS, highest, lowest
-from tagmill.timeuuid import ticks as ticks_of
 
 # a count reads its slice on the server: few at a time, so that the application's own reads are not crowded out
 COUNTS_AT_ONCE = 4
@@ -81,14 +80,14 @@ class Views:
                 found[row.tag_name].append(row.timebucket)
         return {tag: sorted(buckets) for tag, buckets in found.items()}
 
-    def count(self, parts: Iterable[tuple[str, int, int | None, int | None]]) -> Iterator[int]:
-        """Rows of (tag, timebucket, after, until), bounds in ticks, after exclusive, until inclusive."""
+    def count(self, parts: Iterable[tuple[str, int, int | None, int | None]]) -> Iterator[tuple[int, int | None]]:
+        """Rows, and their smallest remaining TTL in seconds, of (tag, timebucket, after, until): ticks, after exclusive."""
         results = self.cassandra.execute_many(
-            f"SELECT count(*) AS rows FROM {self.name}.tag_views WHERE tag_name = ? AND timebucket = ? AND timestamp > ? AND timestamp <= ?",
+            f"SELECT count(*) AS rows, min(ttl(event)) AS ttl FROM {self.name}.tag_views WHERE tag_name = ? AND timebucket = ? AND timestamp > ? AND timestamp <= ?",
             ((tag, bucket, *bounds(after, until)) for tag, bucket, after, until in parts),
             concurrency=COUNTS_AT_ONCE,
         )
-        return (rows[0].rows for rows in results)
+        return ((rows[0].rows, rows[0].ttl) for rows in results)
 
     def fingerprint(self, tag: str, persistence_id: str, buckets: Iterable[int]) -> str:
         """A digest of the key columns of one persistence_id in some buckets: changes when a row comes, goes or gets its event."""
@@ -127,18 +126,6 @@ class Views:
                 found.extend(self._tagged(tag, persistence_id, partition, hole, limit - len(found)))
             partition += 1
         return sorted(found, key=lambda event: event.sequence_nr)
-
-    def evidence(self, tag: str, persistence_id: str, hole: Hole, seen_at_ticks: int | None, max_missing: int) -> tuple[Evidence, list[JournalEvent]]:
-        """What the journal says of a hole, and the events that would fill it."""
-        deleted_to = self.deleted_to(persistence_id)
-        if hole.size > max_missing:
-            return Evidence(None, deleted_to, seen_at_ticks), []
-        events = self.journal_events(tag, persistence_id, hole, hole.size + 1)
-        rows = tuple(
-            Row(0, e.sequence_nr, ticks_of(e.offset), str(e.offset), e.writer_uuid, event_missing=e.event is None, handle=("journal", index))
-            for index, e in enumerate(events)
-        )
-        return Evidence(rows, deleted_to, seen_at_ticks), events
 
     def _partition_exists(self, persistence_id: str, partition: int) -> bool:
         return bool(

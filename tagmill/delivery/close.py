@@ -1,0 +1,155 @@
+"""Closes a run: what was delivered becomes progress, holds and watermarks; healed events go back into the view.
+
+Everything is written USING TIMESTAMP = the run's number, from the committed files: doing it again writes the same.
+"""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tagmill import checkpoints, names
+from tagmill.batches.states import BatchState, RunState, may_close
+from tagmill.continuity.model import Hole, Progress
+from tagmill.delivery.model import Manifest, TagOutcome
+from tagmill.delivery.runfiles import read_manifest
+from tagmill.errors import TransientError
+from tagmill.settings import Settings
+from tagmill.stores.files import RunFiles
+from tagmill.stores.ledger import BatchRow, HoldRow, Ledger, Watermark, read_intervals
+from tagmill.stores.views import VIEW_COLUMNS
+
+
+def close(settings: Settings, ledger: Ledger, name: str, run: int, fence: int) -> Manifest:
+    """Close a run whose batches are all in ClickHouse or void; a closed run is left as it is."""
+    files = RunFiles(settings.storage.root)
+    row = ledger.current(name, run, fence)
+    manifest = read_manifest(files, row)
+    if row.state == RunState.CLOSED:
+        return manifest
+    batches = ledger.batches(name, run)
+    if not may_close([batch.state for batch in batches]) or len(batches) != len(manifest.batches):
+        raise TransientError(f"run {run} of pipeline {name} has batches that are not in ClickHouse yet. Nothing was closed; push first")
+    voided = {batch.number for batch in batches if batch.state == BatchState.VOIDED}
+    void_tags = {batch.tag for batch in manifest.batches if batch.number in voided}
+    if settings.pipeline(name).repair_view:
+        _repair(settings, ledger, files, manifest)
+    checkpoints.reached("close.before_progress")
+    ledger.write_progress(name, run, _progress(files, manifest, voided, void_tags))
+    checkpoints.reached("close.after_progress")
+    _write_holds(ledger, files, manifest, void_tags)
+    if manifest.moves_watermark:
+        _move_watermarks(ledger, manifest, batches, void_tags)
+    checkpoints.reached("close.before_end")
+    ledger.finish_run(name, run, fence, RunState.SEALED, RunState.CLOSED)
+    return manifest
+
+
+def _progress(files: RunFiles, manifest: Manifest, voided: set[int], void_tags: set[str]) -> Iterator[tuple[str, str, Progress]]:
+    """The final row of each persistence_id; of a tag with void batches, the last one before them."""
+    for name in files.names(manifest.progress_file):
+        if name.endswith(".parquet"):
+            for group in _row_groups(files, f"{manifest.progress_file}/{name}"):
+                table = group.filter(pc.and_(pc.field("last"), ~pc.field("tag").isin(sorted(void_tags))))
+                yield from _as_progress(table)
+    if void_tags:
+        yield from _as_progress(_before_void(files, manifest, voided, void_tags))
+
+
+def _before_void(files: RunFiles, manifest: Manifest, voided: set[int], void_tags: set[str]) -> pa.Table:
+    """Tags with void batches: everything before the first void one. They are voided from the end, so nothing behind it is delivered."""
+    first_void = {tag: min(b.number for b in manifest.batches if b.tag == tag and b.number in voided) for tag in void_tags}
+    kept = []
+    for name in files.names(manifest.progress_file):
+        if name.endswith(".parquet"):
+            for group in _row_groups(files, f"{manifest.progress_file}/{name}"):
+                kept.extend(row for row in group.to_pylist() if row["tag"] in first_void and 0 < row["batch"] < first_void[row["tag"]])
+    best: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in kept:
+        key = (row["tag"], row["persistence_id"])
+        if key not in best or row["number"] > best[key]["number"]:
+            best[key] = row
+    schema = pa.schema([(n, pa.string()) for n in ("tag", "persistence_id", "offset", "missing")] + [(n, pa.int64()) for n in ("number", "sequence_nr")])
+    return pa.Table.from_pylist([{k: row[k] for k in schema.names} for row in best.values()], schema=schema)
+
+
+def _row_groups(files: RunFiles, file: str) -> Iterator[pa.Table]:
+    with files.open(file) as source:
+        parquet = pq.ParquetFile(source)
+        for group in range(parquet.num_row_groups):
+            yield parquet.read_row_group(group)
+
+
+def _as_progress(table: pa.Table) -> Iterator[tuple[str, str, Progress]]:
+    for batch in table.to_batches(max_chunksize=10_000):
+        for row in batch.to_pylist():
+            progress = Progress(row["number"], row["sequence_nr"], 0, row["offset"], read_intervals(row["missing"]))
+            yield row["tag"], row["persistence_id"], progress
+
+
+def _write_holds(ledger: Ledger, files: RunFiles, manifest: Manifest, void_tags: set[str]) -> None:
+    """Holds of tags with void batches are judged again by a later run."""
+    with files.open(manifest.holds_file) as source:
+        rows = [row for row in pq.read_table(source).to_pylist() if row["tag"] not in void_tags]
+    ledger.write_holds(manifest.pipeline, manifest.run, (_hold(row) for row in rows if not row["ended"]))
+    ledger.end_holds(manifest.pipeline, manifest.run, ((row["tag"], row["persistence_id"]) for row in rows if row["ended"]))
+
+
+def _hold(row: dict[str, Any]) -> HoldRow:
+    hole = Hole(row["first_missing"], row["last_missing"], row["after_sequence_nr"], row["before_sequence_nr"])
+    return HoldRow(
+        row["tag"], row["persistence_id"], row["reason"], hole, row["from_ticks"], row["held_rows"], row["since_run"], row["since"], row["seen"]
+    )
+
+
+def _repair(settings: Settings, ledger: Ledger, files: RunFiles, manifest: Manifest) -> None:
+    """Rows that were missing in tag_views, as the plugin would have written them."""
+    with files.open(manifest.repairs_file) as source:
+        rows = pq.read_table(source).to_pylist()
+    if not rows:
+        return
+    keyspace = names.cql(settings.pipeline(manifest.pipeline).keyspace)
+    # an absent meta stays unset: no tombstones
+    for with_meta in (True, False):
+        columns = [c for c in VIEW_COLUMNS if with_meta or not c.startswith("meta")]
+        marks = ", ".join("?" for _ in columns)
+        ledger.cassandra.write_many(
+            f"INSERT INTO {keyspace}.tag_views ({', '.join(columns)}) VALUES ({marks})",
+            (
+                tuple(UUID(row[c]) if c == "timestamp" else row[c] for c in columns)
+                for row in rows
+                if (row["meta"] is not None) == with_meta
+            ),
+        )
+
+
+def _move_watermarks(ledger: Ledger, manifest: Manifest, batches: list[BatchRow], void_tags: set[str]) -> None:
+    """Forward only, and only where the run's range began at or before the watermark."""
+    marks = ledger.watermarks(manifest.pipeline)
+    for tag, done in manifest.tags.items():
+        mark = marks.get(tag)
+        if tag in void_tags or (mark and (mark.ticks < done.after or mark.ticks > done.until)):
+            continue
+        ledger.write_watermark(manifest.pipeline, _watermark(tag, done, mark, manifest, batches))
+
+
+def _watermark(tag: str, done: TagOutcome, mark: Watermark | None, manifest: Manifest, batches: list[BatchRow]) -> Watermark:
+    repeated = mark is not None and mark.run >= manifest.run
+    before = (mark.delivered, mark.batches) if mark and not repeated else (0, 0)
+    if mark and repeated:
+        return mark
+    now = datetime.now(UTC)
+    return Watermark(
+        tag=tag,
+        ticks=done.until,
+        run=manifest.run,
+        window_from=done.window_from,
+        window_rows=done.window_rows,
+        long_look_at=now if done.long_look else (mark.long_look_at if mark else now),
+        delivered=before[0] + done.delivered,
+        batches=before[1] + sum(1 for batch in batches if batch.tag == tag),
+    )

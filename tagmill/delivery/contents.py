@@ -1,0 +1,208 @@
+"""What the files of a run hold: totals of staged files, which of them may stay as they are, and the rows that go into new ones."""
+
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from tagmill.batches.columns import NAMES
+from tagmill.buckets import BucketSize, month
+from tagmill.delivery.evidence import Healed
+from tagmill.delivery.judging import FROM_JOURNAL
+from tagmill.delivery.model import Plan
+from tagmill.delivery.scan import as_batch_rows, with_checksums
+from tagmill.delivery.suspects import KEY
+from tagmill.stores.files import RunFiles
+from tagmill.stores.views import VIEW_COLUMNS
+
+# streams of judged rows, one a tag, behind those of the staged files
+JUDGED_STREAMS = 1_000_000
+PAYLOAD_OF = (*NAMES, "row_checksum")
+VIEW_SCHEMA = ", ".join(f"{name} {dict(text='string', timeuuid='string', blob='binary').get(kind, kind)}" for name, kind in VIEW_COLUMNS.items())
+
+
+@dataclass(frozen=True, slots=True)
+class FileTotal:
+    """One staged file. `window_rows`: rows in the look-back window that the run leaves behind."""
+
+    unit: int
+    file: str
+    tag: str
+    is_new: bool
+    rows: int
+    size: int
+    checksum: int
+    first_ticks: int
+    last_ticks: int
+    first_offset: str
+    last_offset: str
+    window_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class CutTotal:
+    """One file that was written anew; `order` places it among the batches of its tag."""
+
+    order: tuple[int, ...]
+    stream: int
+    cut: int
+    tag: str
+    file: str
+    rows: int
+    checksum: int
+    first_offset: str
+    last_offset: str
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """All files of a run, and the places of rows in those written anew."""
+
+    totals: list[FileTotal]
+    as_they_are: list[FileTotal]
+    cuts: list[CutTotal]
+    places: DataFrame | None
+    staged_folder: str
+
+
+def staged_totals(keys: DataFrame, plan: Plan, size: BucketSize) -> list[FileTotal]:
+    """One row a staged file; their number is bounded by the plan's units."""
+    in_window = F.lit(False)
+    for tag, span in plan.tags.items():
+        in_window |= (
+            (F.col("tag") == tag)
+            & (F.col("event_time") > span.window_from)
+            & (F.col("event_time") <= span.until)
+            & (F.col("timebucket") >= size.start(max(span.window_from, 0)))
+        )
+    place = F.struct("event_time", "row_index")
+    found = keys.groupBy("unit", "file", "tag", "is_new").agg(
+        F.count(F.lit(1)).alias("rows"),
+        F.sum("size").cast("bigint").alias("size"),
+        F.sum("row_checksum").alias("checksum"),
+        F.min("event_time").alias("first_ticks"),
+        F.max("event_time").alias("last_ticks"),
+        F.min_by("offset", place).alias("first_offset"),
+        F.max_by("offset", place).alias("last_offset"),
+        F.count_if(in_window).alias("window_rows"),
+    )
+    return sorted((FileTotal(**row.asDict()) for row in found.collect()), key=lambda total: (total.tag, total.unit, total.file))
+
+
+def fit(totals: list[FileTotal], max_bytes: int) -> list[FileTotal]:
+    """New staged files that are a batch by their size and lie in one ClickHouse partition."""
+    return [
+        total
+        for total in totals
+        if total.is_new and (total.size <= max_bytes or total.rows == 1) and _one_month(total.first_ticks, total.last_ticks)
+    ]
+
+
+def touched_files(keys: DataFrame, excluded: DataFrame) -> set[str]:
+    """Names of new staged files with rows of excluded keys."""
+    rows = keys.where("is_new").select("file", *KEY).join(excluded, list(KEY), "left_semi")
+    return {row.file for row in rows.select("file").distinct().collect()}
+
+
+def rows_to_recut(
+    keys: DataFrame, anew: list[FileTotal], excluded: DataFrame | None, deliveries: DataFrame | None, plan: Plan
+) -> DataFrame | None:
+    """Rows for recut.placed: what stays of the files that are cut anew, in file order, and the judged rows, in the rules' order."""
+    columns = ("stream", "file", "row_index", "late", "ticks", "size", "order_ticks", "persistence_id", "tag_pid_sequence_nr")
+    rows: DataFrame | None = None
+    if anew:
+        stream = F.create_map(*[part for i, total in enumerate(anew) for part in (F.lit(total.file), F.lit(i))])
+        stay = keys.where(F.col("file").isin([total.file for total in anew]))
+        if excluded is not None:
+            stay = stay.join(excluded, list(KEY), "left_anti")
+        rows = stay.select(
+            stream[F.col("file")].alias("stream"), "file", "row_index", F.lit(0).alias("late"), F.col("event_time").alias("ticks"), "size",
+            F.col("row_index").alias("order_ticks"), "persistence_id", "tag_pid_sequence_nr",
+        )  # fmt: skip
+    if deliveries is not None:
+        tags = F.create_map(*[part for i, tag in enumerate(sorted(plan.tags)) for part in (F.lit(tag), F.lit(JUDGED_STREAMS + i))])
+        late = (F.col("action") == "late").cast("int")
+        mended = deliveries.withColumn("stream", tags[F.col("tag")]).withColumn("late", late).select(*columns)
+        rows = mended if rows is None else rows.unionByName(mended)
+    return rows
+
+
+def payload(spark: SparkSession, staged: DataFrame, places: DataFrame, healed: list[Healed]) -> DataFrame:
+    """All columns of the rows that have a place: from the staged files, and events of the journal."""
+    files = [row.file for row in places.select("file").distinct().collect()]
+    rows = staged.select(F.col("_metadata.file_name").alias("file"), F.col("_metadata.row_index").alias("row_index"), *PAYLOAD_OF)
+    rows = rows.where(F.col("file").isin(files))
+    if not healed:
+        return _relabelled(rows, places)
+    return _relabelled(rows.unionByName(_healed_rows(spark, healed)), places)
+
+
+def _relabelled(rows: DataFrame, places: DataFrame) -> DataFrame:
+    """Late rows have another `late`, and so another checksum."""
+    late = places.where("late = 1").select("file", "row_index", F.col("late").alias("now_late"))
+    marked = rows.join(late, ["file", "row_index"], "left").withColumn("late", F.coalesce("now_late", "late")).drop("now_late", "row_checksum")
+    return with_checksums(marked)
+
+
+def _healed_rows(spark: SparkSession, healed: list[Healed]) -> DataFrame:
+    rows = [
+        (
+            (item.index, item.key[0], 0, str(e.offset), item.key[1], item.number, e.writer_uuid, e.ser_id, e.ser_manifest, e.event_manifest)
+            + (e.event, e.sequence_nr, e.meta_ser_id, e.meta_ser_manifest, e.meta)
+        )
+        for item in healed
+        for e in (item.event,)
+    ]
+    frame = spark.createDataFrame(rows, StructType.fromDDL(f"unit int, {VIEW_SCHEMA}"))
+    batch_rows = as_batch_rows(frame, 2**62).withColumn("file", F.lit(FROM_JOURNAL)).withColumn("row_index", F.col("unit").cast("bigint"))
+    return with_checksums(batch_rows).select("file", "row_index", *PAYLOAD_OF)
+
+
+def recut_totals(spark: SparkSession, files: RunFiles, folder: str, anew: list[FileTotal], plan: Plan) -> list[CutTotal]:
+    """One row a file that was written anew."""
+    name = F.concat_ws("/", F.lit(folder), F.format_string("stream=%d/cut=%d", "stream", "cut"), F.col("_metadata.file_name"))
+    place = F.struct("event_time", F.col("_metadata.row_index"))
+    rows = spark.read.parquet(files.url(folder)).select("stream", "cut", "tag", name.alias("file"), "row_checksum", "offset", place.alias("place"))
+    found = rows.groupBy("stream", "cut", "tag", "file").agg(
+        F.count(F.lit(1)).alias("rows"),
+        F.sum("row_checksum").alias("checksum"),
+        F.min_by("offset", "place").alias("first_offset"),
+        F.max_by("offset", "place").alias("last_offset"),
+    )
+    return [CutTotal(order=_order(row.stream, row.cut, anew), **row.asDict()) for row in found.collect()]
+
+
+def _order(stream: int, cut: int, anew: list[FileTotal]) -> tuple[int, ...]:
+    return (1, 0, cut) if stream >= JUDGED_STREAMS else (0, anew[stream].unit, int(anew[stream].file.split("-")[1]), cut)
+
+
+def for_gate(keys: DataFrame, plan: Plan) -> DataFrame:
+    """The gate's view of what was read. Of a unit, the smallest remaining TTL that the plan saw stands for its rows."""
+    ttls = {
+        unit.number: min(part.ttl_seconds for part in unit.slices if part.ttl_seconds is not None)
+        for unit in plan.units
+        if unit.kind == "new" and any(part.ttl_seconds is not None for part in unit.slices)
+    }
+    ttl: Column = F.lit(None).cast("int")
+    if ttls:
+        ttl = F.create_map(*[part for unit, seconds in ttls.items() for part in (F.lit(unit), F.lit(seconds))])[F.col("unit")]
+    bad_key = F.coalesce(
+        (F.col("persistence_id") == "") | (F.col("tag") == "") | (F.col("tag_pid_sequence_nr") < 1) | (F.col("sequence_nr") < 1), F.lit(True)
+    )
+    return keys.select(
+        "tag",
+        "persistence_id",
+        "tag_pid_sequence_nr",
+        "sequence_nr",
+        F.when(~F.col("offset_broken"), F.col("event_time")).alias("ticks"),
+        "timebucket",
+        bad_key.alias("bad_key"),
+        "event_missing",
+        ttl.alias("ttl_seconds"),
+        "file",
+    )
+
+
+def _one_month(first_ticks: int, last_ticks: int) -> bool:
+    return month(max(first_ticks, 0)) == month(max(last_ticks, 0))

@@ -1,0 +1,90 @@
+"""Asks the journal and the earlier buckets about the holes that a judgement has found. Bounded: what is over the limit stays held."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tagmill.continuity.model import Earlier, Evidence, FirstSeen, Hole, Row
+from tagmill.delivery.judging import FROM_JOURNAL, Key, Knowledge
+from tagmill.delivery.model import Plan
+from tagmill.settings import PipelineSettings
+from tagmill.stores.ledger import Ledger
+from tagmill.stores.views import JournalEvent, Views
+from tagmill.timeuuid import from_datetime
+from tagmill.timeuuid import ticks as ticks_of
+
+MAX_HOLES = 10_000
+MAX_HEALED_EVENTS = 200_000
+# how far back a scan for a lower number goes
+MAX_EARLIER_BUCKETS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Healed:
+    """An event of the journal that may fill a hole; its index is its row_index in the file 'journal'."""
+
+    index: int
+    key: Key
+    number: int
+    event: JournalEvent
+
+
+class Investigation:
+    """What is known of the holes of one run; grows from pass to pass."""
+
+    def __init__(self, ledger: Ledger, views: Views, plan: Plan, pipeline: PipelineSettings) -> None:
+        self.ledger = ledger
+        self.views = views
+        self.plan = plan
+        self.pipeline = pipeline
+        self.knowledge = Knowledge()
+        self.healed: list[Healed] = []
+        self._since = {(look.tag, look.persistence_id): (look.hole, from_datetime(look.since)) for look in plan.holds}
+        self._asked: set[tuple[Key, Hole]] = set()
+        self._buckets: dict[str, list[int]] = {}
+
+    def ask(self, holes: Iterable[tuple[Key, Hole]]) -> bool:
+        """Find out about holes not asked before; whether there was any."""
+        news = False
+        for key, hole in holes:
+            if (key, hole) in self._asked or len(self._asked) >= MAX_HOLES:
+                continue
+            self._asked.add((key, hole))
+            news = True
+            self.knowledge.journal.setdefault(key, {})[hole] = self._evidence(key, hole)
+            if hole.first == 1 and hole.after_sequence_nr == 0 and self.pipeline.first_seen != FirstSeen.REQUIRE_ONE:
+                self.knowledge.earlier[key] = self._earlier(key, hole)
+        return news
+
+    def _evidence(self, key: Key, hole: Hole) -> Evidence:
+        tag, persistence_id = key
+        deleted_to = self.views.deleted_to(persistence_id)
+        known_hole, since = self._since.get(key, (None, None))
+        seen_at = since if known_hole and known_hole.first == hole.first else from_datetime(self.plan.planned_at)
+        if hole.size > self.pipeline.max_missing_to_search or len(self.healed) + hole.size > MAX_HEALED_EVENTS:
+            return Evidence(None, deleted_to, seen_at)
+        events = self.views.journal_events(tag, persistence_id, hole, hole.size + 1)
+        if len(events) != hole.size:
+            return Evidence((), deleted_to, seen_at)
+        return Evidence(tuple(self._keep(key, hole.first + i, event) for i, event in enumerate(events)), deleted_to, seen_at)
+
+    def _keep(self, key: Key, number: int, event: JournalEvent) -> Row:
+        index = len(self.healed)
+        self.healed.append(Healed(index, key, number, event))
+        ticks = ticks_of(event.offset)
+        size = len(event.event or b"") + len(event.meta or b"") + len(key[0].encode()) + len(key[1].encode()) + 100
+        handle = (FROM_JOURNAL, index, self.pipeline.bucket_size.start(ticks), size)
+        missing = event.event is None or event.ser_id is None
+        return Row(number, event.sequence_nr, ticks, str(event.offset), event.writer_uuid or "", event_missing=missing, handle=handle)
+
+    def _earlier(self, key: Key, hole: Hole) -> Earlier:
+        """The highest number of this persistence_id in the buckets before the run's range."""
+        tag, persistence_id = key
+        start = self.pipeline.bucket_size.start(self.plan.tags[tag].after + 1)
+        if tag not in self._buckets:
+            self._buckets[tag] = self.views.buckets([tag])[tag]
+        before = [bucket for bucket in self._buckets[tag] if bucket <= start]
+        for bucket in reversed(before[-MAX_EARLIER_BUCKETS:]):
+            numbers = [number for number, _, _ in self.views.numbers(tag, persistence_id, [bucket]) if number <= hole.last]
+            if numbers:
+                return Earlier(max(numbers))
+        return Earlier(None)

@@ -1,0 +1,292 @@
+"""What a sealed run leaves behind beside its batches: the manifest, new progress, holds, and rows to mend the view with."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import reduce
+from uuid import NAMESPACE_URL, uuid5
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from tagmill.continuity.model import FirstSeen, Hole, Policy
+from tagmill.delivery import contents
+from tagmill.delivery.evidence import MAX_HOLES, Healed
+from tagmill.delivery.judging import FROM_JOURNAL, Key
+from tagmill.delivery.model import Batch, Manifest, Plan, TagOutcome
+from tagmill.delivery.suspects import KEY
+from tagmill.settings import PipelineSettings
+from tagmill.stores.files import RunFiles
+from tagmill.timeuuid import TICKS_PER_SECOND, from_datetime
+
+PROGRESS_COLUMNS = "tag string, persistence_id string, number bigint, sequence_nr bigint, offset string, missing string, batch int, last boolean"
+DELIVERED = ("deliver", "late")
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """All that the manifest is made of."""
+
+    files: RunFiles
+    spark: SparkSession
+    plan: Plan
+    pipeline: PipelineSettings
+    attempt: str
+    folder: str
+    contents: contents.Contents
+    by_file: DataFrame
+    decisions: DataFrame
+    excluded: DataFrame | None
+    frozen_rows: DataFrame | None
+    healed: list[Healed]
+    docs_page: str
+
+
+def policy(pipeline: PipelineSettings, plan: Plan, tag: str) -> Policy:
+    """The rules' view of the pipeline's settings for one tag."""
+    size, span = pipeline.bucket_size, plan.tags[tag]
+    return Policy(
+        FirstSeen(pipeline.first_seen),
+        from_datetime(plan.planned_at),
+        int(pipeline.gap_timeout_seconds * TICKS_PER_SECOND),
+        pipeline.max_missing_to_search,
+        size.start(span.after + 1) < size.start(span.until),
+    )
+
+
+def holes(decisions: DataFrame) -> Iterator[tuple[Key, Hole]]:
+    """The holes that a judgement found; more than the limit wait for another run."""
+    found = decisions.where("kind = 'hole'").select(*KEY, "tag_pid_sequence_nr", "last_missing", "after_sequence_nr", "before_sequence_nr")
+    for row in found.limit(MAX_HOLES).collect():
+        yield (row.tag, row.persistence_id), Hole(row.tag_pid_sequence_nr, row.last_missing, row.after_sequence_nr, row.before_sequence_nr)
+
+
+def deliveries(decisions: DataFrame) -> DataFrame:
+    """Judged rows that go to ClickHouse."""
+    return decisions.where((F.col("kind") == "row") & F.col("action").isin(*DELIVERED))
+
+
+def dispositions(decisions: DataFrame, frozen_rows: DataFrame, files: list[str]) -> DataFrame:
+    """Judged rows of these files (and of the journal) that are not simply the next one, and rows of holds that wait: for the gate."""
+    columns = (*KEY, "tag_pid_sequence_nr", "sequence_nr", "ticks", "timebucket", "action", "reason")
+    read_now = F.col("file").isin([*files, FROM_JOURNAL])
+    rows = decisions.where(read_now).where("kind = 'row' AND reason NOT IN ('next', 'already_delivered')").select(*columns)
+    waiting = frozen_rows.where(read_now).withColumn("ticks", F.col("event_time")).withColumn("action", F.lit("hold")).select(*columns)
+    return rows.unionByName(waiting)
+
+
+def manifest(sealed: Sealed) -> Manifest:
+    """Write progress, holds and repairs, take the digests, and name them all."""
+    plan = sealed.plan
+    batches, numbers = _batches(sealed)
+    progress_file, holds_file, repairs_file = (f"{sealed.folder}/{name}" for name in ("progress", "holds.parquet", "repairs.parquet"))
+    _progress(sealed, numbers).coalesce(4).write.mode("overwrite").parquet(sealed.files.url(progress_file))
+    _write_holds(sealed, holds_file)
+    _write_repairs(sealed, repairs_file)
+    counts = _counts(sealed)
+    return Manifest(
+        pipeline=plan.pipeline,
+        run=plan.run,
+        sealed_at=datetime.now(UTC),
+        attempt=sealed.attempt,
+        generation=1,
+        moves_watermark=not plan.reread,
+        tags={tag: _tag_outcome(sealed, tag, batches, counts) for tag in plan.tags},
+        batches=batches,
+        findings={reason: sum(n for (_, _, r), n in counts.items() if r == reason) for reason in sorted({r for _, _, r in counts})},
+        progress_file=progress_file,
+        holds_file=holds_file,
+        repairs_file=repairs_file,
+        docs_page=sealed.docs_page,
+        more=plan.more,
+    )
+
+
+def _batches(sealed: Sealed) -> tuple[list[Batch], dict[str, int]]:
+    """The batches in the order in which they are pushed, and their numbers by staged file or 'stream/cut'."""
+    plan, entries = sealed.plan, []
+    for total in sealed.contents.as_they_are:
+        file = f"{sealed.contents.staged_folder}/{total.file}"
+        order = (total.tag, (0, total.unit, int(total.file.split("-")[1]), 0), total.file)
+        entries.append((order, file, total, False))
+    for cut in sealed.contents.cuts:
+        entries.append(((cut.tag, cut.order, cut.file), cut.file, cut, cut.stream >= contents.JUDGED_STREAMS))
+    entries.sort(key=lambda entry: entry[0])
+    with ThreadPoolExecutor(2) as pool:
+        digests = list(pool.map(sealed.files.digest, [file for _, file, _, _ in entries]))
+    batches, numbers = [], {}
+    for number, ((_, file, total, mended), (size, sha256)) in enumerate(zip(entries, digests, strict=True), start=1):
+        numbers[f"{total.stream}/{total.cut}" if isinstance(total, contents.CutTotal) else total.file] = number
+        batches.append(
+            Batch(
+                number=number,
+                batch_id=str(uuid5(NAMESPACE_URL, f"tagmill:{plan.pipeline}/{plan.run}/{number}/{sha256}")),
+                tag=total.tag,
+                file=file,
+                rows=total.rows,
+                bytes=size,
+                sha256=sha256,
+                checksum=total.checksum % 2**64,
+                first_offset=total.first_offset,
+                last_offset=total.last_offset,
+                mended=mended,
+            )
+        )
+    return batches, numbers
+
+
+def _progress(sealed: Sealed, numbers: dict[str, int]) -> DataFrame:
+    """One row a persistence_id and batch: how far it is when this batch is delivered; `last` marks the run's final word.
+
+    Judged ones have their final row only: their batches are void all or none.
+    """
+    spark = sealed.spark
+    batch_of = F.broadcast(spark.createDataFrame(list(numbers.items()) or [("", 0)], "source string, batch int"))
+    frames = [_steps(sealed).join(batch_of, "source").drop("source")]
+    if sealed.excluded is not None:
+        frames.append(_judged_progress(sealed, batch_of))
+    steps = reduce(DataFrame.unionByName, frames)
+    behind = Window.partitionBy(*KEY).orderBy(F.desc("number"), F.desc("batch"))
+    return steps.withColumn("last", F.row_number().over(behind) == 1).select(*[part.split(" ")[0] for part in PROGRESS_COLUMNS.split(", ")])
+
+
+def _steps(sealed: Sealed) -> DataFrame:
+    """Steps of clean rows: from the files' summaries where a file is a batch, else from the rows' places."""
+    known = sealed.by_file
+    if sealed.excluded is not None:
+        known = known.join(sealed.excluded, list(KEY), "left_anti")
+    columns = (*KEY, "number", "sequence_nr", "offset", "missing", "source")
+    # a persistence_id that is clean goes on where progress ended: what was missing before stays so
+    as_files = known.select(
+        *KEY, F.col("high").alias("number"), F.col("high_sequence_nr").alias("sequence_nr"), F.col("high_offset").alias("offset"),
+        F.lit("").alias("missing"), F.col("file").alias("source"),
+    ).select(*columns)  # fmt: skip
+    if sealed.contents.places is None:
+        return as_files
+    staged = sealed.spark.read.parquet(sealed.files.url(sealed.contents.staged_folder))
+    rows = staged.select(
+        F.col("_metadata.file_name").alias("file"), F.col("_metadata.row_index").alias("row_index"), *KEY,
+        F.col("tag_pid_sequence_nr").alias("number"), "sequence_nr", "offset",
+    )  # fmt: skip
+    placed = sealed.contents.places.where(F.col("stream") < contents.JUDGED_STREAMS).select("file", "row_index", "stream", "cut")
+    cut = rows.join(placed, ["file", "row_index"]).groupBy(*KEY, "stream", "cut").agg(
+        F.max("number").alias("number"), F.max("sequence_nr").alias("sequence_nr"), F.max_by("offset", "number").alias("offset")
+    )  # fmt: skip
+    source = F.format_string("%d/%d", "stream", "cut")
+    return as_files.unionByName(cut.select(*KEY, "number", "sequence_nr", "offset", F.lit("").alias("missing"), source.alias("source")))
+
+
+def _judged_progress(sealed: Sealed, batch_of: DataFrame) -> DataFrame:
+    assert sealed.contents.places is not None or sealed.excluded is not None  # noqa: S101
+    final = sealed.decisions.where("kind = 'progress'").select(
+        *KEY, F.col("tag_pid_sequence_nr").alias("number"), "sequence_nr", "offset", "missing"
+    )
+    if sealed.contents.places is None:
+        return final.withColumn("batch", F.lit(0))
+    places = sealed.contents.places.where(F.col("stream") >= contents.JUDGED_STREAMS)
+    source = F.format_string("%d/%d", "stream", "cut")
+    where = deliveries(sealed.decisions).select(*KEY, "file", "row_index").join(places, ["file", "row_index"]).select(*KEY, source.alias("source"))
+    last = where.join(batch_of, "source").groupBy(*KEY).agg(F.max("batch").alias("batch"))
+    return final.join(last, list(KEY), "left").withColumn("batch", F.coalesce("batch", F.lit(0)))
+
+
+def _write_holds(sealed: Sealed, file: str) -> None:
+    """Open holds (ended = false) and those that are over, one row each."""
+    looked = {(look.tag, look.persistence_id): look for look in sealed.plan.holds}
+    rows = []
+    seen: set[Key] = set()
+    for row in sealed.decisions.where("kind = 'held'").toLocalIterator():
+        key = (row.tag, row.persistence_id)
+        seen.add(key)
+        before = looked.get(key)
+        same = before is not None and before.first_missing == row.tag_pid_sequence_nr
+        rows.append(
+            {"tag": key[0], "persistence_id": key[1], "reason": row.reason, "first_missing": row.tag_pid_sequence_nr,
+             "last_missing": row.last_missing, "after_sequence_nr": row.after_sequence_nr, "before_sequence_nr": row.before_sequence_nr,
+             "from_ticks": row.ticks, "held_rows": row.held_rows, "since_run": before.since_run if before and same else sealed.plan.run,
+             "since": before.since if before and same else sealed.plan.planned_at, "seen": before.seen if before else "", "ended": False}
+        )  # fmt: skip
+    judged = sealed.decisions.where("kind = 'row'").select(*KEY).distinct() if looked else None
+    over = {(r.tag, r.persistence_id) for r in judged.collect()} if judged is not None and looked else set()
+    for key in sorted(over & set(looked) - seen):
+        rows.append({"tag": key[0], "persistence_id": key[1], "ended": True, "since": sealed.plan.planned_at})
+    schema = pa.schema(
+        [("tag", pa.string()), ("persistence_id", pa.string()), ("reason", pa.string())]
+        + [(n, pa.int64()) for n in ("first_missing", "last_missing", "after_sequence_nr", "before_sequence_nr", "from_ticks", "held_rows", "since_run")]
+        + [("since", pa.timestamp("us", tz="UTC")), ("seen", pa.string()), ("ended", pa.bool_())]
+    )
+    _write_table(sealed.files, file, pa.Table.from_pylist(rows, schema=schema))
+
+
+def _write_repairs(sealed: Sealed, file: str) -> None:
+    """Events of the journal that filled a hole and were delivered: rows for tag_views."""
+    used: set[int] = set()
+    if sealed.healed:
+        used = {row.row_index for row in sealed.decisions.where("kind = 'row' AND reason = 'healed_from_journal'").collect()}
+    rows = [
+        {
+            "tag_name": item.key[0],
+            "timebucket": sealed.pipeline.bucket_size.start(_ticks(item)),
+            "timestamp": str(item.event.offset),
+            "persistence_id": item.key[1],
+            "tag_pid_sequence_nr": item.number,
+            **{name: getattr(item.event, name) for name in _EVENT_COLUMNS},
+        }
+        for item in sealed.healed
+        if item.index in used
+    ]
+    kinds = {"text": pa.string(), "bigint": pa.int64(), "int": pa.int32(), "blob": pa.binary(), "timeuuid": pa.string()}
+    schema = pa.schema([(name, kinds[kind]) for name, kind in contents.VIEW_COLUMNS.items()])
+    _write_table(sealed.files, file, pa.Table.from_pylist(rows, schema=schema))
+
+
+_EVENT_COLUMNS = (
+    "sequence_nr", "writer_uuid", "ser_id", "ser_manifest", "event_manifest", "event", "meta_ser_id", "meta_ser_manifest", "meta",
+)  # fmt: skip
+
+
+def _ticks(item: Healed) -> int:
+    from tagmill.timeuuid import ticks
+
+    return ticks(item.event.offset)
+
+
+def _write_table(files: RunFiles, file: str, table: pa.Table) -> None:
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd")
+    files.write(file, sink.getvalue().to_pybytes())
+
+
+def _counts(sealed: Sealed) -> dict[tuple[str, str, str], int]:
+    """Judged rows by tag, action and reason."""
+    if sealed.excluded is None:
+        return {}
+    rows = sealed.decisions.where("kind = 'row'").groupBy("tag", "action", "reason").count().collect()
+    counts = {(row.tag, row.action, row.reason): int(row["count"]) for row in rows}
+    if sealed.frozen_rows is not None:
+        for row in sealed.frozen_rows.groupBy("tag", "reason").count().collect():
+            key = (row.tag, "hold", row.reason)
+            counts[key] = counts.get(key, 0) + int(row["count"])
+    return counts
+
+
+def _tag_outcome(sealed: Sealed, tag: str, batches: list[Batch], counts: dict[tuple[str, str, str], int]) -> TagOutcome:
+    span = sealed.plan.tags[tag]
+
+    def count(action: str) -> int:
+        return sum(n for (t, a, _), n in counts.items() if (t, a) == (tag, action))
+
+    return TagOutcome(
+        after=span.after,
+        until=span.until,
+        window_from=span.window_from,
+        window_rows=sum(total.window_rows for total in sealed.contents.totals if total.tag == tag),
+        long_look=span.long_look,
+        delivered=sum(batch.rows for batch in batches if batch.tag == tag),
+        late=count("late"),
+        dropped=count("drop"),
+        held=count("hold"),
+    )

@@ -1,0 +1,153 @@
+"""Pushes a sealed run's batches: each tag's in order, a few tags at a time, each batch exactly once.
+
+No Spark: sealed bytes go from the file to ClickHouse as they are (docs/decisions/0003). The insert is conditional on the server; what
+counts as delivered is what ClickHouse says it has: rows and checksum of the batch id, equal to the manifest's.
+"""
+
+import hashlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from uuid import UUID
+
+import structlog
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from tagmill import checkpoints
+from tagmill.batches.states import BatchState, RunState
+from tagmill.delivery.model import Batch, Manifest
+from tagmill.delivery.runfiles import read_manifest
+from tagmill.errors import BatchDiffers, FenceRaised, SealedFileDamaged, StoreUnavailable
+from tagmill.settings import Settings
+from tagmill.stores.clickhouse import ClickHouse, Totals
+from tagmill.stores.files import RunFiles
+from tagmill.stores.ledger import BatchRow, Ledger
+
+log = structlog.get_logger()
+Progress = Callable[[int, int], None]
+
+
+def push(settings: Settings, ledger: Ledger, name: str, run: int, fence: int, progress: Progress | None = None) -> Manifest:
+    """Bring every NEW batch of a sealed run to ClickHouse and verify it; `progress` is told (batches done, batches in all).
+
+    Raises BatchDiffers, SealedFileDamaged, DestinationDiffers (nothing more is pushed), FenceRaised.
+    """
+    files = RunFiles(settings.storage.root)
+    row = ledger.current(name, run, fence)
+    manifest = read_manifest(files, row)
+    if row.state != RunState.SEALED:
+        return manifest
+    return _Pushing(settings, ledger, files, manifest, fence, progress or (lambda done, of: None)).run()
+
+
+class _Pushing:
+    """One push of one run."""
+
+    def __init__(
+        self, settings: Settings, ledger: Ledger, files: RunFiles, manifest: Manifest, fence: int, progress: Progress
+    ) -> None:
+        self.settings = settings
+        self.pipeline = settings.pipeline(manifest.pipeline)
+        self.ledger = ledger
+        self.files = files
+        self.manifest = manifest
+        self.fence = fence
+        self.progress = progress
+        self.failed = False
+
+    def run(self) -> Manifest:
+        """Push what is NEW."""
+        manifest = self.manifest
+        rows = {row.number: row for row in self.ledger.batches(manifest.pipeline, manifest.run)}
+        if missing := [b.number for b in manifest.batches if b.number not in rows]:
+            raise FenceRaised(f"run {manifest.run} of pipeline {manifest.pipeline}: batches {missing} are not in the ledger yet; run seal again")
+        waiting = [batch for batch in manifest.batches if rows[batch.number].state == BatchState.NEW]
+        done = len(manifest.batches) - len(waiting)
+        self.progress(done, len(manifest.batches))
+        if not waiting:
+            return manifest
+        with ClickHouse(self.settings.clickhouse) as clickhouse:
+            clickhouse.check_destination(self.pipeline.destination)
+        by_tag: dict[str, list[Batch]] = {}
+        for batch in waiting:
+            by_tag.setdefault(batch.tag, []).append(batch)
+        done_lock_free = [done]
+
+        def one_done() -> None:
+            done_lock_free[0] += 1
+            self.progress(done_lock_free[0], len(manifest.batches))
+
+        with ThreadPoolExecutor(self.pipeline.parallel_inserts, thread_name_prefix="push") as pool:
+            tasks = [pool.submit(self._push_tag, batches, rows, one_done) for batches in by_tag.values()]
+            for task in as_completed(tasks):
+                if task.exception():
+                    self.failed = True
+            for task in tasks:
+                task.result()
+        return manifest
+
+    def _push_tag(self, batches: list[Batch], rows: dict[int, BatchRow], one_done: Callable[[], None]) -> None:
+        """One tag's batches, one after the other, on a client of their own."""
+        with ClickHouse(self.settings.clickhouse) as clickhouse:
+            for batch in batches:
+                if self.failed:
+                    return
+                try:
+                    self._push_batch(clickhouse, batch, rows[batch.number])
+                except BaseException:
+                    self.failed = True
+                    raise
+                one_done()
+
+    def _push_batch(self, clickhouse: ClickHouse, batch: Batch, row: BatchRow) -> None:
+        manifest, table = self.manifest, self.pipeline.destination
+        checkpoints.reached("push.before_batch")
+        self.ledger.current(manifest.pipeline, manifest.run, self.fence)
+        content = self._sealed_bytes(batch)
+        for attempt in Retrying(
+            retry=retry_if_exception_type(StoreUnavailable), stop=stop_after_attempt(5), wait=wait_random_exponential(0.5, max=20), reraise=True
+        ):
+            with attempt:
+                # absent on this replica must mean absent everywhere
+                clickhouse.sync_replica(table)
+                found = clickhouse.totals(table, row.batch_id)
+                if not found:
+                    checkpoints.reached("push.before_insert")
+                    clickhouse.insert_batch(table, row.batch_id, row.generation, content)
+                    checkpoints.reached("push.after_insert")
+                    found = clickhouse.totals(table, row.batch_id)
+                if not found:
+                    raise StoreUnavailable(self._absent(batch, row))
+        verify(manifest, batch, row, found)
+        self.ledger.move_batch(manifest.pipeline, manifest.run, self.fence, row, BatchState.IN_CLICKHOUSE)
+        checkpoints.reached("push.after_batch")
+        log.info("batch in ClickHouse", pipeline=manifest.pipeline, run=manifest.run, batch=batch.number, rows=batch.rows)
+
+    def _sealed_bytes(self, batch: Batch) -> bytes:
+        content = self.files.read(batch.file)
+        if len(content) != batch.bytes or hashlib.sha256(content).hexdigest() != batch.sha256:
+            raise SealedFileDamaged(
+                f"{self.files.url(batch.file)}: the bytes of batch {batch.batch_id} (run {self.manifest.run}, pipeline {self.manifest.pipeline}) "
+                f"are not those that were sealed. Nothing of it was sent. Restore the file, or: "
+                f"tagmill run void {self.manifest.run} --pipeline {self.manifest.pipeline} --why …"
+            )
+        return content
+
+    def _absent(self, batch: Batch, row: BatchRow) -> str:
+        return (
+            f"batch {batch.batch_id} of run {self.manifest.run}, pipeline {self.manifest.pipeline}: ClickHouse skipped the insert (its deduplication "
+            f"window still knows generation {row.generation}) and has no rows of it. "
+            f"Repair: tagmill batches resend {batch.batch_id} --pipeline {self.manifest.pipeline} --why …"
+        )
+
+
+def verify(manifest: Manifest, batch: Batch, row: BatchRow, found: list[Totals]) -> None:
+    """Raise BatchDiffers unless ClickHouse has exactly the sealed rows, once."""
+    if len(found) == 1 and found[0] == Totals(row.generation, batch.rows, batch.checksum):
+        return
+    there = "; ".join(f"{t.rows} rows, checksum {t.checksum:016x}, generation {t.generation}" for t in found) or "nothing"
+    raise BatchDiffers(
+        f"batch {UUID(batch.batch_id)} of run {manifest.run}, pipeline {manifest.pipeline}: ClickHouse has {there}; "
+        f"sealed are {batch.rows} rows, checksum {batch.checksum:016x}, generation {row.generation}. Nothing more was pushed. "
+        f"Look: tagmill batches --pipeline {manifest.pipeline}. "
+        f"Repair: tagmill batches resend {batch.batch_id} --pipeline {manifest.pipeline} --why …"
+    )

@@ -1,0 +1,39 @@
+"""Plans and manifests as files, named by the ledger with their SHA-256."""
+
+import hashlib
+from typing import TypeVar
+
+from tagmill.delivery.model import Document, Manifest, Plan
+from tagmill.errors import SealedFileDamaged, TerminalError
+from tagmill.stores.files import RunFiles
+from tagmill.stores.ledger import RunRow
+
+D = TypeVar("D", bound=Document)
+
+
+def write_document(files: RunFiles, relative: str, document: Document) -> str:
+    """Write it; returns its SHA-256."""
+    return files.write(relative, document.model_dump_json(indent=1).encode())
+
+
+def read_plan(files: RunFiles, row: RunRow) -> Plan:
+    """The plan of a run, checked against the ledger."""
+    return _read(files, row, Plan, row.plan_file, row.plan_sha256)
+
+
+def read_manifest(files: RunFiles, row: RunRow) -> Manifest:
+    """The manifest of a sealed run, checked against the ledger."""
+    return _read(files, row, Manifest, row.manifest_file, row.manifest_sha256)
+
+
+def _read(files: RunFiles, row: RunRow, kind: type[D], file: str | None, sha256: str | None) -> D:
+    name = kind.__name__.lower()
+    if not file:
+        raise TerminalError(f"run {row.run} of pipeline {row.pipeline} has no {name} (it is {row.state})")
+    content = files.read(file)
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise SealedFileDamaged(
+            f"{files.url(file)}: the {name} of run {row.run}, pipeline {row.pipeline}, is not the one that the ledger names (SHA-256 differs). "
+            "Nothing was sent; restore the file from a backup"
+        )
+    return kind.model_validate_json(content)

@@ -1,0 +1,231 @@
+"""Seals a run: reads the plan's slices, judges them, and fixes the batches. The commit is one conditional update, PLANNED → SEALED.
+
+Everything is written under a folder of this attempt; files of attempts that don't commit are never read.
+"""
+
+from dataclasses import dataclass
+from uuid import UUID, uuid4
+
+import structlog
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tagmill import checkpoints
+from tagmill.batches.states import RunState
+from tagmill.delivery import contents, outcome, recut, scan, suspects
+from tagmill.delivery.evidence import Investigation
+from tagmill.delivery.judging import JUDGED_SCHEMA, judged
+from tagmill.delivery.model import Manifest, Plan
+from tagmill.delivery.runfiles import read_manifest, read_plan, write_document
+from tagmill.errors import DataQualityStop, FenceRaised
+from tagmill.quality import gate
+from tagmill.quality.model import GateVerdict, Reports, SchemaColumn
+from tagmill.quality.report import read_reports
+from tagmill.settings import Settings
+from tagmill.stores.files import RunFiles
+from tagmill.stores.ledger import Ledger
+from tagmill.stores.views import VIEW_COLUMNS, Views
+
+log = structlog.get_logger()
+MAX_PASSES = 20
+KEY = list(suspects.KEY)
+
+
+def seal(settings: Settings, ledger: Ledger, spark: SparkSession, name: str, run: int, fence: int) -> Manifest:
+    """Seal a planned run and return its manifest; a run that is sealed already is left as it is.
+
+    Raises DataQualityStop (the run is then ABANDONED, nothing was sealed), FenceRaised when the run was taken over.
+    """
+    files = RunFiles(settings.storage.root)
+    row = ledger.current(name, run, fence)
+    if row.state != RunState.PLANNED:
+        return _sealed_before(ledger, files, name, run, fence)
+    manifest = _Sealing(settings, ledger, files, spark, read_plan(files, row), fence).run()
+    checkpoints.reached("seal.before_commit")
+    file = f"{files.folder(name, run)}/attempt-{manifest.attempt}/manifest.json"
+    sha256 = write_document(files, file, manifest)
+    if not ledger.seal(name, run, fence, file, sha256):
+        return _sealed_before(ledger, files, name, run, fence)
+    checkpoints.reached("seal.after_commit")
+    _add_batches(ledger, manifest)
+    return manifest
+
+
+def _sealed_before(ledger: Ledger, files: RunFiles, name: str, run: int, fence: int) -> Manifest:
+    row = ledger.current(name, run, fence)
+    if row.state == RunState.ABANDONED:
+        raise FenceRaised(f"run {run} of pipeline {name} was abandoned ({row.reason}). Nothing was sealed")
+    manifest = read_manifest(files, row)
+    if row.state == RunState.SEALED:
+        _add_batches(ledger, manifest)
+    return manifest
+
+
+def _add_batches(ledger: Ledger, manifest: Manifest) -> None:
+    ledger.add_batches(manifest.pipeline, manifest.run, ((b.number, UUID(b.batch_id), b.tag, b.rows, b.bytes) for b in manifest.batches))
+
+
+@dataclass(slots=True)
+class _Judged:
+    """What the rules said: `decisions` is JUDGED_SCHEMA; `excluded` are the keys whose rows leave their staged files."""
+
+    decisions: DataFrame
+    excluded: DataFrame
+    frozen_rows: DataFrame
+    any: bool
+
+
+class _Sealing:
+    """One attempt to seal one run."""
+
+    def __init__(self, settings: Settings, ledger: Ledger, files: RunFiles, spark: SparkSession, plan: Plan, fence: int) -> None:
+        self.settings = settings
+        self.pipeline = settings.pipeline(plan.pipeline)
+        self.ledger = ledger
+        self.views = Views(ledger.cassandra, self.pipeline.keyspace)
+        self.files = files
+        self.spark = spark
+        self.plan = plan
+        self.fence = fence
+        self.attempt = uuid4().hex[:12]
+        self.folder = f"{files.folder(plan.pipeline, plan.run)}/attempt-{self.attempt}"
+        self.ledger_keyspace = settings.cassandra.ledger_keyspace
+
+    def run(self) -> Manifest:
+        """All of it but the commit."""
+        gate.preload()
+        self._stop_on_wrong_schema()
+        staged_folder = f"{self.folder}/staged"
+        scan.stage(self.spark, self.plan, self.pipeline.keyspace, self.files.url(staged_folder), self.pipeline.batch_rows)
+        checkpoints.reached("seal.staged")
+        staged = self.spark.read.parquet(self.files.url(staged_folder))
+        new_units = [unit.number for unit in self.plan.units if unit.kind == "new"]
+        keys = suspects.keys_of(staged, new_units)
+        by_file = suspects.file_summaries(keys).persist()
+        investigation = Investigation(self.ledger, self.views, self.plan, self.pipeline)
+        verdict = self._judge(keys, by_file, investigation)
+        checkpoints.reached("seal.judged")
+        totals = contents.staged_totals(keys, self.plan, self.pipeline.bucket_size)
+        checked = self._gate(keys, verdict, [total.file for total in totals if total.is_new or self.plan.reread])
+        contents_of_run = self._cut(staged, keys, totals, verdict, investigation)
+        checkpoints.reached("seal.cut")
+        manifest = outcome.manifest(
+            outcome.Sealed(
+                self.files, self.spark, self.plan, self.pipeline, self.attempt, self.folder, contents_of_run, by_file,
+                verdict.decisions, verdict.excluded if verdict.any else None, verdict.frozen_rows if verdict.any else None,
+                investigation.healed, checked.docs_page,
+            )
+        )  # fmt: skip
+        self.spark.catalog.clearCache()
+        return manifest
+
+    # -- judging
+
+    def _judge(self, keys: DataFrame, by_file: DataFrame, investigation: Investigation) -> _Judged:
+        name, first = self.plan.pipeline, self.plan.first
+        runs = suspects.with_progress(suspects.run_summaries(by_file), self.ledger_keyspace, name, none_yet=first)
+        doubtful = runs.where(~suspects.is_clean()).select(*KEY)
+        if any(unit.kind == "again" for unit in self.plan.units):
+            doubtful = doubtful.union(self._left_over(keys)).distinct()
+        frozen = self._frozen()
+        if frozen is not None:
+            # of these every row read is kept back; what they wait for has not come
+            held = keys.join(F.broadcast(frozen), KEY)
+            doubtful = doubtful.join(F.broadcast(frozen.select(*KEY)), KEY, "left_anti")
+        else:
+            held = keys.where(F.lit(False)).withColumn("reason", F.lit(""))
+        doubtful = doubtful.persist()
+        count = doubtful.count()
+        decisions = self._decide(keys, doubtful, investigation) if count else self.spark.createDataFrame([], JUDGED_SCHEMA)
+        excluded = doubtful if frozen is None else doubtful.union(frozen.select(*KEY))
+        log.info("judged", pipeline=name, run=self.plan.run, suspects=count)
+        return _Judged(decisions.persist(), excluded.persist(), held, bool(count) or frozen is not None)
+
+    def _left_over(self, keys: DataFrame) -> DataFrame:
+        """Keys of rows read again of which something is not delivered yet."""
+        again = keys.where(~F.col("is_new"))
+        known = suspects.with_progress(
+            again.select(*KEY).distinct(), self.ledger_keyspace, self.plan.pipeline, none_yet=self.plan.first
+        )
+        return again.join(known, KEY).where(~suspects.is_delivered()).select(*KEY).distinct()
+
+    def _frozen(self) -> DataFrame | None:
+        """Open holds that this run doesn't look into: tag, persistence_id, reason."""
+        looked = {(look.tag, look.persistence_id) for look in self.plan.holds}
+        rows = [
+            (hold.tag, hold.persistence_id, hold.reason)
+            for hold in self.ledger.holds(self.plan.pipeline, list(self.plan.tags))
+            if (hold.tag, hold.persistence_id) not in looked
+        ]
+        return self.spark.createDataFrame(rows, "tag string, persistence_id string, reason string") if rows else None
+
+    def _decide(self, keys: DataFrame, doubtful: DataFrame, investigation: Investigation) -> DataFrame:
+        """Judge, ask the journal about the holes found, judge again with what it says, until nothing new turns up."""
+        known = suspects.with_progress(doubtful, self.ledger_keyspace, self.plan.pipeline, none_yet=self.plan.first)
+        rows = keys.join(known, KEY).persist()
+        policies = {tag: outcome.policy(self.pipeline, self.plan, tag) for tag in self.plan.tags}
+        decisions = judged(rows, policies, investigation.knowledge).persist()
+        for _ in range(MAX_PASSES):
+            holes = outcome.holes(decisions)
+            if not investigation.ask(holes):
+                break
+            decisions.unpersist()
+            decisions = judged(rows, policies, investigation.knowledge).persist()
+        return decisions
+
+    # -- the gate
+
+    def _stop_on_wrong_schema(self) -> None:
+        """A view without the columns that a run reads is judged before it is read."""
+        found = self.plan.view_columns
+        if all(found.get(column) == kind for column, kind in VIEW_COLUMNS.items()):
+            return
+        self._enforce(Reports(self.pipeline.bucket_size, self._schema(), (), (), ()))
+
+    def _schema(self) -> tuple[SchemaColumn, ...]:
+        return tuple(SchemaColumn(column, kind, self.plan.view_columns.get(column)) for column, kind in VIEW_COLUMNS.items())
+
+    def _gate(self, keys: DataFrame, verdict: _Judged, files: list[str]) -> GateVerdict:
+        """Rows that were read before (look-back, holds) were judged before: they don't count again."""
+        rows = contents.for_gate(keys.where(F.col("file").isin(files)), self.plan)
+        dispositions = outcome.dispositions(verdict.decisions, verdict.frozen_rows, files).persist()
+        return self._enforce(read_reports(rows, dispositions, self._schema(), self.pipeline.bucket_size, self.pipeline.quality.named_rows))
+
+    def _enforce(self, reports: Reports) -> GateVerdict:
+        plan = self.plan
+        docs = self.files.url(f"{plan.pipeline}/docs") if "://" in self.files.root else self.files.path(f"{plan.pipeline}/docs")
+        verdict = gate.judge(reports, self.pipeline.quality, docs_dir=docs, run_name=f"run-{plan.run:08d}")
+        for warning in verdict.warnings:
+            log.warning("quality", pipeline=plan.pipeline, run=plan.run, warning=warning)
+        if verdict.passed:
+            return verdict
+        reason = "; ".join(verdict.failures)
+        self.ledger.finish_run(plan.pipeline, plan.run, self.fence, RunState.PLANNED, RunState.ABANDONED, f"quality gate: {reason}"[:1000])
+        raise DataQualityStop(
+            f"run {plan.run} of pipeline {plan.pipeline} stopped by the quality gate: {reason}. Nothing was sealed or delivered. "
+            f"See {verdict.docs_page}",
+            verdict.docs_page,
+        )
+
+    # -- the files
+
+    def _cut(
+        self, staged: DataFrame, keys: DataFrame, totals: list[contents.FileTotal], verdict: _Judged, investigation: Investigation
+    ) -> contents.Contents:
+        """Which staged files become batches as they are, and the batches that are written anew."""
+        untouched = contents.fit(totals, self.pipeline.batch_bytes)
+        excluded = verdict.excluded if verdict.any else None
+        touched = contents.touched_files(keys, excluded) if excluded is not None else set()
+        as_they_are = [total for total in untouched if total.file not in touched]
+        anew = [total for total in totals if total.is_new and total not in as_they_are]
+        rows = contents.rows_to_recut(keys, anew, excluded, outcome.deliveries(verdict.decisions) if verdict.any else None, self.plan)
+        if rows is None:
+            return contents.Contents(totals, as_they_are, [], None, f"{self.folder}/staged")
+        places = recut.placed(rows, self.pipeline.batch_rows, self.pipeline.batch_bytes).persist()
+        count = places.select("stream", "cut").distinct().count()
+        target = f"{self.folder}/recut"
+        payload = contents.payload(self.spark, staged, places, investigation.healed)
+        if count:
+            recut.write(places, payload, self.files.url(target), count)
+        cuts = contents.recut_totals(self.spark, self.files, target, anew, self.plan) if count else []
+        return contents.Contents(totals, as_they_are, cuts, places, f"{self.folder}/staged")

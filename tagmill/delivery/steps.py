@@ -1,0 +1,167 @@
+"""The four steps of a run, as the command line and Airflow call them: each takes the lease, does its work, and says what it did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import structlog
+
+from tagmill import checkpoints
+from tagmill.batches.states import RunState
+from tagmill.delivery.model import Manifest, Plan
+from tagmill.errors import ConfigurationError, TagmillError, TerminalError, TransientError
+from tagmill.settings import Settings, moment
+from tagmill.stores.files import RunFiles
+from tagmill.stores.lease import Lease
+from tagmill.stores.ledger import Ledger, RunRow
+from tagmill.stores.views import Views
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = structlog.get_logger()
+Result = dict[str, Any]
+
+
+def plan(
+    settings: Settings, pipeline: str, *, owner: str, tags: list[str] | None = None, reread: tuple[str, str] | None = None
+) -> Result:
+    """Plan the next run, or take over the one that is not finished. `run` is None when there is nothing to do."""
+    from tagmill.delivery.plan import Planner
+    from tagmill.delivery.runfiles import write_document
+
+    chosen = settings.pipeline(pipeline)
+    wanted = _tags(pipeline, chosen.tags, tags)
+    span = _range(reread) if reread else None
+    with _leased(settings, pipeline, owner, wait=chosen.lease_wait_seconds) as (ledger, lease):
+        unfinished = ledger.open_run(pipeline)
+        if unfinished:
+            return _taken_over(ledger, unfinished, owner)
+        views = Views(ledger.cassandra, chosen.keyspace)
+        planner = Planner(ledger, views, pipeline, chosen, wanted, datetime.now(UTC))
+        number = ledger.last_run(pipeline) + 1
+        made = planner.reread(number, *span) if span else planner.plan(number)
+        if made is None:
+            lease.give_back()
+            return {"run": None, "fence": 0, "state": "IDLE", "slices": 0, "more": False, "message": f"pipeline {pipeline}: nothing to do"}
+        checkpoints.reached("plan.before_commit")
+        made = made.model_copy(update={"run": ledger.next_run(pipeline)})
+        files = RunFiles(settings.storage.root)
+        file = f"{files.folder(pipeline, made.run)}/plan-{uuid4().hex[:12]}.json"
+        sha256 = write_document(files, file, made)
+        row = ledger.create_run(
+            pipeline, made.run, kind="reread" if reread else "deliver", state=RunState.PLANNED, owner=owner, plan_file=file, plan_sha256=sha256
+        )
+        checkpoints.reached("plan.after_commit")
+        return _planned(row, made)
+
+
+def seal(settings: Settings, pipeline: str, run: int, fence: int, *, owner: str, spark: SparkSession) -> Result:
+    """Read, judge and fix the batches of a planned run."""
+    from tagmill.delivery.seal import seal as seal_run
+
+    with _leased(settings, pipeline, owner) as (ledger, _):
+        manifest = seal_run(settings, ledger, spark, pipeline, run, fence)
+        return _summary(manifest, f"{len(manifest.batches)} batches sealed")
+
+
+def push(
+    settings: Settings, pipeline: str, run: int, fence: int, *, owner: str, progress: Callable[[int, int], None] | None = None
+) -> Result:
+    """Bring the batches of a sealed run to ClickHouse and verify each."""
+    from tagmill.delivery.push import push as push_run
+
+    with _leased(settings, pipeline, owner) as (ledger, _):
+        manifest = push_run(settings, ledger, pipeline, run, fence, progress)
+        return _summary(manifest, f"{len(manifest.batches)} batches verified in ClickHouse")
+
+
+def close(settings: Settings, pipeline: str, run: int, fence: int, *, owner: str) -> Result:
+    """Write progress, holds and watermarks of a pushed run, and give the lease back."""
+    from tagmill.delivery.close import close as close_run
+
+    with _leased(settings, pipeline, owner) as (ledger, lease):
+        manifest = close_run(settings, ledger, pipeline, run, fence)
+        lease.give_back()
+        return _summary(manifest, "closed")
+
+
+@contextmanager
+def _leased(
+    settings: Settings, pipeline: str, owner: str, *, wait: float = 0
+) -> Iterator[tuple[Ledger, Lease]]:
+    """The ledger, with the pipeline's lease kept while the block runs. An error that a rerun doesn't cure gives it back."""
+    chosen = settings.pipeline(pipeline)
+    with Ledger(settings.cassandra) as ledger:
+        lease = Lease(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline, owner, chosen.lease_seconds)
+        try:
+            lease.take(wait)
+            with lease.kept():
+                yield ledger, lease
+        except TransientError:
+            raise
+        except TagmillError:
+            lease.give_back()
+            raise
+
+
+def _taken_over(ledger: Ledger, row: RunRow, owner: str) -> Result:
+    """An unclosed run is finished first; whoever worked on it before can't change anything any more."""
+    row = ledger.raise_fence(row, owner)
+    return {
+        "run": row.run,
+        "fence": row.fence,
+        "state": row.state.value,
+        "slices": 0,
+        "more": True,
+        "message": f"pipeline {row.pipeline}: run {row.run} was not finished ({row.state}), going on with it",
+    }
+
+
+def _planned(row: RunRow, made: Plan) -> Result:
+    slices = sum(len(unit.slices) for unit in made.units)
+    return {
+        "run": row.run,
+        "fence": row.fence,
+        "state": row.state.value,
+        "slices": slices,
+        "more": made.more,
+        "message": f"pipeline {row.pipeline}: run {row.run} planned, {made.rows} new rows in {slices} slices",
+    }
+
+
+def _summary(manifest: Manifest, what: str) -> Result:
+    tags = [{"tag": tag, **done.model_dump(include={"delivered", "late", "dropped", "held"})} for tag, done in manifest.tags.items()]
+    rows = sum(batch.rows for batch in manifest.batches)
+    held = sum(done.held for done in manifest.tags.values())
+    return {
+        "run": manifest.run,
+        "batches": len(manifest.batches),
+        "rows": rows,
+        "held": held,
+        "tags": tags,
+        "findings": manifest.findings,
+        "docs": manifest.docs_page,
+        "more": manifest.more,
+        "message": f"pipeline {manifest.pipeline}: run {manifest.run} {what}, {rows} rows, {held} held",
+    }
+
+
+def _tags(pipeline: str, known: list[str], wanted: list[str] | None) -> list[str]:
+    if unknown := [tag for tag in wanted or [] if tag not in known]:
+        raise ConfigurationError(f"pipeline {pipeline} has no tag {', '.join(map(repr, unknown))} (it has: {', '.join(known)})")
+    return wanted or known
+
+
+def _range(reread: tuple[str, str]) -> tuple[datetime, datetime]:
+    try:
+        start, end = (moment(text) for text in reread)
+    except ValueError as error:
+        raise TerminalError(f"re-read range: {error}. Give ISO date-times, such as 2026-01-31T00:00:00Z") from None
+    if start >= end:
+        raise TerminalError(f"re-read range: {start.isoformat()} is not before {end.isoformat()}. Nothing was planned")
+    return start, end

@@ -1,0 +1,149 @@
+"""Finds, on key columns alone, the persistence_ids that the rules must look at one by one; all others are continuous as they stand.
+
+Clean is: within each staged file and from file to file the numbers go up by one, and sequence_nr, time and file position with
+them; the first number follows progress (or is 1); every row has an event and a sound offset. It is shown by windows over one
+file's rows, then over the files' summaries: a persistence_id with a million rows is never one task's work.
+"""
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from tagmill import names
+from tagmill.delivery.scan import CASSANDRA, offset_ticks
+
+KEY = ("tag", "persistence_id")
+KEY_COLUMNS = (
+    "unit",
+    "tag",
+    "persistence_id",
+    "tag_pid_sequence_nr",
+    "sequence_nr",
+    "event_time",
+    "offset",
+    "timebucket",
+    "writer_uuid",
+    "event_missing",
+    "offset_broken",
+    "size",
+    "row_checksum",
+)
+
+
+def keys_of(staged: DataFrame, new_units: list[int]) -> DataFrame:
+    """The key columns of the staged files.
+
+    Out: one row a tag row: `file`, `row_index`, `is_new`, KEY_COLUMNS. Key (file, row_index).
+    """
+    return staged.select(
+        F.col("_metadata.file_name").alias("file"),
+        F.col("_metadata.row_index").alias("row_index"),
+        F.col("unit").isin(new_units).alias("is_new") if new_units else F.lit(False).alias("is_new"),
+        *KEY_COLUMNS,
+    )
+
+
+def file_summaries(keys: DataFrame) -> DataFrame:
+    """One row a new file and persistence_id: first and last number with their sequence_nr and time, and whether all between is sound.
+
+    Out: unit, file, tag, persistence_id, low, high, low_sequence_nr, high_sequence_nr, low_ticks, high_ticks, high_offset, sound.
+    """
+    order = Window.partitionBy("file", *KEY).orderBy("tag_pid_sequence_nr", "row_index")
+    previous = F.lag(F.struct("tag_pid_sequence_nr", "sequence_nr", "event_time", "row_index")).over(order)
+    rows = keys.where("is_new").select(
+        "unit", "file", *KEY, "tag_pid_sequence_nr", "sequence_nr", "event_time", "row_index", "offset", "event_missing", "offset_broken",
+        previous.alias("before"),
+    )  # fmt: skip
+    follows = F.col("before").isNull() | (
+        (F.col("tag_pid_sequence_nr") == F.col("before.tag_pid_sequence_nr") + 1)
+        & (F.col("sequence_nr") > F.col("before.sequence_nr"))
+        & (F.col("event_time") >= F.col("before.event_time"))
+        & (F.col("row_index") > F.col("before.row_index"))
+    )
+    sound = follows & ~F.col("event_missing") & ~F.col("offset_broken") & (F.col("tag_pid_sequence_nr") >= 1) & (F.col("sequence_nr") >= 1)
+    return rows.groupBy("unit", "file", *KEY).agg(
+        F.min("tag_pid_sequence_nr").alias("low"),
+        F.max("tag_pid_sequence_nr").alias("high"),
+        F.min("sequence_nr").alias("low_sequence_nr"),
+        F.max("sequence_nr").alias("high_sequence_nr"),
+        F.min("event_time").alias("low_ticks"),
+        F.max("event_time").alias("high_ticks"),
+        F.max_by("offset", "tag_pid_sequence_nr").alias("high_offset"),
+        F.count(F.lit(1)).alias("rows"),
+        F.bool_and(F.coalesce(sound, F.lit(False))).alias("sound"),
+    )
+
+
+def run_summaries(files: DataFrame) -> DataFrame:
+    """The same over all files of the run: one row a persistence_id.
+
+    Out: tag, persistence_id, low, low_sequence_nr, low_ticks, high, rows, sound.
+    """
+    order = Window.partitionBy(*KEY).orderBy("low", "unit", "file")
+    previous = F.lag(F.struct("high", "high_sequence_nr", "high_ticks", "unit", "file")).over(order)
+    rows = files.withColumn("before", previous)
+    follows = F.col("before").isNull() | (
+        (F.col("low") == F.col("before.high") + 1)
+        & (F.col("low_sequence_nr") > F.col("before.high_sequence_nr"))
+        & (F.col("low_ticks") >= F.col("before.high_ticks"))
+        & ((F.col("unit") > F.col("before.unit")) | ((F.col("unit") == F.col("before.unit")) & (F.col("file") > F.col("before.file"))))
+    )
+    return rows.groupBy(*KEY).agg(
+        F.min("low").alias("low"),
+        F.min("low_sequence_nr").alias("low_sequence_nr"),
+        F.min("low_ticks").alias("low_ticks"),
+        F.max("high").alias("high"),
+        F.sum("rows").alias("rows"),
+        F.bool_and(F.col("sound") & follows).alias("sound"),
+    )
+
+
+def with_progress(rows: DataFrame, ledger_keyspace: str, pipeline: str, *, none_yet: bool) -> DataFrame:
+    """Add progress by direct join: known_number, known_sequence_nr, known_ticks, known_offset, known_missing (all null if none).
+
+    In: distinct (tag, persistence_id) and other columns.
+    """
+    if none_yet:
+        nothing = {"known_number": "bigint", "known_sequence_nr": "bigint", "known_offset": "string", "known_missing": "string"}
+        return rows.select("*", *(F.lit(None).cast(kind).alias(name) for name, kind in nothing.items()), _no_ticks())
+    spark = SparkSession.getActiveSession()
+    assert spark is not None  # noqa: S101 - there is a frame, so there is a session
+    known = (
+        spark.read.format(CASSANDRA)
+        .options(keyspace=names.identifier(ledger_keyspace), table="progress", directJoinSetting="on")
+        .load()
+        .select(
+            "pipeline",
+            *KEY,
+            F.col("tag_pid_sequence_nr").alias("known_number"),
+            F.col("sequence_nr").alias("known_sequence_nr"),
+            F.col("offset").alias("known_offset"),
+            F.col("missing").alias("known_missing"),
+        )
+    )
+    joined = rows.withColumn("pipeline", F.lit(pipeline)).join(known, ["pipeline", *KEY], "left").drop("pipeline")
+    return joined.withColumn("known_ticks", F.coalesce(offset_ticks(F.col("known_offset")), F.lit(0)))
+
+
+def is_clean() -> Column:
+    """Over run_summaries with progress: sound, and goes on where progress ends."""
+    known = F.col("known_number").isNotNull()
+    goes_on = (
+        (F.col("low") == F.col("known_number") + 1)
+        & (F.col("low_sequence_nr") > F.col("known_sequence_nr"))
+        & (F.col("low_ticks") >= F.col("known_ticks"))
+    )
+    return F.col("sound") & F.when(known, goes_on).otherwise(F.col("low") == 1)
+
+
+def is_delivered() -> Column:
+    """Over key rows with progress: nothing of it is left to be done."""
+    return (
+        F.col("known_number").isNotNull()
+        & (F.col("tag_pid_sequence_nr") <= F.col("known_number"))
+        & (F.col("sequence_nr") <= F.col("known_sequence_nr"))
+        & (F.coalesce("known_missing", F.lit("")) == "")
+    )
+
+
+def _no_ticks() -> Column:
+    return F.lit(None).cast("bigint").alias("known_ticks")
