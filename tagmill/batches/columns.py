@@ -39,7 +39,7 @@ COLUMNS = (
         "DateTime64(7, 'UTC')",
         "number",
         insert="CAST(fromUnixTimestamp64Nano({} * 100, 'UTC') AS DateTime64(7, 'UTC'))",
-        stored="toInt64(toUnixTimestamp64Nano(CAST({} AS DateTime64(9, 'UTC'))) / 100)",
+        stored="intDiv(toUnixTimestamp64Nano(CAST({} AS DateTime64(9, 'UTC'))), 100)",
     ),
     Column("offset", "String", "UUID", insert="toUUID({})", stored="toString({})"),
     Column("timebucket", "Int64", "Int64", "number"),
