@@ -21,7 +21,7 @@ MOMENT = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?(Z|[+-]\d{2}:\d{2}
 RETRIES = {
     "retries": 4,
     "retry_delay": timedelta(seconds=20),
-    "retry_exponential_backoff": True,
+    "retry_exponential_backoff": 2.0,  # a factor in Airflow 3; True would mean 1
     "max_retry_delay": timedelta(minutes=10),
 }
 

@@ -1,0 +1,122 @@
+"""An Airflow standalone on the test stack, with passwords in its connections, and a look-out for the JVMs of its tasks."""
+
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from local.airflow import Airflow
+from local.airflow_api import FINAL, AirflowApi
+from local.places import Places
+from local.processes import MARKER, marked
+
+PASSWORDS = {"cassandra": "Cassandra's-s3cr3t", "clickhouse": "ClickHouse's-s3cr3t"}
+
+
+class AirflowWithPasswords(Airflow):
+    """The local stack's Airflow; its servers accept any password, so that it can be seen where these turn up."""
+
+    def environment(self) -> dict[str, str]:
+        """Connections with login and password."""
+        made = super().environment()
+        for store, password in PASSWORDS.items():
+            connection = {"conn_type": "generic", "host": "127.0.0.1", "login": "tagmill", "password": password}
+            made[f"AIRFLOW_CONN_TAGMILL_{store.upper()}"] = json.dumps(connection)
+        return made | {"AIRFLOW__SCHEDULER__DAG_DIR_LIST_INTERVAL": "5"}
+
+
+@dataclass
+class Lookout:
+    """Sees every process below an Airflow: `jvms` are the pids of Spark's, `commands` all command lines."""
+
+    mark: str
+    jvms: set[int] = field(default_factory=set)
+    commands: set[str] = field(default_factory=set)
+    _done: threading.Event = field(default_factory=threading.Event)
+
+    def __enter__(self) -> "Lookout":
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._done.wait(0.2):
+            for process in psutil.process_iter():
+                self._look(process)
+
+    def _look(self, process: psutil.Process) -> None:
+        try:
+            command = " ".join(process.cmdline())
+            if process.environ().get(MARKER) != self.mark:
+                return
+        except (psutil.Error, OSError):
+            return
+        self.commands.add(command)
+        if "org.apache.spark.deploy.SparkSubmit" in command:
+            self.jvms.add(process.pid)
+
+
+@dataclass
+class Standalone:
+    """A running Airflow."""
+
+    places: Places
+    airflow: AirflowWithPasswords
+    api: AirflowApi
+
+    def lookout(self) -> Lookout:
+        """To be used in `with`."""
+        return Lookout(self.airflow.mark)
+
+    def wait(self, dag: str, run: str, seconds: float = 240) -> str:
+        """The final state of a run; the states of its tasks when it takes too long."""
+        end = time.monotonic() + seconds
+        while (state := self.api.run_state(dag, run)) not in FINAL:
+            assert time.monotonic() < end, f"{run} is {state} after {seconds} s: {self.tasks(dag, run)}"
+            time.sleep(0.5)
+        return state
+
+    def settle(self, dag: str, seconds: float = 240) -> dict[str, str]:
+        """Wait until a DAG has no unfinished run; returns the state of each."""
+        end = time.monotonic() + seconds
+        while unfinished := {run: state for run, state in self.api.runs(dag).items() if state not in FINAL}:
+            assert time.monotonic() < end, f"unfinished after {seconds} s: {unfinished}"
+            time.sleep(0.5)
+        return self.api.runs(dag)
+
+    def tasks(self, dag: str, run: str) -> dict[str, str | None]:
+        """State of each task of a run."""
+        return {task["task_id"]: task["state"] for task in self.api.tasks(dag, run)}
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        """A REST call that the stack's own client has no name for."""
+        return self.api._call(method, path, body)
+
+    def page(self, path: str, *, login: bool) -> tuple[int, str]:
+        """Status and text of a page of the UI."""
+        headers = {"Authorization": f"Bearer {self.api._token}"} if login else {}
+        request = urllib.request.Request(f"{self.api.base}{path}", headers=headers)
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def files_with(self, text: str) -> list[Path]:
+        """Files below Airflow's home and the storage root that hold a text, whatever their encoding."""
+        files = (file for file in self.places.home.rglob("*") if file.is_file() and not file.is_symlink())
+        return [file for file in files if text.encode() in file.read_bytes()]
+
+    def left(self) -> list[str]:
+        """Command lines of processes that still run."""
+        return [" ".join(process.cmdline()) for process in marked(self.airflow.mark)]
