@@ -111,6 +111,7 @@ def environment(places: Places, home: Path) -> dict[str, str]:
         "AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO",
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
         "NO_COLOR": "1",
+        "SPT_NOENV": "1",  # else process titles overwrite the environment that local.processes reads the mark from
         "SCARF_ANALYTICS": "false",
         "DO_NOT_TRACK": "1",
         **connections(places),

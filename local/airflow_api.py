@@ -60,6 +60,10 @@ class AirflowApi:
         ]
         return [event.strip().splitlines()[0] for event in events if event.strip()][-lines:]
 
+    def pools(self) -> set[str]:
+        """Names of all pools."""
+        return {str(pool["name"]) for pool in self._call("GET", "/pools")["pools"]}
+
     def set_pool(self, name: str, slots: int, description: str) -> None:
         """Create a pool; one that is there stays as it is."""
         if self._call("GET", f"/pools/{name}", missing_is_none=True) is None:

@@ -1,4 +1,4 @@
-"""The configuration file of the demo: the pipeline `orders` on the local stack."""
+"""The configuration file of the demo: one pipeline on the local stack."""
 
 import os
 from pathlib import Path
@@ -26,7 +26,7 @@ jars = "{jars}"
 root = "data"
 
 [pipelines.{pipeline}]
-keyspace = "{keyspace}"
+keyspace = "{pipeline}"
 bucket_size = "Hour"
 tags = ["billing", "order", "shipping"]
 first_time_bucket = "{first}"
@@ -35,18 +35,17 @@ schedule = "@hourly"
 """
 
 
-def write_config(places: Places, file: Path | None = None, *, keyspace: str = "orders", first: str = "20261121T07:00") -> Path:
-    """Write the file unless it is there; returns its path."""
-    file = file or places.config
+def write_config(places: Places, *, pipeline: str = "orders", first_time_bucket: str = "20261121T07:00") -> Path:
+    """Write the file unless it is there; returns its path. Keyspace and destination have the pipeline's name."""
+    file = places.config
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
         text = TEXT.format(
             cassandra=places.ports.cassandra,
             clickhouse=places.ports.clickhouse,
             jars=os.path.relpath(places.jars / "spark", file.parent),
-            pipeline="orders",
-            keyspace=keyspace,
-            first=first,
+            pipeline=pipeline,
+            first=first_time_bucket,
         )
         file.write_text(text, encoding="utf-8")
     return file

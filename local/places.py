@@ -29,6 +29,7 @@ class Places:
 
     home: Path
     ports: Ports
+    config_name: str = "tagmill.toml"
     root: Path = ROOT
 
     @property
@@ -38,8 +39,8 @@ class Places:
 
     @property
     def config(self) -> Path:
-        """The configuration file of the demo pipeline."""
-        return self.home / "tagmill.toml"
+        """The configuration file that Airflow and the demo use."""
+        return self.home / self.config_name
 
     @property
     def airflow_venv(self) -> Path:

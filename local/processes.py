@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import psutil
 
@@ -29,16 +29,19 @@ def marked(mark: str) -> list[psutil.Process]:
 
 def end(mark: str, first: Sequence[psutil.Process], first_signal: int, seconds: float) -> int:
     """Ask `first` politely, then end everything with the mark; returns how many had to be ended the hard way."""
+    known = set(marked(mark)) | set(first)
     _send(first, first_signal)
-    _wait(mark, seconds)
+    _wait(mark, known, seconds)
     left = marked(mark)
     for number, patience in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 10.0)):
-        _send(marked(mark), number)
-        _wait(mark, patience)
+        alive = marked(mark)
+        known |= set(alive)
+        _send(alive, number)
+        _wait(mark, known, patience)
     return len(left)
 
 
-def _send(processes: Sequence[psutil.Process], number: int) -> None:
+def _send(processes: Iterable[psutil.Process], number: int) -> None:
     for process in processes:
         try:
             process.send_signal(number)
@@ -46,10 +49,23 @@ def _send(processes: Sequence[psutil.Process], number: int) -> None:
             continue
 
 
-def _wait(mark: str, seconds: float) -> None:
+def _wait(mark: str, known: set[psutil.Process], seconds: float) -> None:
+    """Until all are gone; new ones may appear while their parents end."""
     limit = time.monotonic() + seconds
-    while (alive := marked(mark)) and time.monotonic() < limit:
+    while time.monotonic() < limit:
+        known |= set(marked(mark))
+        alive = [process for process in known if not _gone(process)]
+        if not alive:
+            return
         psutil.wait_procs(alive, timeout=0.3)  # reaps those that are children of this process
+
+
+def _gone(process: psutil.Process) -> bool:
+    """A process is gone, too, as a zombie without threads: one with threads still has its ports."""
+    try:
+        return not process.is_running() or (process.status() == psutil.STATUS_ZOMBIE and process.num_threads() <= 1)
+    except psutil.NoSuchProcess:
+        return True
 
 
 def port_is_free(port: int) -> bool:

@@ -10,15 +10,34 @@ from datetime import UTC, datetime
 
 import pytest
 
-from local.config import write_config
 from local.fixtures import Case, load_case
 from local.places import Places, Ports
 from tests.support.stack import free_port
 from tests.support.standalone import PASSWORDS, AirflowWithPasswords, Standalone
 
 DAG = "deliver_orders"
-TASKS = ("plan", "seal", "push", "close", "again")
 HOUR = 3_600_000
+CONFIG = """
+[cassandra]
+port = {cassandra}
+ledger_keyspace = "tagmill_by_airflow"
+[clickhouse]
+port = {clickhouse}
+[spark]
+driver_memory = "1g"
+jars = "{jars}"
+[storage]
+root = "data"
+[pipelines.orders]
+keyspace = "{keyspace}"
+bucket_size = "Hour"
+tags = ["billing", "order", "shipping"]
+first_time_bucket = "20261121T07:00"
+destination = "orders"
+schedule = "@hourly"
+eventual_consistency_delay_seconds = 0
+lease_seconds = 10
+"""
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +50,11 @@ def airflow(stack):
     load_case(stack.session, "orders", keyspace)
     ports = Ports(stack.cassandra.port, stack.clickhouse.port, free_port())
     places = Places(stack.home / "standalone", ports)
-    config = write_config(places, keyspace=keyspace)
-    text = config.read_text().replace('"tagmill"', '"tagmill_by_airflow"').replace('"2g"', '"1g"')
-    config.write_text(text + "eventual_consistency_delay_seconds = 0\nlease_seconds = 10\n")
-    schema.apply(Settings.load(config))
+    places.home.mkdir()
+    places.config.write_text(
+        CONFIG.format(cassandra=ports.cassandra, clickhouse=ports.clickhouse, jars=places.jars / "spark", keyspace=keyspace)
+    )
+    schema.apply(Settings.load(places.config))
     server = AirflowWithPasswords(places)
     try:
         server.start()

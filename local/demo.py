@@ -1,0 +1,192 @@
+"""The body of bin/run: stack, schema, journal, DAG, and a table of what arrived."""
+
+import fcntl
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from tagmill.delivery.report import tag_table
+
+from local.config import write_config
+from local.cql import session
+from local.dagrun import DagRunner
+from local.errors import explained
+from local.guard import Guard
+from local.journal import Generated, Journal, Orders
+from local.places import Places, resolve
+from local.stack import Stack
+from local.verify import differences
+from tagmill.errors import LeaseTaken, TagmillError
+from tagmill.settings import CONFIG_VARIABLE, Settings
+from tagmill.stores import schema
+
+COLUMNS = ("tag", "in_view", "delivered", "held", "batches", "clickhouse_rows", "verdict")
+BASE_TIMEOUT_SECONDS = 1200
+console = Console(highlight=False, soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the demo found."""
+
+    ok: bool
+    seconds: float
+    tags: list[dict[str, Any]]
+
+    def write(self, file: Path) -> None:
+        """As JSON."""
+        file.parent.mkdir(parents=True, exist_ok=True)
+        content = {"ok": self.ok, "seconds": self.seconds, "tags": self.tags}
+        file.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def run(
+    once: Annotated[bool, typer.Option("--once", help="Stop by itself; exit code 0 only if all arrived, row for row.")] = False,
+    report: Annotated[Path | None, typer.Option(help="Write the result as JSON into this file.")] = None,
+    events: Annotated[int | None, typer.Option(help="Generate so many tagged events instead of the recorded orders.")] = None,
+    home: Annotated[Path | None, typer.Option(help="Folder of the stack; default $TAGMILL_HOME, else build/local.")] = None,
+) -> None:
+    """Deliver a journal of tagged events to ClickHouse on this machine, and show what arrived."""
+    code = 1
+    try:
+        _stop_on_signals()
+        outcome = demo(resolve(home), once, report, events)
+        code = 0 if outcome.ok else 1
+    except KeyboardInterrupt:
+        code = 0 if not once else 130
+    except TagmillError as error:
+        print(f"error: {error}", file=sys.stderr)
+        code = error.exit_code
+    except OSError as error:
+        print(f"error: {explained(error)}", file=sys.stderr)
+        code = 2
+    raise typer.Exit(code)
+
+
+def demo(places: Places, once: bool, report: Path | None, events: int | None) -> Outcome:
+    """Start everything, deliver, show, wait for Ctrl-C unless `once`; leaves no process behind."""
+    began = time.monotonic()
+    journal: Journal = Orders() if events is None else Generated(events, places.home)
+    places = places if events is None else replace(places, config_name=f"{journal.name}.toml")
+    stack = Stack(places)
+    with _alone(places), _stopped_at_the_end(stack):
+        settings = _prepared(stack, journal)
+        runner = DagRunner(stack.airflow.api(), f"deliver_{journal.name}", console)
+        console.print(f"Airflow delivers ({runner.dag}) …")
+        runner.deliver(BASE_TIMEOUT_SECONDS + (events or 0) / 1000)
+        outcome = _outcome(settings, journal, began)
+        if report:
+            outcome.write(report)
+        _show(stack, settings, journal, outcome)
+        if not once:
+            console.print("\nEverything stays up. Ctrl-C stops it and leaves no process behind.")
+            with suppress(KeyboardInterrupt):
+                threading.Event().wait()
+    return outcome
+
+
+def _prepared(stack: Stack, journal: Journal) -> Settings:
+    """The stack with schema and journal; Airflow starts while the journal is loaded."""
+    places = stack.places
+    write_config(places, pipeline=journal.name, first_time_bucket=journal.first_time_bucket)
+    os.environ[CONFIG_VARIABLE] = str(places.config)
+    os.environ["TAGMILL_CASSANDRA__PORT"] = str(places.ports.cassandra)
+    os.environ["TAGMILL_CLICKHOUSE__PORT"] = str(places.ports.clickhouse)
+    stack.airflow.stop()  # one that was left may have another configuration
+    stack.up(tell=console.print)
+    settings = Settings.load()
+    schema.apply(settings)
+    console.print(f"loading the journal {journal.name} …")
+    with session(places.ports.cassandra) as connected:
+        journal.load(connected)
+    return settings
+
+
+def _outcome(settings: Settings, journal: Journal, began: float) -> Outcome:
+    rows = [{name: row[name] for name in COLUMNS} for row in tag_table(settings, journal.name)]
+    found = differences(settings, journal)
+    for tag, lines in found.items():
+        for line in lines:
+            console.print(f"[red]{tag}: {line}[/]")
+    complete = {row["tag"] for row in rows} == set(journal.tags)
+    return Outcome(complete and not any(found.values()), round(time.monotonic() - began, 1), rows)
+
+
+def _show(stack: Stack, settings: Settings, journal: Journal, outcome: Outcome) -> None:
+    table = Table(*(name.replace("_", " ") for name in COLUMNS))
+    for row in outcome.tags:
+        table.add_row(*(f"{row[name]:,}" if isinstance(row[name], int) else str(row[name]) for name in COLUMNS))
+    console.print(table)
+    verdict = (
+        "[green]what arrived equals the journal, row for row[/]"
+        if outcome.ok
+        else "[red]what arrived differs from the journal[/]"
+    )
+    console.print(f"{verdict} ({outcome.seconds} s)\n")
+    user, password = stack.airflow.login()
+    base = f"http://127.0.0.1:{stack.airflow.port}"
+    docs = Path(settings.storage.root) / journal.name / "docs" / "index.html"
+    query = f"SELECT tags, count() AS events FROM {journal.name}_events GROUP BY tags ORDER BY tags FORMAT PrettyCompact"
+    console.print(f"Airflow    {base}/dags/deliver_{journal.name}   login {user} / {password}")
+    console.print(f"Data Docs  {docs}\n           {base}/tagmill/docs/{journal.name}/index.html (behind the login)")
+    console.print(f"config     {stack.places.config}   (export {CONFIG_VARIABLE}={stack.places.config})")
+    console.print(f'SQL        curl -s http://127.0.0.1:{stack.clickhouse.port}/ --data-binary "{query}"\n')
+    console.print(_answer(stack.clickhouse.port, query))
+
+
+def _answer(port: int, query: str) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/", data=query.encode(), timeout=60) as answer:
+        return str(answer.read().decode())
+
+
+@contextmanager
+def _stopped_at_the_end(stack: Stack) -> Iterator[None]:
+    """However this ends: by itself, by a signal, or killed (then the guard does it)."""
+    guard = Guard(stack.parts())
+    try:
+        yield
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must not interrupt the stop
+        console.print("stopping …")
+        stack.down(tell=console.print)
+        guard.release()
+
+
+@contextmanager
+def _alone(places: Places) -> Iterator[None]:
+    """One demo at a time in a home."""
+    places.home.mkdir(parents=True, exist_ok=True)
+    with open(places.home / "demo.lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LeaseTaken(
+                f"another bin/run uses {places.home}; it was left alone. Stop it with Ctrl-C, or choose another folder "
+                "with TAGMILL_HOME and other ports with TAGMILL_LOCAL_CASSANDRA_PORT, …_CLICKHOUSE_PORT, …_AIRFLOW_PORT"
+            ) from None
+        yield
+
+
+def _stop_on_signals() -> None:
+    def stop(number: int, _: Any) -> None:
+        raise KeyboardInterrupt(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, stop)
+
+
+if __name__ == "__main__":
+    typer.run(run)

@@ -1,0 +1,39 @@
+"""Which statements take rows, and where their source goes."""
+
+from pathlib import Path
+
+import pytest
+
+from local.clickhouse_engine import HEAD, _reading, takes_rows
+
+SPOOL = Path("/x/spool'1")
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "INSERT INTO t FORMAT Parquet",
+        "insert into `a b` (x, y) format Native ;",
+        "INSERT INTO t SELECT *, {b:UUID} FROM input('a String') WHERE (SELECT count() FROM t WHERE b = {b:UUID}) = 0 FORMAT Parquet",
+    ],
+)
+def test_an_insert_with_a_format_at_its_end_takes_rows(sql):
+    assert takes_rows(sql)
+
+
+@pytest.mark.parametrize("sql", ["SELECT 1 FORMAT CSV", "INSERT INTO t VALUES (1)", "INSERT INTO t SELECT 1"])
+def test_other_statements_do_not(sql):
+    assert not takes_rows(sql)
+
+
+def test_the_spool_file_takes_the_place_of_input():
+    assert _reading("INSERT INTO t SELECT a FROM input('a String, b Enum(\\'x\\')') FORMAT Parquet", SPOOL) == (
+        "INSERT INTO t SELECT a FROM file('/x/spool\\'1', 'Parquet', 'a String, b Enum(\\'x\\')')"
+    )
+    assert _reading("INSERT INTO t FORMAT Native", SPOOL) == "INSERT INTO t FROM INFILE '/x/spool\\'1' FORMAT Native"
+
+
+def test_a_statement_in_the_body_ends_at_its_first_format_line():
+    body = b"INSERT INTO t (a) FORMAT CSV\nFORMAT x\n{batch:UUID}\n"
+    assert HEAD.match(body).group() == b"INSERT INTO t (a) FORMAT CSV\n"
+    assert not HEAD.match(b"INSERT INTO t VALUES ('a FORMAT CSV\n')")
