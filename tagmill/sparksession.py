@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tagmill.errors import ConfigurationError
@@ -11,6 +12,9 @@ from tagmill.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
 def spark_conf(settings: Settings) -> dict[str, str]:
@@ -58,15 +62,18 @@ def session(settings: Settings, *, name: str = "tagmill") -> SparkSession:
         builder = builder.master(settings.spark.master)
         if settings.spark.master.startswith("local"):
             builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
-    for key, value in (spark_conf(settings) | _credentials(settings)).items():
+    for key, value in spark_conf(settings).items():
         builder = builder.config(key, value)
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-Dlog4j2.configurationFile=file:{LOGGING}")
     spark = builder.getOrCreate()
+    for key, value in _credentials(settings).items():
+        spark.conf.set(key, value)  # after the start: settings given before it stand on the JVM's command line
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 
 
 def _credentials(settings: Settings) -> dict[str, str]:
-    """The connector's user and password; set inside the process, never on a command line (Spark redacts 'password' keys)."""
+    """The connector's user and password (Spark redacts keys that say 'password')."""
     cassandra = settings.cassandra
     if cassandra.username is None or cassandra.password is None:
         return {}

@@ -19,6 +19,14 @@ SETTINGS
     lightweight_mutation_projection_mode = 'rebuild',
     deduplicate_merge_projection_mode = 'rebuild';
 
+-- batches that were given up: an insert that wakes up late finds its id here and does nothing
+CREATE TABLE IF NOT EXISTS ${voided} ${on_cluster} (
+    `batch_id` UUID,
+    `voided_at` DateTime DEFAULT now()
+)
+ENGINE = ${engine}
+ORDER BY `batch_id`;
+
 -- each event once, with its tags
 CREATE OR REPLACE VIEW ${view} ${on_cluster} AS
 SELECT

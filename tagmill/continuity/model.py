@@ -33,6 +33,7 @@ class Reason(StrEnum):
     NULL_EVENT = "null_event"
     BROKEN_OFFSET = "broken_offset"
     BROKEN_KEY = "broken_key"
+    GIVEN_UP = "given_up"
 
 
 class FirstSeen(StrEnum):
@@ -72,7 +73,7 @@ class Progress:
 
     def delivered(self, number: int) -> bool:
         """Whether this number has been delivered."""
-        return number <= self.number and not any(low <= number <= high for low, high in self.missing)
+        return 1 <= number <= self.number and not any(low <= number <= high for low, high in self.missing)
 
     @property
     def first_number(self) -> int:

@@ -23,8 +23,13 @@ from tagmill.continuity.model import (
     Reason,
     Row,
 )
+from tagmill.errors import GuardRefused
 
 NOTHING_KNOWN = Evidence()
+# doubts about what stands at a number: given up when the hole around it was closed
+UNREADABLE = (Reason.TWO_EVENTS, Reason.NULL_EVENT, Reason.BROKEN_OFFSET, Reason.BROKEN_KEY)
+# doubts about the number itself: it says nothing of the numbers before it
+UNPLACED = (Reason.BROKEN_KEY, Reason.RENUMBERED)
 
 
 def judge(
@@ -61,15 +66,23 @@ def remove(missing: tuple[Interval, ...], number: int) -> tuple[Interval, ...]:
 
 
 def close(progress: Progress | None, hole: Hole) -> Progress:
-    """Progress after the numbers of a hole were given up: what comes behind it continues."""
+    """Progress after the numbers of a hole were given up: what comes behind it continues.
+
+    Its sequence_nr is the last one that a given-up number can have, so that one that turns up later is late, not renumbered.
+    Raises GuardRefused for numbers that progress has passed: giving those up would take progress back.
+    """
+    if hole.first != (progress.number + 1 if progress else 1):
+        passed = f"progress is {progress.number}" if progress else "nothing is delivered"
+        raise GuardRefused(f"numbers {hole.first} to {hole.last} can't be given up ({passed}). Nothing was changed; mend the view's rows")
     missing = progress.missing if progress else ()
     if missing and missing[-1][1] == hole.first - 1:
         missing = (*missing[:-1], (missing[-1][0], hole.last))
     else:
         missing = (*missing, (hole.first, hole.last))
     if progress is None:
-        return Progress(hole.last, hole.after_sequence_nr, 0, "", missing)
-    return replace(progress, number=hole.last, missing=missing)
+        return Progress(hole.last, hole.before_sequence_nr - 1, 0, "", missing)
+    sequence_nr = max(progress.sequence_nr, hole.before_sequence_nr - 1)
+    return replace(progress, number=hole.last, sequence_nr=sequence_nr, missing=missing)
 
 
 class _Walk:
@@ -80,7 +93,7 @@ class _Walk:
         self.policy = policy
         self.journal = journal
         self.earlier = earlier
-        self.order_ticks = 0
+        self.order_ticks = progress.ticks if progress else 0
         self.out = Judgement()
         self.held: tuple[Reason, Hole] | None = None
         self.held_rows: list[Row] = []
@@ -95,19 +108,17 @@ class _Walk:
             self._hold(rows)
             return
         doubt = self._doubt(number, rows)
-        if doubt:
-            self._start_hold(doubt, self._doubtful(number, rows), rows)
-            return
-        row, copies = rows[0], rows[1:]
-        if self.known and number <= self.known.number:
-            self._deliver_late(row)
-        elif self._reach(row):
-            self._deliver(row)
-        else:
+        if doubt in UNREADABLE and self._is_missing(number):
+            for row in rows:
+                self._decide(row, Action.DROP, Reason.GIVEN_UP)
+        elif doubt in UNPLACED:
+            self._start_hold(doubt, number, rows)
+        elif not self._reach(number, min(row.sequence_nr for row in rows)):
             self._hold(rows)
-            return
-        for copy in copies:
-            self._decide(copy, Action.DROP, Reason.DUPLICATE)
+        elif doubt:
+            self._start_hold(doubt, number, rows)
+        else:
+            self._deliver_number(rows[0], rows[1:])
 
     def finish(self) -> Judgement:
         """The judgement; a hold carries the earliest time of what it keeps back."""
@@ -129,27 +140,30 @@ class _Walk:
         if all(row.event_missing for row in rows[:1]):
             return Reason.NULL_EVENT
         if self.known and (number > self.known.number) != (rows[0].sequence_nr > self.known.sequence_nr):
-            return None if self._inside_missing(number, rows[0]) else Reason.RENUMBERED
+            return Reason.RENUMBERED
         return None
 
-    def _inside_missing(self, number: int, row: Row) -> bool:
-        known = self.known
-        return known is not None and number <= known.number and not known.delivered(number) and row.sequence_nr <= known.sequence_nr
+    def _is_passed(self, number: int) -> bool:
+        return self.known is not None and number <= self.known.number
 
-    def _reach(self, row: Row) -> bool:
+    def _is_missing(self, number: int) -> bool:
+        """Whether this number lies in a hole that was closed, or below the first one delivered."""
+        return self.known is not None and 1 <= number <= self.known.number and not self.known.delivered(number)
+
+    def _reach(self, number: int, sequence_nr: int) -> bool:
         """Whether every number before this one is accounted for; heals or closes what lies between."""
-        next_number = self.known.number + 1 if self.known else 1
-        if row.number == next_number:
+        next_number = self._next_number()
+        if number <= next_number:
             return True
-        hole = Hole(next_number, row.number - 1, self.known.sequence_nr if self.known else 0, row.sequence_nr)
+        hole = Hole(next_number, number - 1, self.known.sequence_nr if self.known else 0, sequence_nr)
         if self.known is None and self._accepted_as_first(hole):
             self.known = close(None, hole)
             return True
         self.out.holes.append(hole)
         evidence = self.journal.get(hole, NOTHING_KNOWN)
         if evidence.events is not None and _fills(evidence.events, hole):
-            for number, event in enumerate(evidence.events, start=hole.first):
-                self._deliver(replace(event, number=number), Reason.HEALED)
+            for missing, event in enumerate(evidence.events, start=hole.first):
+                self._deliver(replace(event, number=missing), Reason.HEALED)
             return True
         if self._deleted(hole, evidence):
             self.out.closed.append(hole)
@@ -174,6 +188,18 @@ class _Walk:
             return False
         return self.policy.now_ticks - evidence.seen_at_ticks >= self.policy.gap_timeout_ticks
 
+    def _next_number(self) -> int:
+        return self.known.number + 1 if self.known else 1
+
+    def _deliver_number(self, row: Row, copies: list[Row]) -> None:
+        """The earliest row of a number, late if its place was passed; the others are the same event."""
+        if self._is_passed(row.number):
+            self._deliver_late(row)
+        else:
+            self._deliver(row)
+        for copy in copies:
+            self._decide(copy, Action.DROP, Reason.DUPLICATE)
+
     def _deliver(self, row: Row, reason: Reason | None = None) -> None:
         skewed = row.ticks < self.order_ticks
         self.order_ticks = max(self.order_ticks, row.ticks)
@@ -191,11 +217,11 @@ class _Walk:
     def _decide(self, row: Row, action: Action, reason: Reason) -> None:
         self.out.decisions.append(Decision(row, action, reason, row.ticks))
 
-    def _doubtful(self, number: int, rows: list[Row]) -> Hole:
-        return Hole(number, number, self.known.sequence_nr if self.known else 0, max(row.sequence_nr for row in rows) + 1)
-
-    def _start_hold(self, reason: Reason, hole: Hole, rows: list[Row]) -> None:
-        self.held = (reason, hole)
+    def _start_hold(self, reason: Reason, number: int, rows: list[Row]) -> None:
+        """Hold this number for what is wrong with it, and any missing ones before it, so that closing the hold gives up both."""
+        first = min(number, self._next_number()) if number > 0 and not self._is_passed(number) else number
+        after = self.known.sequence_nr if self.known else 0
+        self.held = (reason, Hole(first, number, after, max(row.sequence_nr for row in rows) + 1))
         self._hold(rows)
 
     def _hold(self, rows: list[Row]) -> None:

@@ -54,7 +54,7 @@ def _progress(files: RunFiles, manifest: Manifest, voided: set[int], void_tags: 
     for name in files.names(manifest.progress_file):
         if name.endswith(".parquet"):
             for group in _row_groups(files, f"{manifest.progress_file}/{name}"):
-                table = group.filter(pc.and_(pc.field("last"), ~pc.field("tag").isin(pa.array(sorted(void_tags), pa.string()))))
+                table = group.filter(pc.field("last") & ~pc.field("tag").isin(pa.array(sorted(void_tags), pa.string())))
                 yield from _as_progress(table)
     if void_tags:
         yield from _as_progress(_before_void(files, manifest, voided, void_tags))

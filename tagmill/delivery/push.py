@@ -5,6 +5,7 @@ counts as delivered is what ClickHouse says it has: rows and checksum of the bat
 """
 
 import hashlib
+import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from uuid import UUID
@@ -39,6 +40,14 @@ def push(settings: Settings, ledger: Ledger, name: str, run: int, fence: int, pr
     return _Pushing(settings, ledger, files, manifest, fence, progress or (lambda done, of: None)).run()
 
 
+def push_one(settings: Settings, ledger: Ledger, manifest: Manifest, fence: int, number: int) -> None:
+    """Push one NEW batch of a run, also of a closed one: for `batches resend`."""
+    pushing = _Pushing(settings, ledger, RunFiles(settings.storage.root), manifest, fence, lambda done, of: None)
+    rows = {row.number: row for row in ledger.batches(manifest.pipeline, manifest.run)}
+    batch = next(batch for batch in manifest.batches if batch.number == number)
+    pushing.push_tag([batch], rows, lambda: None)
+
+
 class _Pushing:
     """One push of one run."""
 
@@ -70,14 +79,13 @@ class _Pushing:
         by_tag: dict[str, list[Batch]] = {}
         for batch in waiting:
             by_tag.setdefault(batch.tag, []).append(batch)
-        done_lock_free = [done]
+        finished = itertools.count(done + 1)
 
         def one_done() -> None:
-            done_lock_free[0] += 1
-            self.progress(done_lock_free[0], len(manifest.batches))
+            self.progress(next(finished), len(manifest.batches))
 
         with ThreadPoolExecutor(self.pipeline.parallel_inserts, thread_name_prefix="push") as pool:
-            tasks = [pool.submit(self._push_tag, batches, rows, one_done) for batches in by_tag.values()]
+            tasks = [pool.submit(self.push_tag, batches, rows, one_done) for batches in by_tag.values()]
             for task in as_completed(tasks):
                 if task.exception():
                     self.failed = True
@@ -85,7 +93,7 @@ class _Pushing:
                 task.result()
         return manifest
 
-    def _push_tag(self, batches: list[Batch], rows: dict[int, BatchRow], one_done: Callable[[], None]) -> None:
+    def push_tag(self, batches: list[Batch], rows: dict[int, BatchRow], one_done: Callable[[], None]) -> None:
         """One tag's batches, one after the other, on a client of their own."""
         with ClickHouse(self.settings.clickhouse) as clickhouse:
             for batch in batches:

@@ -13,6 +13,7 @@ import clickhouse_connect
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
 from clickhouse_connect.driver.exceptions import OperationalError as ClickHouseOperationalError
+from tenacity import Retrying, stop_after_delay, wait_fixed
 from urllib3.exceptions import HTTPError
 
 from tagmill import names
@@ -31,6 +32,7 @@ INSERT_SETTINGS = {
     "async_insert": 0,  # 1 is the default of recent versions
     "insert_deduplicate": 1,
 }
+VOID_WAIT_SECONDS = 60
 # exception codes that pass: timeout, too many queries, memory limit, network, too many parts, replica busy
 PASSING_CODES = frozenset({159, 202, 209, 210, 241, 252, 242, 285, 319, 394, 999, 1002})
 
@@ -86,7 +88,8 @@ class ClickHouse:
             f"INSERT INTO {names.sql(table)} ({_names()}, `batch_id`, `generation`) "
             f"SELECT {columns.insert_expressions()}, {{batch:UUID}}, {{generation:UInt32}} "
             f"FROM input({_quoted(columns.input_structure())}) "
-            f"WHERE (SELECT count() FROM {names.sql(table)} WHERE `batch_id` = {{batch:UUID}}) = 0 FORMAT Parquet"
+            f"WHERE (SELECT count() FROM {names.sql(table)} WHERE `batch_id` = {{batch:UUID}}) = 0 "
+            f"AND (SELECT count() FROM {names.sql(table + '_voided')} WHERE `batch_id` = {{batch:UUID}}) = 0 FORMAT Parquet"
         )
         with self._explained(f"did not confirm batch {batch_id}"):
             self.client.command(
@@ -114,6 +117,17 @@ class ClickHouse:
                 parameters={"batch": str(batch_id)},
                 settings={"mutations_sync": 2},
             )
+
+    def void_batch(self, table: str, batch_id: UUID) -> None:
+        """Make every later insert of this batch do nothing, and wait for one that runs now."""
+        self.command(f"INSERT INTO {names.sql(table + '_voided')} (`batch_id`) VALUES ({{batch:UUID}})", {"batch": str(batch_id)})
+        for attempt in Retrying(stop=stop_after_delay(VOID_WAIT_SECONDS), wait=wait_fixed(1), reraise=True):
+            with attempt:
+                running = self.rows(
+                    "SELECT count() FROM system.processes WHERE query LIKE 'INSERT%' AND query LIKE {like:String}", {"like": f"%{batch_id}%"}
+                )
+                if running[0][0]:
+                    raise StoreUnavailable(f"{self.where}: an insert of batch {batch_id} still runs. Nothing was changed; try again later")
 
     def sync_replica(self, table: str) -> None:
         """Before 'absent' is believed on a replicated table: what other replicas have is here."""

@@ -60,6 +60,7 @@ def _destination_values(settings: Settings, pipeline: PipelineSettings) -> dict[
     cluster = settings.clickhouse.cluster
     return {
         "table": names.sql(pipeline.destination),
+        "voided": names.sql(pipeline.destination + "_voided"),
         "view": names.sql(pipeline.destination + "_events"),
         "on_cluster": f"ON CLUSTER {names.sql(cluster)}" if cluster else "",
         "engine": "ReplicatedMergeTree" if cluster else "MergeTree",

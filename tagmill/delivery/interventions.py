@@ -1,0 +1,190 @@
+"""The ledger's way out, for a person: abandon, void, resend, close a hold, rebase progress. Each is guarded and recorded.
+
+What changes progress or holds claims a run number of its own, so it stands between the runs before and after it.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from uuid import UUID
+
+from tagmill.batches.states import BatchState, RunState
+from tagmill.continuity import rules
+from tagmill.continuity.model import Progress
+from tagmill.delivery.runfiles import read_manifest
+from tagmill.errors import GuardRefused
+from tagmill.settings import Settings
+from tagmill.stores.clickhouse import ClickHouse
+from tagmill.stores.files import RunFiles
+from tagmill.stores.lease import Lease
+from tagmill.stores.ledger import BatchRow, HoldRow, Ledger, RunRow
+from tagmill.stores.views import Views
+
+CLOSABLE = ("hole", "first_seen", "too_many_missing", "null_event", "broken_offset", "two_events_one_number", "broken_key")
+
+
+class Interventions:
+    """What one person does to one pipeline's ledger, with the reason."""
+
+    def __init__(self, settings: Settings, pipeline: str, owner: str, who: str, why: str) -> None:
+        self.settings = settings
+        self.name = pipeline
+        self.pipeline = settings.pipeline(pipeline)
+        self.owner = owner
+        self.who = who
+        self.why = why
+
+    def abandon(self) -> str:
+        """Give up the run that is PLANNED; the next run plans anew."""
+        with self._at_work() as ledger:
+            row = self._open(ledger, RunState.PLANNED)
+            row = ledger.raise_fence(row, self.owner)
+            ledger.finish_run(self.name, row.run, row.fence, RunState.PLANNED, RunState.ABANDONED, f"{self.who}: {self.why}")
+            ledger.record_intervention(self.name, row.run, self.who, "run abandon", self.why)
+            return f"run {row.run} of pipeline {self.name} is ABANDONED; nothing of it was delivered, the next run plans its range again"
+
+    def void(self) -> str:
+        """Give up the batches of the SEALED run that are proven absent from ClickHouse; a later run delivers their events."""
+        with self._at_work() as ledger, ClickHouse(self.settings.clickhouse) as clickhouse:
+            row = ledger.raise_fence(self._open(ledger, RunState.SEALED), self.owner)
+            batches = ledger.batches(self.name, row.run)
+            waiting = [batch for batch in batches if batch.state == BatchState.NEW]
+            self._may_void(ledger, row, batches)
+            for batch in waiting:
+                clickhouse.void_batch(self.pipeline.destination, batch.batch_id)
+                clickhouse.sync_replica(self.pipeline.destination)
+                if clickhouse.totals(self.pipeline.destination, batch.batch_id):
+                    raise GuardRefused(
+                        f"batch {batch.batch_id} of run {row.run}, pipeline {self.name}, is in ClickHouse. It was not voided; "
+                        f"finish the run instead: tagmill run deliver --pipeline {self.name}"
+                    )
+                ledger.move_batch(self.name, row.run, row.fence, batch, BatchState.VOIDED)
+            ledger.record_intervention(self.name, row.run, self.who, f"run void ({len(waiting)} batches)", self.why)
+            return (
+                f"run {row.run} of pipeline {self.name}: {len(waiting)} batches VOIDED, "
+                f"{len(batches) - len(waiting)} stay. Close it: tagmill run deliver --pipeline {self.name}"
+            )
+
+    def resend(self, batch_id: UUID, run: int) -> str:
+        """Take a batch's rows out of ClickHouse, and push the sealed bytes again under the next generation."""
+        from tagmill.delivery.push import push_one
+
+        with self._at_work() as ledger, ClickHouse(self.settings.clickhouse) as clickhouse:
+            row = ledger.run(self.name, run)
+            found = next((b for b in ledger.batches(self.name, run) if b.batch_id == batch_id), None) if row else None
+            if row is None or found is None:
+                raise GuardRefused(f"pipeline {self.name}, run {run} has no batch {batch_id}. Look: tagmill batches --pipeline {self.name}")
+            if found.state == BatchState.VOIDED:
+                raise GuardRefused(f"batch {batch_id} is VOIDED: a later run has delivered its events. Nothing was changed")
+            row = ledger.raise_fence(row, self.owner)
+            manifest = read_manifest(RunFiles(self.settings.storage.root), row)
+            clickhouse.delete_batch(self.pipeline.destination, batch_id)
+            generation = found.generation + 1
+            ledger.move_batch(self.name, run, row.fence, found, BatchState.NEW, generation)
+            ledger.record_intervention(self.name, run, self.who, f"batches resend {batch_id}", self.why)
+            push_one(self.settings, ledger, manifest, row.fence, found.number)
+            return f"batch {batch_id} of run {run}, pipeline {self.name}, was sent again as generation {generation} and verified"
+
+    def close_hold(self, tag: str, persistence_id: str) -> str:
+        """Give up the numbers that a hold waits for; the next run delivers what is behind them."""
+        with self._at_work() as ledger:
+            hold = self._hold(ledger, tag, persistence_id)
+            if hold.reason not in CLOSABLE:
+                raise GuardRefused(
+                    f"hold of {persistence_id!r}, tag {tag!r}, is for {hold.reason}: its numbers can't be given up. Nothing was changed; "
+                    f"see: tagmill progress rebase --help"
+                )
+            before = next(iter(ledger.progress(self.name, [(tag, persistence_id)])))
+            missing = f"{hold.hole.first} to {hold.hole.last}"
+            self._intervene(ledger, hold, rules.close(before, hold.hole), f"holds close {tag} {persistence_id} {missing}")
+            return f"pipeline {self.name}, tag {tag!r}, {persistence_id!r}: numbers {missing} are given up; the next run delivers what is behind them"
+
+    def rebase(self, tag: str, persistence_id: str, number: int | None, sequence_nr: int | None) -> str:
+        """After the view was renumbered: say which number the last delivered event has now (by default: looked up in the view)."""
+        with self._at_work() as ledger:
+            hold = self._hold(ledger, tag, persistence_id)
+            before = next(iter(ledger.progress(self.name, [(tag, persistence_id)])))
+            if number is not None and sequence_nr is not None:
+                progress = Progress(number, sequence_nr, 0, before.offset if before else "")
+            else:
+                progress = self._looked_up(ledger, tag, persistence_id, before)
+            self._intervene(ledger, hold, progress, f"progress rebase {tag} {persistence_id} to {progress.number}/{progress.sequence_nr}")
+            return (
+                f"pipeline {self.name}, tag {tag!r}, {persistence_id!r}: progress is now number {progress.number}, "
+                f"sequence_nr {progress.sequence_nr}; the next run goes on behind it"
+            )
+
+    # -- guards
+
+    def _may_void(self, ledger: Ledger, row: RunRow, batches: list[BatchRow]) -> None:
+        """Batches are given up from the end of a tag only: what is behind a void one must not be delivered."""
+        manifest = read_manifest(RunFiles(self.settings.storage.root), row)
+        mended = {batch.number for batch in manifest.batches if batch.mended}
+        for tag in {batch.tag for batch in batches}:
+            of_tag = [batch for batch in batches if batch.tag == tag]
+            new = [batch.number for batch in of_tag if batch.state == BatchState.NEW]
+            there = [batch.number for batch in of_tag if batch.state == BatchState.IN_CLICKHOUSE]
+            if new and there and (max(there) > min(new) or (mended & set(new) and mended & set(there))):
+                raise GuardRefused(
+                    f"run {row.run} of pipeline {self.name}: tag {tag!r} has delivered batches that belong with those to be voided. "
+                    f"Nothing was voided; finish the run instead: tagmill run deliver --pipeline {self.name}"
+                )
+
+    def _open(self, ledger: Ledger, state: RunState) -> RunRow:
+        row = ledger.open_run(self.name)
+        if row is None or row.state != state:
+            there = f"run {row.run} is {row.state}" if row else "no run is open"
+            raise GuardRefused(f"pipeline {self.name} has no {state} run ({there}). Nothing was changed. Look: tagmill runs --pipeline {self.name}")
+        return row
+
+    def _hold(self, ledger: Ledger, tag: str, persistence_id: str) -> HoldRow:
+        if row := ledger.open_run(self.name):
+            raise GuardRefused(
+                f"run {row.run} of pipeline {self.name} is not finished ({row.state}). Nothing was changed; first: "
+                f"tagmill run deliver --pipeline {self.name}"
+            )
+        hold = next((h for h in ledger.holds(self.name, [tag]) if h.persistence_id == persistence_id), None)
+        if hold is None:
+            raise GuardRefused(
+                f"pipeline {self.name} has no hold of {persistence_id!r} for tag {tag!r}. Nothing was changed. "
+                f"Look: tagmill holds --pipeline {self.name}"
+            )
+        return hold
+
+    def _looked_up(self, ledger: Ledger, tag: str, persistence_id: str, before: Progress | None) -> Progress:
+        views = Views(ledger.cassandra, self.pipeline.keyspace)
+        last = before.sequence_nr if before else 0
+        rows = [row for row in views.numbers(tag, persistence_id, views.buckets([tag])[tag]) if row[1] <= last]
+        if not rows:
+            raise GuardRefused(
+                f"the view has no row of {persistence_id!r}, tag {tag!r}, up to sequence_nr {last}. Nothing was changed; "
+                "give --number and --sequence-nr"
+            )
+        number, sequence_nr, offset = max(rows, key=lambda row: row[1])
+        return Progress(number, sequence_nr, 0, str(offset))
+
+    # -- doing it
+
+    def _intervene(self, ledger: Ledger, hold: HoldRow, progress: Progress, what: str) -> None:
+        run = ledger.next_run(self.name)
+        ledger.create_run(self.name, run, kind="intervention", state=RunState.CLOSED, owner=self.owner, reason=f"{self.who}: {self.why}")
+        ledger.record_intervention(self.name, run, self.who, what, self.why)
+        ledger.write_progress(self.name, run, [(hold.tag, hold.persistence_id, progress)])
+        # an empty fingerprint makes the next plan look
+        seen_never = HoldRow(
+            hold.tag, hold.persistence_id, hold.reason, hold.hole, hold.from_ticks, hold.held_rows, hold.since_run, hold.since, ""
+        )
+        ledger.write_holds(self.name, run, [seen_never])
+
+    @contextmanager
+    def _at_work(self) -> Iterator[Ledger]:
+        """The ledger under the pipeline's lease, which is given back."""
+        with Ledger(self.settings.cassandra) as ledger:
+            lease = Lease(ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.name, self.owner, self.pipeline.lease_seconds)
+            lease.take(self.pipeline.lease_wait_seconds)
+            try:
+                with lease.kept():
+                    yield ledger
+            finally:
+                lease.give_back()
+
+

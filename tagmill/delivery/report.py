@@ -1,0 +1,131 @@
+"""What a person asks of a pipeline: how much is delivered, held, and in ClickHouse; and whether both agree, row for row."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from tagmill import names
+from tagmill.batches import columns
+from tagmill.batches.states import BatchState
+from tagmill.delivery.runfiles import read_manifest
+from tagmill.settings import Settings
+from tagmill.stores.clickhouse import ClickHouse, Totals
+from tagmill.stores.files import RunFiles
+from tagmill.stores.ledger import Ledger
+from tagmill.stores.views import Views
+
+EXACTLY_ONCE = "exactly once"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that does not agree, in a sentence."""
+
+    tag: str
+    text: str
+
+
+def tag_table(settings: Settings, pipeline: str, *, count_view: bool = True, verify: bool = True) -> list[dict[str, Any]]:
+    """One line a tag: in_view (None if not counted), delivered, held, batches, clickhouse_rows, verdict.
+
+    `count_view` counts the view's rows on the server, `verify` reads every row in ClickHouse again (see `check`).
+    """
+    chosen = settings.pipeline(pipeline)
+    with Ledger(settings.cassandra) as ledger, ClickHouse(settings.clickhouse) as clickhouse:
+        marks = ledger.watermarks(pipeline)
+        held = dict.fromkeys(chosen.tags, 0)
+        for hold in ledger.holds(pipeline, chosen.tags):
+            held[hold.tag] += hold.held_rows
+        in_view = _in_view(ledger, settings, pipeline) if count_view else {}
+        there = dict(clickhouse.rows(f"SELECT toString(`tag`), count() FROM {names.sql(chosen.destination)} GROUP BY `tag`"))
+        findings = list(check(settings, pipeline, ledger, clickhouse)) if verify else []
+        table = []
+        for tag in chosen.tags:
+            mark, rows = marks.get(tag), int(there.get(tag, 0))
+            delivered = mark.delivered if mark else 0
+            wrong = [finding.text for finding in findings if finding.tag in (tag, "")]
+            line = {"tag": tag, "in_view": in_view.get(tag), "delivered": delivered, "held": held[tag]}
+            line |= {"batches": mark.batches if mark else 0, "clickhouse_rows": rows}
+            table.append(line | {"verdict": _verdict(line, wrong)})
+        return table
+
+
+def _verdict(line: dict[str, Any], wrong: list[str]) -> str:
+    if wrong:
+        return f"differs: {wrong[0]}"
+    if line["delivered"] != line["clickhouse_rows"]:
+        return f"differs: {line['clickhouse_rows'] - line['delivered']:+d} rows in ClickHouse"
+    if line["held"]:
+        return f"{line['held']} held"
+    if line["in_view"] is not None and line["in_view"] > line["delivered"]:
+        return f"{line['in_view'] - line['delivered']} not delivered"
+    return EXACTLY_ONCE
+
+
+def _in_view(ledger: Ledger, settings: Settings, pipeline: str) -> dict[str, int]:
+    chosen = settings.pipeline(pipeline)
+    views = Views(ledger.cassandra, chosen.keyspace)
+    parts = [(tag, bucket, None, None) for tag, buckets in views.buckets(chosen.tags).items() for bucket in buckets]
+    counted = dict.fromkeys(chosen.tags, 0)
+    for (tag, *_), (rows, _) in zip(parts, views.count(parts), strict=True):
+        counted[tag] += rows
+    return counted
+
+
+def check(settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickHouse) -> Iterator[Finding]:
+    """Everything in which ledger and ClickHouse disagree: each batch's rows and checksum read again from the stored columns,
+    batches that the ledger doesn't know, events that are there twice, and holds that are too old."""
+    chosen = settings.pipeline(pipeline)
+    found = _stored(clickhouse, chosen.destination)
+    yield from _compare(settings, pipeline, ledger, found)
+    for batch_id in found:
+        yield Finding("", f"batch {batch_id} is in {chosen.destination}, and no run of pipeline {pipeline} has it")
+    yield from _twice(clickhouse, chosen.destination)
+    now = datetime.now(UTC)
+    for hold in ledger.holds(pipeline, chosen.tags):
+        if (now - hold.since).total_seconds() > chosen.max_hold_age_seconds:
+            yield Finding(hold.tag, f"{hold.persistence_id!r} is held since run {hold.since_run} for {hold.reason}: longer than max_hold_age_seconds")
+
+
+def _stored(clickhouse: ClickHouse, table: str) -> dict[UUID, list[Totals]]:
+    """Totals of every batch in the table, by its columns and not by the projection; one line a batch."""
+    rows = clickhouse.rows(
+        f"SELECT `batch_id`, `generation`, count(), sum({columns.row_checksum_sql()}) FROM {names.sql(table)} GROUP BY `batch_id`, `generation`",
+        settings={"optimize_use_projections": 0},
+    )
+    found: dict[UUID, list[Totals]] = {}
+    for batch_id, generation, count, checksum in rows:
+        found.setdefault(UUID(str(batch_id)), []).append(Totals(int(generation), int(count), int(checksum)))
+    return found
+
+
+def _compare(settings: Settings, pipeline: str, ledger: Ledger, found: dict[UUID, list[Totals]]) -> Iterator[Finding]:
+    """Takes out of `found` what a run of the ledger has."""
+    files = RunFiles(settings.storage.root)
+    for number in range(1, ledger.last_run(pipeline) + 1):
+        row = ledger.run(pipeline, number)
+        if row is None or not row.manifest_file:
+            continue
+        sealed = {batch.number: batch for batch in read_manifest(files, row).batches}
+        for batch in ledger.batches(pipeline, number):
+            there = found.pop(batch.batch_id, [])
+            wanted = sealed[batch.number]
+            expected = [Totals(batch.generation, wanted.rows, wanted.checksum)] if batch.state == BatchState.IN_CLICKHOUSE else []
+            if there != expected and batch.state != BatchState.NEW:
+                rows = sum(total.rows for total in there)
+                same = "other values" if rows == wanted.rows and expected else f"{rows} rows instead of {wanted.rows if expected else 0}"
+                yield Finding(batch.tag, f"batch {batch.batch_id} of run {number} ({batch.state}) has {same} in ClickHouse")
+
+
+def _twice(clickhouse: ClickHouse, table: str) -> Iterator[Finding]:
+    rows = clickhouse.rows(
+        "SELECT toString(`tag`), countIf(n > 1), anyIf(`persistence_id`, n > 1) FROM ("
+        f"SELECT `tag`, `persistence_id`, `sequence_nr`, `writer_uuid`, count() AS n FROM {names.sql(table)} "
+        "GROUP BY `tag`, `persistence_id`, `sequence_nr`, `writer_uuid`) GROUP BY `tag`",
+        settings={"optimize_aggregation_in_order": 1},
+    )
+    for tag, count, example in rows:
+        if count:
+            yield Finding(tag, f"{count} events are there more than once, for example of {example!r}")
