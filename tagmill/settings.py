@@ -67,7 +67,9 @@ class CassandraSettings(Section):
     local_datacenter: str = "datacenter1"
     ledger_keyspace: Identifier = "tagmill"
     replication: Replication = Field(default_factory=lambda: Replication.model_validate({"class": "SimpleStrategy"}))
-    read_consistency: Consistency = Field("LOCAL_QUORUM", description="of journal and view reads; must overlap the application's writes")
+    read_consistency: Consistency = Field(
+        "LOCAL_QUORUM", description="of journal and view reads; must overlap the application's writes"
+    )
     request_timeout_seconds: float = Field(60, gt=0)
     connect_timeout_seconds: float = Field(10, gt=0)
     tls: bool = False
@@ -113,7 +115,9 @@ class QualitySettings(Section):
     """What the gate tolerates before it stops a run."""
 
     max_held_share_percent: float = Field(10.0, ge=0, le=100, description="of the new rows of a run")
-    max_wrong_bucket_share_percent: float = Field(10.0, ge=0, le=100, description="rows outside their bucket: more means a wrong bucket size")
+    max_wrong_bucket_share_percent: float = Field(
+        10.0, ge=0, le=100, description="rows outside their bucket: more means a wrong bucket size"
+    )
     min_ttl_warning_seconds: int = Field(86_400, ge=0, description="warn when undelivered rows expire sooner")
     named_rows: int = Field(20, ge=1, le=1000, description="offending rows named on a page")
 
@@ -136,7 +140,9 @@ class PipelineSettings(Section):
     max_hold_age_seconds: float = Field(7 * 86_400, gt=0, description="an older hold fails the check")
     max_missing_to_search: int = Field(5000, ge=0, description="a wider hole is held without looking into the journal")
     repair_view: bool = Field(True, description="write healed events back into tag_views")
-    text_serializers: list[int] = Field(default_factory=list, description="ser_ids whose payloads are text; empty: found by content")
+    text_serializers: list[int] = Field(
+        default_factory=list, description="ser_ids whose payloads are text; empty: found by content"
+    )
     max_slices_per_run: int = Field(2000, ge=1)
     max_rows_per_run: int = Field(5_000_000, ge=1)
     batch_rows: int = Field(250_000, ge=1)
@@ -190,7 +196,9 @@ class Settings(BaseSettings):
         try:
             content = tomllib.loads(file.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise ConfigurationError(f"{file}: there is no such configuration file; give --config or set {CONFIG_VARIABLE}") from None
+            raise ConfigurationError(
+                f"{file}: there is no such configuration file; give --config or set {CONFIG_VARIABLE}"
+            ) from None
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise ConfigurationError(f"{file}: can't be read as TOML: {error}") from None
         _refuse_secrets(file, content)

@@ -1,1 +1,1 @@
-"""The command line: thin commands over the library; every list also comes as JSON."""
+"""The command line: `tagmill`. Arguments in, one call into the library, a table or JSON out."""

@@ -33,7 +33,9 @@ def close(settings: Settings, ledger: Ledger, name: str, run: int, fence: int) -
         return manifest
     batches = ledger.batches(name, run)
     if not may_close([batch.state for batch in batches]) or len(batches) != len(manifest.batches):
-        raise TransientError(f"run {run} of pipeline {name} has batches that are not in ClickHouse yet. Nothing was closed; push first")
+        raise TransientError(
+            f"run {run} of pipeline {name} has batches that are not in ClickHouse yet. Nothing was closed; push first"
+        )
     voided = {batch.number for batch in batches if batch.state == BatchState.VOIDED}
     void_tags = {batch.tag for batch in manifest.batches if batch.number in voided}
     if settings.pipeline(name).repair_view:
@@ -63,17 +65,22 @@ def _progress(files: RunFiles, manifest: Manifest, voided: set[int], void_tags: 
 def _before_void(files: RunFiles, manifest: Manifest, voided: set[int], void_tags: set[str]) -> pa.Table:
     """Tags with void batches: everything before the first void one. They are voided from the end, so nothing behind it is delivered."""
     first_void = {tag: min(b.number for b in manifest.batches if b.tag == tag and b.number in voided) for tag in void_tags}
-    kept = []
+    kept: list[dict[str, Any]] = []
     for name in files.names(manifest.progress_file):
         if name.endswith(".parquet"):
             for group in _row_groups(files, f"{manifest.progress_file}/{name}"):
-                kept.extend(row for row in group.to_pylist() if row["tag"] in first_void and 0 < row["batch"] < first_void[row["tag"]])
+                kept.extend(
+                    row for row in group.to_pylist() if row["tag"] in first_void and 0 < row["batch"] < first_void[row["tag"]]
+                )
     best: dict[tuple[str, str], dict[str, Any]] = {}
     for row in kept:
         key = (row["tag"], row["persistence_id"])
         if key not in best or row["number"] > best[key]["number"]:
             best[key] = row
-    schema = pa.schema([(n, pa.string()) for n in ("tag", "persistence_id", "offset", "missing")] + [(n, pa.int64()) for n in ("number", "sequence_nr")])
+    schema = pa.schema(
+        [(n, pa.string()) for n in ("tag", "persistence_id", "offset", "missing")]
+        + [(n, pa.int64()) for n in ("number", "sequence_nr")]
+    )
     return pa.Table.from_pylist([{k: row[k] for k in schema.names} for row in best.values()], schema=schema)
 
 
@@ -102,7 +109,15 @@ def _write_holds(ledger: Ledger, files: RunFiles, manifest: Manifest, void_tags:
 def _hold(row: dict[str, Any]) -> HoldRow:
     hole = Hole(row["first_missing"], row["last_missing"], row["after_sequence_nr"], row["before_sequence_nr"])
     return HoldRow(
-        row["tag"], row["persistence_id"], row["reason"], hole, row["from_ticks"], row["held_rows"], row["since_run"], row["since"], row["seen"]
+        row["tag"],
+        row["persistence_id"],
+        row["reason"],
+        hole,
+        row["from_ticks"],
+        row["held_rows"],
+        row["since_run"],
+        row["since"],
+        row["seen"],
     )
 
 

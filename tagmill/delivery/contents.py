@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from tagmill.batches.columns import NAMES
 from tagmill.buckets import BucketSize, month
@@ -19,7 +18,9 @@ from tagmill.stores.views import VIEW_COLUMNS
 # streams of judged rows, one a tag, behind those of the staged files
 JUDGED_STREAMS = 1_000_000
 PAYLOAD_OF = (*NAMES, "row_checksum")
-VIEW_SCHEMA = ", ".join(f"{name} {dict(text='string', timeuuid='string', blob='binary').get(kind, kind)}" for name, kind in VIEW_COLUMNS.items())
+VIEW_SCHEMA = ", ".join(
+    f"{name} {dict(text='string', timeuuid='string', blob='binary').get(kind, kind)}" for name, kind in VIEW_COLUMNS.items()
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,9 @@ def rows_to_recut(
             F.col("row_index").alias("order_ticks"), "persistence_id", "tag_pid_sequence_nr",
         )  # fmt: skip
     if deliveries is not None:
-        tags = F.create_map(*[part for i, tag in enumerate(sorted(plan.tags)) for part in (F.lit(tag), F.lit(JUDGED_STREAMS + i))])
+        tags = F.create_map(
+            *[part for i, tag in enumerate(sorted(plan.tags)) for part in (F.lit(tag), F.lit(JUDGED_STREAMS + i))]
+        )
         late = (F.col("action") == "late").cast("int")
         mended = deliveries.withColumn("stream", tags[F.col("tag")]).withColumn("late", late).select(*columns)
         rows = mended if rows is None else rows.unionByName(mended)
@@ -141,21 +144,38 @@ def payload(spark: SparkSession, staged: DataFrame, places: DataFrame, healed: l
 def _relabelled(rows: DataFrame, places: DataFrame) -> DataFrame:
     """Late rows have another `late`, and so another checksum."""
     late = places.where("late = 1").select("file", "row_index", F.col("late").alias("now_late"))
-    marked = rows.join(late, ["file", "row_index"], "left").withColumn("late", F.coalesce("now_late", "late")).drop("now_late", "row_checksum")
+    marked = (
+        rows.join(late, ["file", "row_index"], "left")
+        .withColumn("late", F.coalesce("now_late", "late"))
+        .drop("now_late", "row_checksum")
+    )
     return with_checksums(marked)
 
 
 def _healed_rows(spark: SparkSession, healed: list[Healed]) -> DataFrame:
     rows = [
         (
-            (item.index, item.key[0], 0, str(e.offset), item.key[1], item.number, e.writer_uuid, e.ser_id, e.ser_manifest, e.event_manifest)
+            (
+                item.index,
+                item.key[0],
+                0,
+                str(e.offset),
+                item.key[1],
+                item.number,
+                e.writer_uuid,
+                e.ser_id,
+                e.ser_manifest,
+                e.event_manifest,
+            )
             + (e.event, e.sequence_nr, e.meta_ser_id, e.meta_ser_manifest, e.meta)
         )
         for item in healed
         for e in (item.event,)
     ]
-    frame = spark.createDataFrame(rows, StructType.fromDDL(f"unit int, {VIEW_SCHEMA}"))
-    batch_rows = as_batch_rows(frame, 2**62).withColumn("file", F.lit(FROM_JOURNAL)).withColumn("row_index", F.col("unit").cast("bigint"))
+    frame = spark.createDataFrame(rows, f"unit int, {VIEW_SCHEMA}")
+    batch_rows = (
+        as_batch_rows(frame, 2**62).withColumn("file", F.lit(FROM_JOURNAL)).withColumn("row_index", F.col("unit").cast("bigint"))
+    )
     return with_checksums(batch_rows).select("file", "row_index", *PAYLOAD_OF)
 
 
@@ -163,7 +183,9 @@ def recut_totals(spark: SparkSession, files: RunFiles, folder: str, anew: list[F
     """One row a file that was written anew."""
     name = F.concat_ws("/", F.lit(folder), F.format_string("stream=%d/cut=%d", "stream", "cut"), F.col("_metadata.file_name"))
     place = F.struct("event_time", F.col("_metadata.row_index"))
-    rows = spark.read.parquet(files.url(folder)).select("stream", "cut", "tag", name.alias("file"), "row_checksum", "offset", place.alias("place"))
+    rows = spark.read.parquet(files.url(folder)).select(
+        "stream", "cut", "tag", name.alias("file"), "row_checksum", "offset", place.alias("place")
+    )
     found = rows.groupBy("stream", "cut", "tag", "file").agg(
         F.count(F.lit(1)).alias("rows"),
         F.sum("row_checksum").alias("checksum"),
@@ -188,7 +210,8 @@ def for_gate(keys: DataFrame, plan: Plan) -> DataFrame:
     if ttls:
         ttl = F.create_map(*[part for unit, seconds in ttls.items() for part in (F.lit(unit), F.lit(seconds))])[F.col("unit")]
     bad_key = F.coalesce(
-        (F.col("persistence_id") == "") | (F.col("tag") == "") | (F.col("tag_pid_sequence_nr") < 1) | (F.col("sequence_nr") < 1), F.lit(True)
+        (F.col("persistence_id") == "") | (F.col("tag") == "") | (F.col("tag_pid_sequence_nr") < 1) | (F.col("sequence_nr") < 1),
+        F.lit(True),
     )
     return keys.select(
         "tag",

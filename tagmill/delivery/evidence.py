@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tagmill.continuity.model import Earlier, Evidence, FirstSeen, Hole, Row
+from tagmill.continuity.model import Earlier, Evidence, Hole, Row
 from tagmill.delivery.judging import FROM_JOURNAL, Key, Knowledge
 from tagmill.delivery.model import Plan
 from tagmill.settings import PipelineSettings
@@ -51,7 +51,7 @@ class Investigation:
             self._asked.add((key, hole))
             news = True
             self.knowledge.journal.setdefault(key, {})[hole] = self._evidence(key, hole)
-            if hole.first == 1 and hole.after_sequence_nr == 0 and self.pipeline.first_seen != FirstSeen.REQUIRE_ONE:
+            if hole.first == 1 and hole.after_sequence_nr == 0 and self.pipeline.first_seen != "require_one":
                 self.knowledge.earlier[key] = self._earlier(key, hole)
         return news
 
@@ -74,7 +74,9 @@ class Investigation:
         size = len(event.event or b"") + len(event.meta or b"") + len(key[0].encode()) + len(key[1].encode()) + 100
         handle = (FROM_JOURNAL, index, self.pipeline.bucket_size.start(ticks), size)
         missing = event.event is None or event.ser_id is None
-        return Row(number, event.sequence_nr, ticks, str(event.offset), event.writer_uuid or "", event_missing=missing, handle=handle)
+        return Row(
+            number, event.sequence_nr, ticks, str(event.offset), event.writer_uuid or "", event_missing=missing, handle=handle
+        )
 
     def _earlier(self, key: Key, hole: Hole) -> Earlier:
         """The highest number of this persistence_id in the buckets before the run's range."""

@@ -17,7 +17,9 @@ MAX_PROBES = 2000
 MAX_BUCKETS = 50
 
 
-def looks(ledger: Ledger, views: Views, name: str, pipeline: PipelineSettings, tags: list[str], now: datetime) -> Iterator[tuple[HoldLook, int]]:
+def looks(
+    ledger: Ledger, views: Views, name: str, pipeline: PipelineSettings, tags: list[str], now: datetime
+) -> Iterator[tuple[HoldLook, int]]:
     """Holds to judge again, each with the tick from which the view must be read for it."""
     end = time.monotonic() + pipeline.lease_seconds * 5
     for count, hold in enumerate(ledger.holds(name, tags)):

@@ -72,7 +72,9 @@ class Interventions:
             row = ledger.run(self.name, run)
             found = next((b for b in ledger.batches(self.name, run) if b.batch_id == batch_id), None) if row else None
             if row is None or found is None:
-                raise GuardRefused(f"pipeline {self.name}, run {run} has no batch {batch_id}. Look: tagmill batches --pipeline {self.name}")
+                raise GuardRefused(
+                    f"pipeline {self.name}, run {run} has no batch {batch_id}. Look: tagmill batches --pipeline {self.name}"
+                )
             if found.state == BatchState.VOIDED:
                 raise GuardRefused(f"batch {batch_id} is VOIDED: a later run has delivered its events. Nothing was changed")
             row = ledger.raise_fence(row, self.owner)
@@ -107,7 +109,9 @@ class Interventions:
                 progress = Progress(number, sequence_nr, 0, before.offset if before else "")
             else:
                 progress = self._looked_up(ledger, tag, persistence_id, before)
-            self._intervene(ledger, hold, progress, f"progress rebase {tag} {persistence_id} to {progress.number}/{progress.sequence_nr}")
+            self._intervene(
+                ledger, hold, progress, f"progress rebase {tag} {persistence_id} to {progress.number}/{progress.sequence_nr}"
+            )
             return (
                 f"pipeline {self.name}, tag {tag!r}, {persistence_id!r}: progress is now number {progress.number}, "
                 f"sequence_nr {progress.sequence_nr}; the next run goes on behind it"
@@ -133,7 +137,9 @@ class Interventions:
         row = ledger.open_run(self.name)
         if row is None or row.state != state:
             there = f"run {row.run} is {row.state}" if row else "no run is open"
-            raise GuardRefused(f"pipeline {self.name} has no {state} run ({there}). Nothing was changed. Look: tagmill runs --pipeline {self.name}")
+            raise GuardRefused(
+                f"pipeline {self.name} has no {state} run ({there}). Nothing was changed. Look: tagmill runs --pipeline {self.name}"
+            )
         return row
 
     def _hold(self, ledger: Ledger, tag: str, persistence_id: str) -> HoldRow:
@@ -166,7 +172,9 @@ class Interventions:
 
     def _intervene(self, ledger: Ledger, hold: HoldRow, progress: Progress, what: str) -> None:
         run = ledger.next_run(self.name)
-        ledger.create_run(self.name, run, kind="intervention", state=RunState.CLOSED, owner=self.owner, reason=f"{self.who}: {self.why}")
+        ledger.create_run(
+            self.name, run, kind="intervention", state=RunState.CLOSED, owner=self.owner, reason=f"{self.who}: {self.why}"
+        )
         ledger.record_intervention(self.name, run, self.who, what, self.why)
         ledger.write_progress(self.name, run, [(hold.tag, hold.persistence_id, progress)])
         # an empty fingerprint makes the next plan look
@@ -179,12 +187,12 @@ class Interventions:
     def _at_work(self) -> Iterator[Ledger]:
         """The ledger under the pipeline's lease, which is given back."""
         with Ledger(self.settings.cassandra) as ledger:
-            lease = Lease(ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.name, self.owner, self.pipeline.lease_seconds)
+            lease = Lease(
+                ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.name, self.owner, self.pipeline.lease_seconds
+            )
             lease.take(self.pipeline.lease_wait_seconds)
             try:
                 with lease.kept():
                     yield ledger
             finally:
                 lease.give_back()
-
-

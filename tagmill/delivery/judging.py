@@ -90,7 +90,9 @@ def _out(key: Key, outcome: Judgement, before: Progress | None) -> list[dict[str
     out: list[dict[str, Any]] = []
     for decision in outcome.decisions:
         row = decision.row
-        file, index, bucket, size = row.handle if isinstance(row.handle, tuple) and len(row.handle) == 4 else (FROM_JOURNAL, -1, 0, 0)
+        file, index, bucket, size = (
+            row.handle if isinstance(row.handle, tuple) and len(row.handle) == 4 else (FROM_JOURNAL, -1, 0, 0)
+        )
         out.append(
             {**base, "kind": "row", "file": file, "row_index": index, "tag_pid_sequence_nr": row.number, "sequence_nr": row.sequence_nr,
              "ticks": row.ticks, "offset": row.offset, "timebucket": bucket, "size": size, "action": decision.action.value,
@@ -101,7 +103,14 @@ def _out(key: Key, outcome: Judgement, before: Progress | None) -> list[dict[str
     if outcome.held:
         held = outcome.held
         out.append(
-            {**base, "kind": "held", "reason": held.reason.value, "ticks": held.first_ticks, "held_rows": held.rows, **_hole(held.hole)}
+            {
+                **base,
+                "kind": "held",
+                "reason": held.reason.value,
+                "ticks": held.first_ticks,
+                "held_rows": held.rows,
+                **_hole(held.hole),
+            }
         )
     if outcome.progress and outcome.progress != before:
         known = outcome.progress

@@ -20,9 +20,12 @@ from tagmill.delivery.model import Batch, Manifest, Plan, TagOutcome
 from tagmill.delivery.suspects import KEY
 from tagmill.settings import PipelineSettings
 from tagmill.stores.files import RunFiles
+from tagmill.stores.views import VIEW_COLUMNS
 from tagmill.timeuuid import TICKS_PER_SECOND, from_datetime
 
-PROGRESS_COLUMNS = "tag string, persistence_id string, number bigint, sequence_nr bigint, offset string, missing string, batch int, last boolean"
+PROGRESS_COLUMNS = (
+    "tag string, persistence_id string, number bigint, sequence_nr bigint, offset string, missing string, batch int, last boolean"
+)
 DELIVERED = ("deliver", "late")
 
 
@@ -59,9 +62,14 @@ def policy(pipeline: PipelineSettings, plan: Plan, tag: str) -> Policy:
 
 def holes(decisions: DataFrame) -> Iterator[tuple[Key, Hole]]:
     """The holes that a judgement found; more than the limit wait for another run."""
-    found = decisions.where("kind = 'hole'").select(*KEY, "tag_pid_sequence_nr", "last_missing", "after_sequence_nr", "before_sequence_nr")
+    found = decisions.where("kind = 'hole'").select(
+        *KEY, "tag_pid_sequence_nr", "last_missing", "after_sequence_nr", "before_sequence_nr"
+    )
     for row in found.limit(MAX_HOLES).collect():
-        yield (row.tag, row.persistence_id), Hole(row.tag_pid_sequence_nr, row.last_missing, row.after_sequence_nr, row.before_sequence_nr)
+        yield (
+            (row.tag, row.persistence_id),
+            Hole(row.tag_pid_sequence_nr, row.last_missing, row.after_sequence_nr, row.before_sequence_nr),
+        )
 
 
 def deliveries(decisions: DataFrame) -> DataFrame:
@@ -74,7 +82,9 @@ def dispositions(decisions: DataFrame, frozen_rows: DataFrame, files: list[str])
     columns = (*KEY, "tag_pid_sequence_nr", "sequence_nr", "ticks", "timebucket", "action", "reason")
     read_now = F.col("file").isin([*files, FROM_JOURNAL])
     rows = decisions.where(read_now).where("kind = 'row' AND reason NOT IN ('next', 'already_delivered')").select(*columns)
-    waiting = frozen_rows.where(read_now).withColumn("ticks", F.col("event_time")).withColumn("action", F.lit("hold")).select(*columns)
+    waiting = (
+        frozen_rows.where(read_now).withColumn("ticks", F.col("event_time")).withColumn("action", F.lit("hold")).select(*columns)
+    )
     return rows.unionByName(waiting)
 
 
@@ -82,7 +92,9 @@ def manifest(sealed: Sealed) -> Manifest:
     """Write progress, holds and repairs, take the digests, and name them all."""
     plan = sealed.plan
     batches, numbers = _batches(sealed)
-    progress_file, holds_file, repairs_file = (f"{sealed.folder}/{name}" for name in ("progress", "holds.parquet", "repairs.parquet"))
+    progress_file, holds_file, repairs_file = (
+        f"{sealed.folder}/{name}" for name in ("progress", "holds.parquet", "repairs.parquet")
+    )
     _progress(sealed, numbers).coalesce(4).write.mode("overwrite").parquet(sealed.files.url(progress_file))
     _write_holds(sealed, holds_file)
     _write_repairs(sealed, repairs_file)
@@ -96,7 +108,9 @@ def manifest(sealed: Sealed) -> Manifest:
         moves_watermark=not plan.reread,
         tags={tag: _tag_outcome(sealed, tag, batches, counts) for tag in plan.tags},
         batches=batches,
-        findings={reason: sum(n for (_, _, r), n in counts.items() if r == reason) for reason in sorted({r for _, _, r in counts})},
+        findings={
+            reason: sum(n for (_, _, r), n in counts.items() if r == reason) for reason in sorted({r for _, _, r in counts})
+        },
         progress_file=progress_file,
         holds_file=holds_file,
         repairs_file=repairs_file,
@@ -107,7 +121,8 @@ def manifest(sealed: Sealed) -> Manifest:
 
 def _batches(sealed: Sealed) -> tuple[list[Batch], dict[str, int]]:
     """The batches in the order in which they are pushed, and their numbers by staged file or 'stream/cut'."""
-    plan, entries = sealed.plan, []
+    plan = sealed.plan
+    entries: list[tuple[tuple[object, ...], str, contents.FileTotal | contents.CutTotal, bool]] = []
     for total in sealed.contents.as_they_are:
         file = f"{sealed.contents.staged_folder}/{total.file}"
         order = (total.tag, (0, total.unit, int(total.file.split("-")[1]), 0), total.file)
@@ -150,7 +165,9 @@ def _progress(sealed: Sealed, numbers: dict[str, int]) -> DataFrame:
         frames.append(_judged_progress(sealed, batch_of))
     steps = reduce(DataFrame.unionByName, frames)
     behind = Window.partitionBy(*KEY).orderBy(F.desc("number"), F.desc("batch"))
-    return steps.withColumn("last", F.row_number().over(behind) == 1).select(*[part.split(" ")[0] for part in PROGRESS_COLUMNS.split(", ")])
+    return steps.withColumn("last", F.row_number().over(behind) == 1).select(
+        *[part.split(" ")[0] for part in PROGRESS_COLUMNS.split(", ")]
+    )
 
 
 def _steps(sealed: Sealed) -> DataFrame:
@@ -176,7 +193,9 @@ def _steps(sealed: Sealed) -> DataFrame:
         F.max("number").alias("number"), F.max("sequence_nr").alias("sequence_nr"), F.max_by("offset", "number").alias("offset")
     )  # fmt: skip
     source = F.format_string("%d/%d", "stream", "cut")
-    return as_files.unionByName(cut.select(*KEY, "number", "sequence_nr", "offset", F.lit("").alias("missing"), source.alias("source")))
+    return as_files.unionByName(
+        cut.select(*KEY, "number", "sequence_nr", "offset", F.lit("").alias("missing"), source.alias("source"))
+    )
 
 
 def _judged_progress(sealed: Sealed, batch_of: DataFrame) -> DataFrame:
@@ -188,7 +207,12 @@ def _judged_progress(sealed: Sealed, batch_of: DataFrame) -> DataFrame:
         return final.withColumn("batch", F.lit(0))
     places = sealed.contents.places.where(F.col("stream") >= contents.JUDGED_STREAMS)
     source = F.format_string("%d/%d", "stream", "cut")
-    where = deliveries(sealed.decisions).select(*KEY, "file", "row_index").join(places, ["file", "row_index"]).select(*KEY, source.alias("source"))
+    where = (
+        deliveries(sealed.decisions)
+        .select(*KEY, "file", "row_index")
+        .join(places, ["file", "row_index"])
+        .select(*KEY, source.alias("source"))
+    )
     last = where.join(batch_of, "source").groupBy(*KEY).agg(F.max("batch").alias("batch"))
     return final.join(last, list(KEY), "left").withColumn("batch", F.coalesce("batch", F.lit(0)))
 
@@ -215,7 +239,18 @@ def _write_holds(sealed: Sealed, file: str) -> None:
         rows.append({"tag": key[0], "persistence_id": key[1], "ended": True, "since": sealed.plan.planned_at})
     schema = pa.schema(
         [("tag", pa.string()), ("persistence_id", pa.string()), ("reason", pa.string())]
-        + [(n, pa.int64()) for n in ("first_missing", "last_missing", "after_sequence_nr", "before_sequence_nr", "from_ticks", "held_rows", "since_run")]
+        + [
+            (n, pa.int64())
+            for n in (
+                "first_missing",
+                "last_missing",
+                "after_sequence_nr",
+                "before_sequence_nr",
+                "from_ticks",
+                "held_rows",
+                "since_run",
+            )
+        ]
         + [("since", pa.timestamp("us", tz="UTC")), ("seen", pa.string()), ("ended", pa.bool_())]
     )
     _write_table(sealed.files, file, pa.Table.from_pylist(rows, schema=schema))
@@ -239,7 +274,7 @@ def _write_repairs(sealed: Sealed, file: str) -> None:
         if item.index in used
     ]
     kinds = {"text": pa.string(), "bigint": pa.int64(), "int": pa.int32(), "blob": pa.binary(), "timeuuid": pa.string()}
-    schema = pa.schema([(name, kinds[kind]) for name, kind in contents.VIEW_COLUMNS.items()])
+    schema = pa.schema([(name, kinds[kind]) for name, kind in VIEW_COLUMNS.items()])
     _write_table(sealed.files, file, pa.Table.from_pylist(rows, schema=schema))
 
 

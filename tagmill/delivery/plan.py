@@ -34,7 +34,9 @@ class _Draft:
 class Planner:
     """Makes the plan of one pipeline's next run."""
 
-    def __init__(self, ledger: Ledger, views: Views, name: str, pipeline: PipelineSettings, tags: list[str], now: datetime) -> None:
+    def __init__(
+        self, ledger: Ledger, views: Views, name: str, pipeline: PipelineSettings, tags: list[str], now: datetime
+    ) -> None:
         self.ledger = ledger
         self.views = views
         self.name = name
@@ -77,7 +79,9 @@ class Planner:
         )
         rows, full_at = 0, None
         for tag, part in self._counted(candidates):
-            if draft.new and (len(draft.new) >= self.pipeline.max_slices_per_run or rows + part.rows > self.pipeline.max_rows_per_run):
+            if draft.new and (
+                len(draft.new) >= self.pipeline.max_slices_per_run or rows + part.rows > self.pipeline.max_rows_per_run
+            ):
                 full_at, draft.more = part.timebucket, True
                 break
             rows += part.rows
@@ -214,7 +218,11 @@ class Planner:
             for piece in self._pieces(part):
                 alone = () if piece.whole else (piece.timebucket, piece.after)
                 key = (tag, bucket_rules.month(bucket_rules.first_ticks(piece.timebucket)), *alone)
-                if groups and groups[-1][0] == key and sum(p.rows for p in groups[-1][2]) + piece.rows <= self.pipeline.batch_rows:
+                if (
+                    groups
+                    and groups[-1][0] == key
+                    and sum(p.rows for p in groups[-1][2]) + piece.rows <= self.pipeline.batch_rows
+                ):
                     groups[-1][2].append(piece)
                 else:
                     groups.append((key, tag, [piece]))
@@ -226,10 +234,17 @@ class Planner:
         if count <= 1:
             return [part]
         low = part.after if part.after is not None else bucket_rules.first_ticks(part.timebucket) - 1
-        high = part.until if part.until is not None else bucket_rules.first_ticks(part.timebucket) + self.pipeline.bucket_size.ticks - 1
+        high = (
+            part.until
+            if part.until is not None
+            else bucket_rules.first_ticks(part.timebucket) + self.pipeline.bucket_size.ticks - 1
+        )
         cuts = [low + (high - low) * i // count for i in range(1, count)]
         edges = zip([part.after, *cuts], [*cuts, part.until], strict=True)
-        return [Slice(timebucket=part.timebucket, after=a, until=u, rows=part.rows // count, ttl_seconds=part.ttl_seconds) for a, u in edges]
+        return [
+            Slice(timebucket=part.timebucket, after=a, until=u, rows=part.rows // count, ttl_seconds=part.ttl_seconds)
+            for a, u in edges
+        ]
 
 
 def _distinct(parts: list[tuple[str, Slice]]) -> list[tuple[str, Slice]]:

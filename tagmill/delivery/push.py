@@ -68,7 +68,9 @@ class _Pushing:
         manifest = self.manifest
         rows = {row.number: row for row in self.ledger.batches(manifest.pipeline, manifest.run)}
         if missing := [b.number for b in manifest.batches if b.number not in rows]:
-            raise FenceRaised(f"run {manifest.run} of pipeline {manifest.pipeline}: batches {missing} are not in the ledger yet; run seal again")
+            raise FenceRaised(
+                f"run {manifest.run} of pipeline {manifest.pipeline}: batches {missing} are not in the ledger yet; run seal again"
+            )
         waiting = [batch for batch in manifest.batches if rows[batch.number].state == BatchState.NEW]
         done = len(manifest.batches) - len(waiting)
         self.progress(done, len(manifest.batches))
@@ -112,7 +114,10 @@ class _Pushing:
         self.ledger.current(manifest.pipeline, manifest.run, self.fence)
         content = self._sealed_bytes(batch)
         for attempt in Retrying(
-            retry=retry_if_exception_type(StoreUnavailable), stop=stop_after_attempt(5), wait=wait_random_exponential(0.5, max=20), reraise=True
+            retry=retry_if_exception_type(StoreUnavailable),
+            stop=stop_after_attempt(5),
+            wait=wait_random_exponential(0.5, max=20),
+            reraise=True,
         ):
             with attempt:
                 # absent on this replica must mean absent everywhere

@@ -27,7 +27,15 @@ def placed(rows: DataFrame, max_rows: int, max_bytes: int) -> DataFrame:
     """
     month = F.date_format(F.timestamp_seconds(F.floor(F.col("ticks") / TICKS_PER_SECOND)), "yyyyMM").cast("int")
     narrow = rows.select(
-        "stream", "file", "row_index", "late", "size", month.alias("month"), "order_ticks", "persistence_id", "tag_pid_sequence_nr"
+        "stream",
+        "file",
+        "row_index",
+        "late",
+        "size",
+        month.alias("month"),
+        "order_ticks",
+        "persistence_id",
+        "tag_pid_sequence_nr",
     )
     return narrow.groupBy("stream").applyInPandas(_place(max_rows, max_bytes), PLACED_SCHEMA)
 
@@ -44,7 +52,9 @@ def write(places: DataFrame, payload: DataFrame, target: str, batches: int) -> N
 
 def _place(max_rows: int, max_bytes: int) -> "Callable[[pd.DataFrame], pd.DataFrame]":
     def place(stream: "pd.DataFrame") -> "pd.DataFrame":
-        ordered = stream.sort_values(["order_ticks", "persistence_id", "tag_pid_sequence_nr"], kind="stable").reset_index(drop=True)
+        ordered = stream.sort_values(["order_ticks", "persistence_id", "tag_pid_sequence_nr"], kind="stable").reset_index(
+            drop=True
+        )
         ordered["cut"] = list(cut(zip(ordered["size"].tolist(), ordered["month"].tolist(), strict=True), max_rows, max_bytes))
         ordered["position"] = ordered.index
         return ordered[["stream", "file", "row_index", "late", "position", "cut"]]

@@ -86,7 +86,10 @@ def check(settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickHo
     now = datetime.now(UTC)
     for hold in ledger.holds(pipeline, chosen.tags):
         if (now - hold.since).total_seconds() > chosen.max_hold_age_seconds:
-            yield Finding(hold.tag, f"{hold.persistence_id!r} is held since run {hold.since_run} for {hold.reason}: longer than max_hold_age_seconds")
+            yield Finding(
+                hold.tag,
+                f"{hold.persistence_id!r} is held since run {hold.since_run} for {hold.reason}: longer than max_hold_age_seconds",
+            )
 
 
 def _stored(clickhouse: ClickHouse, table: str) -> dict[UUID, list[Totals]]:
@@ -115,7 +118,11 @@ def _compare(settings: Settings, pipeline: str, ledger: Ledger, found: dict[UUID
             expected = [Totals(batch.generation, wanted.rows, wanted.checksum)] if batch.state == BatchState.IN_CLICKHOUSE else []
             if there != expected and batch.state != BatchState.NEW:
                 rows = sum(total.rows for total in there)
-                same = "other values" if rows == wanted.rows and expected else f"{rows} rows instead of {wanted.rows if expected else 0}"
+                same = (
+                    "other values"
+                    if rows == wanted.rows and expected
+                    else f"{rows} rows instead of {wanted.rows if expected else 0}"
+                )
                 yield Finding(batch.tag, f"batch {batch.batch_id} of run {number} ({batch.state}) has {same} in ClickHouse")
 
 

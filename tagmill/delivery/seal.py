@@ -62,7 +62,9 @@ def _sealed_before(ledger: Ledger, files: RunFiles, name: str, run: int, fence: 
 
 
 def _add_batches(ledger: Ledger, manifest: Manifest) -> None:
-    ledger.add_batches(manifest.pipeline, manifest.run, ((b.number, UUID(b.batch_id), b.tag, b.rows, b.bytes) for b in manifest.batches))
+    ledger.add_batches(
+        manifest.pipeline, manifest.run, ((b.number, UUID(b.batch_id), b.tag, b.rows, b.bytes) for b in manifest.batches)
+    )
 
 
 @dataclass(slots=True)
@@ -189,7 +191,9 @@ class _Sealing:
         """Rows that were read before (look-back, holds) were judged before: they don't count again."""
         rows = contents.for_gate(keys.where(F.col("file").isin(files)), self.plan)
         dispositions = outcome.dispositions(verdict.decisions, verdict.frozen_rows, files).persist()
-        return self._enforce(read_reports(rows, dispositions, self._schema(), self.pipeline.bucket_size, self.pipeline.quality.named_rows))
+        return self._enforce(
+            read_reports(rows, dispositions, self._schema(), self.pipeline.bucket_size, self.pipeline.quality.named_rows)
+        )
 
     def _enforce(self, reports: Reports) -> GateVerdict:
         plan = self.plan
@@ -200,7 +204,9 @@ class _Sealing:
         if verdict.passed:
             return verdict
         reason = "; ".join(verdict.failures)
-        self.ledger.finish_run(plan.pipeline, plan.run, self.fence, RunState.PLANNED, RunState.ABANDONED, f"quality gate: {reason}"[:1000])
+        self.ledger.finish_run(
+            plan.pipeline, plan.run, self.fence, RunState.PLANNED, RunState.ABANDONED, f"quality gate: {reason}"[:1000]
+        )
         raise DataQualityStop(
             f"run {plan.run} of pipeline {plan.pipeline} stopped by the quality gate: {reason}. Nothing was sealed or delivered. "
             f"See {verdict.docs_page}",
@@ -218,7 +224,9 @@ class _Sealing:
         touched = contents.touched_files(keys, excluded) if excluded is not None else set()
         as_they_are = [total for total in untouched if total.file not in touched]
         anew = [total for total in totals if total.is_new and total not in as_they_are]
-        rows = contents.rows_to_recut(keys, anew, excluded, outcome.deliveries(verdict.decisions) if verdict.any else None, self.plan)
+        rows = contents.rows_to_recut(
+            keys, anew, excluded, outcome.deliveries(verdict.decisions) if verdict.any else None, self.plan
+        )
         if rows is None:
             return contents.Contents(totals, as_they_are, [], None, f"{self.folder}/staged")
         places = recut.placed(rows, self.pipeline.batch_rows, self.pipeline.batch_bytes).persist()

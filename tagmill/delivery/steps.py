@@ -47,14 +47,27 @@ def plan(
         made = planner.reread(number, *span) if span else planner.plan(number)
         if made is None:
             lease.give_back()
-            return {"run": None, "fence": 0, "state": "IDLE", "slices": 0, "more": False, "message": f"pipeline {pipeline}: nothing to do"}
+            return {
+                "run": None,
+                "fence": 0,
+                "state": "IDLE",
+                "slices": 0,
+                "more": False,
+                "message": f"pipeline {pipeline}: nothing to do",
+            }
         checkpoints.reached("plan.before_commit")
         made = made.model_copy(update={"run": ledger.next_run(pipeline)})
         files = RunFiles(settings.storage.root)
         file = f"{files.folder(pipeline, made.run)}/plan-{uuid4().hex[:12]}.json"
         sha256 = write_document(files, file, made)
         row = ledger.create_run(
-            pipeline, made.run, kind="reread" if reread else "deliver", state=RunState.PLANNED, owner=owner, plan_file=file, plan_sha256=sha256
+            pipeline,
+            made.run,
+            kind="reread" if reread else "deliver",
+            state=RunState.PLANNED,
+            owner=owner,
+            plan_file=file,
+            plan_sha256=sha256,
         )
         checkpoints.reached("plan.after_commit")
         return _planned(row, made)
@@ -91,9 +104,7 @@ def close(settings: Settings, pipeline: str, run: int, fence: int, *, owner: str
 
 
 @contextmanager
-def _leased(
-    settings: Settings, pipeline: str, owner: str, *, wait: float = 0
-) -> Iterator[tuple[Ledger, Lease]]:
+def _leased(settings: Settings, pipeline: str, owner: str, *, wait: float = 0) -> Iterator[tuple[Ledger, Lease]]:
     """The ledger, with the pipeline's lease kept while the block runs. An error that a rerun doesn't cure gives it back."""
     chosen = settings.pipeline(pipeline)
     with Ledger(settings.cassandra) as ledger:
@@ -135,7 +146,9 @@ def _planned(row: RunRow, made: Plan) -> Result:
 
 
 def _summary(manifest: Manifest, what: str) -> Result:
-    tags = [{"tag": tag, **done.model_dump(include={"delivered", "late", "dropped", "held"})} for tag, done in manifest.tags.items()]
+    tags = [
+        {"tag": tag, **done.model_dump(include={"delivered", "late", "dropped", "held"})} for tag, done in manifest.tags.items()
+    ]
     rows = sum(batch.rows for batch in manifest.batches)
     held = sum(done.held for done in manifest.tags.values())
     return {

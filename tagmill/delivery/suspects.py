@@ -59,7 +59,13 @@ def file_summaries(keys: DataFrame) -> DataFrame:
         & (F.col("event_time") >= F.col("before.event_time"))
         & (F.col("row_index") > F.col("before.row_index"))
     )
-    sound = follows & ~F.col("event_missing") & ~F.col("offset_broken") & (F.col("tag_pid_sequence_nr") >= 1) & (F.col("sequence_nr") >= 1)
+    sound = (
+        follows
+        & ~F.col("event_missing")
+        & ~F.col("offset_broken")
+        & (F.col("tag_pid_sequence_nr") >= 1)
+        & (F.col("sequence_nr") >= 1)
+    )
     return rows.groupBy("unit", "file", *KEY).agg(
         F.min("tag_pid_sequence_nr").alias("low"),
         F.max("tag_pid_sequence_nr").alias("high"),
@@ -85,7 +91,10 @@ def run_summaries(files: DataFrame) -> DataFrame:
         (F.col("low") == F.col("before.high") + 1)
         & (F.col("low_sequence_nr") > F.col("before.high_sequence_nr"))
         & (F.col("low_ticks") >= F.col("before.high_ticks"))
-        & ((F.col("unit") > F.col("before.unit")) | ((F.col("unit") == F.col("before.unit")) & (F.col("file") > F.col("before.file"))))
+        & (
+            (F.col("unit") > F.col("before.unit"))
+            | ((F.col("unit") == F.col("before.unit")) & (F.col("file") > F.col("before.file")))
+        )
     )
     return rows.groupBy(*KEY).agg(
         F.min("low").alias("low"),

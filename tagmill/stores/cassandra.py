@@ -153,7 +153,10 @@ class Cassandra:
 
     def _retried(self, call: Callable[[], T]) -> T:
         for attempt in Retrying(
-            retry=retry_if_exception_type(PASSING), stop=stop_after_attempt(5), wait=wait_random_exponential(0.2, max=5), reraise=True
+            retry=retry_if_exception_type(PASSING),
+            stop=stop_after_attempt(5),
+            wait=wait_random_exponential(0.2, max=5),
+            reraise=True,
         ):
             with attempt:
                 return call()
@@ -168,7 +171,9 @@ def explained(where: str) -> Iterator[None]:
     except TagmillError:
         raise
     except PASSING as error:
-        raise StoreUnavailable(f"{where} did not answer: {_brief(error)}. Run the same command again; every step is safe to repeat") from None
+        raise StoreUnavailable(
+            f"{where} did not answer: {_brief(error)}. Run the same command again; every step is safe to repeat"
+        ) from None
     except (InvalidRequest, Unauthorized, ErrorMessage) as error:
         raise ConfigurationError(f"{where} refused: {_brief(error)}") from None
     except (RequestExecutionException, DriverException) as error:
@@ -182,9 +187,13 @@ def _brief(error: BaseException) -> str:
 def _connect_error(where: str, error: NoHostAvailable) -> TagmillError:
     causes = list(error.errors.values()) if isinstance(error.errors, dict) else []
     if any(isinstance(cause, AuthenticationFailed) for cause in causes):
-        return ConfigurationError(f"{where} refused the user name or password; set them in the environment or the Airflow connection")
+        return ConfigurationError(
+            f"{where} refused the user name or password; set them in the environment or the Airflow connection"
+        )
     cause = f": {_brief(causes[0])}" if causes else ""
-    return StoreUnavailable(f"{where} can't be reached{cause}. Nothing was done; is it up, are host, port and local_datacenter right?")
+    return StoreUnavailable(
+        f"{where} can't be reached{cause}. Nothing was done; is it up, are host, port and local_datacenter right?"
+    )
 
 
 def _auth(settings: CassandraSettings) -> PlainTextAuthProvider | None:

@@ -77,7 +77,9 @@ class ClickHouse:
         with self._explained("refused a statement"):
             self.client.command(statement, parameters=parameters)
 
-    def rows(self, query: str, parameters: dict[str, Any] | None = None, settings: dict[str, Any] | None = None) -> list[tuple[Any, ...]]:
+    def rows(
+        self, query: str, parameters: dict[str, Any] | None = None, settings: dict[str, Any] | None = None
+    ) -> list[tuple[Any, ...]]:
         """All rows of a small result."""
         with self._explained("could not answer"):
             return [tuple(row) for row in self.client.query(query, parameters=parameters, settings=settings).result_rows]
@@ -124,10 +126,13 @@ class ClickHouse:
         for attempt in Retrying(stop=stop_after_delay(VOID_WAIT_SECONDS), wait=wait_fixed(1), reraise=True):
             with attempt:
                 running = self.rows(
-                    "SELECT count() FROM system.processes WHERE query LIKE 'INSERT%' AND query LIKE {like:String}", {"like": f"%{batch_id}%"}
+                    "SELECT count() FROM system.processes WHERE query LIKE 'INSERT%' AND query LIKE {like:String}",
+                    {"like": f"%{batch_id}%"},
                 )
                 if running[0][0]:
-                    raise StoreUnavailable(f"{self.where}: an insert of batch {batch_id} still runs. Nothing was changed; try again later")
+                    raise StoreUnavailable(
+                        f"{self.where}: an insert of batch {batch_id} still runs. Nothing was changed; try again later"
+                    )
 
     def sync_replica(self, table: str) -> None:
         """Before 'absent' is believed on a replicated table: what other replicas have is here."""
@@ -147,10 +152,14 @@ class ClickHouse:
             raise DestinationDiffers(f"{name} does not exist. Nothing was sent. Create it: tagmill schema apply")
         wanted = {column.name: column.table_type for column in columns.COLUMNS} | {"batch_id": "UUID", "generation": "UInt32"}
         wrong = [
-            f"{column} is {found.get(column, 'missing')}, must be {type_}" for column, type_ in wanted.items() if found.get(column) != type_
+            f"{column} is {found.get(column, 'missing')}, must be {type_}"
+            for column, type_ in wanted.items()
+            if found.get(column) != type_
         ]
         if wrong:
-            raise DestinationDiffers(f"{name} has other columns: {'; '.join(wrong)}. Nothing was sent. Rename it, then: tagmill schema apply")
+            raise DestinationDiffers(
+                f"{name} has other columns: {'; '.join(wrong)}. Nothing was sent. Rename it, then: tagmill schema apply"
+            )
 
     @contextmanager
     def _explained(self, what: str) -> Iterator[None]:
@@ -165,7 +174,9 @@ class ClickHouse:
                 raise StoreUnavailable(f"{text}. Run the same command again; every step is safe to repeat") from None
             raise ConfigurationError(text) from None
         except (ClickHouseOperationalError, HTTPError, OSError) as error:
-            raise StoreUnavailable(f"{self.where} {what}: {_brief(error)}. Run the same command again; every step is safe to repeat") from None
+            raise StoreUnavailable(
+                f"{self.where} {what}: {_brief(error)}. Run the same command again; every step is safe to repeat"
+            ) from None
         except ClickHouseError as error:
             raise ConfigurationError(f"{self.where} {what}: {_brief(error)}") from None
 

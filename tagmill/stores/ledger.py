@@ -115,7 +115,9 @@ class Ledger:
         if not rows or rows[0].state is None:
             return None
         row = rows[0]._asdict()
-        return RunRow(**{**row, "state": RunState(row["state"]), **{k: _utc(row[k]) for k in ("planned_at", "sealed_at", "closed_at")}})
+        return RunRow(
+            **{**row, "state": RunState(row["state"]), **{k: _utc(row[k]) for k in ("planned_at", "sealed_at", "closed_at")}}
+        )
 
     def open_run(self, pipeline: str) -> RunRow | None:
         """The run that has to be finished before another one starts."""
@@ -129,7 +131,9 @@ class Ledger:
             return last
         if last == 0:
             claimed = self.cassandra.transact(
-                f"INSERT INTO {self.keyspace}.pipelines (pipeline, last_run) VALUES (?, 1) IF NOT EXISTS", pipeline, landed=lambda: False
+                f"INSERT INTO {self.keyspace}.pipelines (pipeline, last_run) VALUES (?, 1) IF NOT EXISTS",
+                pipeline,
+                landed=lambda: False,
             )
         else:
             claimed = self.cassandra.transact(
@@ -143,7 +147,16 @@ class Ledger:
         return last + 1 if claimed else self.last_run(pipeline)
 
     def create_run(
-        self, pipeline: str, run: int, *, kind: str, state: RunState, owner: str, plan_file: str = "", plan_sha256: str = "", reason: str = ""
+        self,
+        pipeline: str,
+        run: int,
+        *,
+        kind: str,
+        state: RunState,
+        owner: str,
+        plan_file: str = "",
+        plan_sha256: str = "",
+        reason: str = "",
     ) -> RunRow:
         """Write a new run with fence 1; raises FenceRaised when another one has this number."""
         attempt = uuid4()
@@ -166,7 +179,9 @@ class Ledger:
             landed=lambda: self._is_attempt(row.pipeline, row.run, attempt),
         )  # fmt: skip
         if not raised:
-            raise FenceRaised(f"run {row.run} of pipeline {row.pipeline} was taken over by somebody else meanwhile. Nothing was written")
+            raise FenceRaised(
+                f"run {row.run} of pipeline {row.pipeline} was taken over by somebody else meanwhile. Nothing was written"
+            )
         return self._must(row.pipeline, row.run)
 
     def seal(self, pipeline: str, run: int, fence: int, manifest_file: str, manifest_sha256: str) -> bool:
@@ -221,7 +236,9 @@ class Ledger:
             if r.batch_no is not None
         ]
 
-    def move_batch(self, pipeline: str, run: int, fence: int, batch: BatchRow, new: BatchState, generation: int | None = None) -> None:
+    def move_batch(
+        self, pipeline: str, run: int, fence: int, batch: BatchRow, new: BatchState, generation: int | None = None
+    ) -> None:
         """A batch's next state under this fence; raises FenceRaised."""
 
         def landed() -> bool:
@@ -236,7 +253,9 @@ class Ledger:
             landed=landed,
         )  # fmt: skip
         if not done:
-            raise FenceRaised(f"batch {batch.batch_id} of run {run}, pipeline {pipeline}, is no longer {batch.state}. Nothing was changed")
+            raise FenceRaised(
+                f"batch {batch.batch_id} of run {run}, pipeline {pipeline}, is no longer {batch.state}. Nothing was changed"
+            )
 
     # -- watermarks and buckets
 
@@ -264,7 +283,8 @@ class Ledger:
     def keep_buckets(self, pipeline: str, tag: str, buckets: Iterable[int], scanned_to: int) -> None:
         """Keep what the scan found; the mark comes last."""
         self.cassandra.write_many(
-            f"INSERT INTO {self.keyspace}.buckets (pipeline, tag, timebucket) VALUES (?, ?, ?)", ((pipeline, tag, b) for b in buckets)
+            f"INSERT INTO {self.keyspace}.buckets (pipeline, tag, timebucket) VALUES (?, ?, ?)",
+            ((pipeline, tag, b) for b in buckets),
         )
         self.cassandra.write_many(
             f"INSERT INTO {self.keyspace}.buckets (pipeline, tag, scanned_to) VALUES (?, ?, ?)", [(pipeline, tag, scanned_to)]
@@ -288,7 +308,17 @@ class Ledger:
             f"INSERT INTO {self.keyspace}.progress (pipeline, tag, persistence_id, tag_pid_sequence_nr, sequence_nr,"
             ' "offset", missing, run) VALUES (?, ?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?',
             (
-                (pipeline, tag, pid, p.number, p.sequence_nr, UUID(p.offset) if p.offset else None, write_intervals(p.missing), run, run)
+                (
+                    pipeline,
+                    tag,
+                    pid,
+                    p.number,
+                    p.sequence_nr,
+                    UUID(p.offset) if p.offset else None,
+                    write_intervals(p.missing),
+                    run,
+                    run,
+                )
                 for tag, pid, p in rows
             ),
         )
@@ -302,7 +332,15 @@ class Ledger:
                 ):
                     hole = Hole(r.first_missing, r.last_missing, r.after_sequence_nr, r.before_sequence_nr)
                     yield HoldRow(
-                        r.tag, r.persistence_id, r.reason, hole, r.from_ticks, r.held_rows, r.since_run, _utc(r.since) or _now(), r.seen or ""
+                        r.tag,
+                        r.persistence_id,
+                        r.reason,
+                        hole,
+                        r.from_ticks,
+                        r.held_rows,
+                        r.since_run,
+                        _utc(r.since) or _now(),
+                        r.seen or "",
                     )
 
     def write_holds(self, pipeline: str, run: int, holds: Iterable[HoldRow]) -> int:
@@ -371,7 +409,11 @@ def read_intervals(text: str | None) -> tuple[Interval, ...]:
 def _progress(row: Any) -> Progress:
     offset = row.offset
     return Progress(
-        row.tag_pid_sequence_nr, row.sequence_nr, ticks_of(offset) if offset else 0, str(offset or ""), read_intervals(row.missing)
+        row.tag_pid_sequence_nr,
+        row.sequence_nr,
+        ticks_of(offset) if offset else 0,
+        str(offset or ""),
+        read_intervals(row.missing),
     )
 
 

@@ -64,7 +64,9 @@ class Views:
         """Columns of tag_views with their CQL types; raises ConfigurationError when keyspace or table is missing."""
         metadata = self.cassandra.cluster.metadata.keyspaces.get(self.keyspace)
         if metadata is None:
-            raise ConfigurationError(f"keyspace {self.keyspace} does not exist in {self.cassandra.where}. Nothing was read; check the pipeline's keyspace")
+            raise ConfigurationError(
+                f"keyspace {self.keyspace} does not exist in {self.cassandra.where}. Nothing was read; check the pipeline's keyspace"
+            )
         missing = [table for table in ("tag_views", "messages") if table not in metadata.tables]
         if missing:
             raise ConfigurationError(
@@ -130,7 +132,9 @@ class Views:
     def _partition_exists(self, persistence_id: str, partition: int) -> bool:
         return bool(
             self.cassandra.execute(
-                f"SELECT sequence_nr FROM {self.name}.messages WHERE persistence_id = ? AND partition_nr = ? LIMIT 1", persistence_id, partition
+                f"SELECT sequence_nr FROM {self.name}.messages WHERE persistence_id = ? AND partition_nr = ? LIMIT 1",
+                persistence_id,
+                partition,
             )
         )
 

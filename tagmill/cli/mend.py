@@ -1,0 +1,65 @@
+"""Commands that change the ledger by hand: `holds close`, `progress rebase`, `batches resend`. Each says what it does, and records why."""
+
+from typing import Annotated
+from uuid import UUID
+
+import typer
+
+from tagmill.cli import look
+from tagmill.cli.run import interventions
+from tagmill.cli.shared import AsJson, MaybePipeline, Pipeline, Why, Yes, confirm, one_line_errors, out
+
+holds = typer.Typer(help="What is kept back (without a command: list it); close a hold.", invoke_without_command=True)
+progress = typer.Typer(help="Progress after a view was renumbered.", no_args_is_help=True)
+batches = typer.Typer(help="Batches (without a command: list them); send one again.", invoke_without_command=True)
+
+Tag = Annotated[str, typer.Option("--tag", help="The tag.")]
+PersistenceId = Annotated[str, typer.Option("--persistence-id", help="The persistence_id.")]
+
+
+@holds.callback()
+def list_holds(context: typer.Context, pipeline: MaybePipeline = None, as_json: AsJson = False) -> None:
+    """List what is kept back."""
+    if context.invoked_subcommand is None:
+        look.holds(pipeline, as_json)
+
+
+@holds.command("close")
+@one_line_errors
+def close_hold(pipeline: Pipeline, tag: Tag, persistence_id: PersistenceId, why: Why, yes: Yes = False) -> None:
+    """Give up the missing numbers of a hold: the next run delivers what is behind them. If they turn up later, they come flagged late."""
+    confirm(f"Give up the missing numbers of {persistence_id!r}, tag {tag!r}?", yes)
+    out.print(interventions(pipeline, why).close_hold(tag, persistence_id), markup=False)
+
+
+@progress.command("rebase")
+@one_line_errors
+def rebase(
+    pipeline: Pipeline,
+    tag: Tag,
+    persistence_id: PersistenceId,
+    why: Why,
+    number: Annotated[int | None, typer.Option(min=1, help="The number that the last delivered event has now.")] = None,
+    sequence_nr: Annotated[int | None, typer.Option(min=1, help="Its sequence_nr.")] = None,
+    yes: Yes = False,
+) -> None:
+    """After a view was renumbered: go on behind the last delivered event under its new number (looked up by its sequence_nr)."""
+    if (number is None) != (sequence_nr is None):
+        raise typer.BadParameter("give both --number and --sequence-nr, or neither")
+    confirm(f"Rebase the progress of {persistence_id!r}, tag {tag!r}?", yes)
+    out.print(interventions(pipeline, why).rebase(tag, persistence_id, number, sequence_nr), markup=False)
+
+
+@batches.callback()
+def list_batches(context: typer.Context, pipeline: MaybePipeline = None, limit: look.Limit = 50, as_json: AsJson = False) -> None:
+    """List batches, the newest first."""
+    if context.invoked_subcommand is None:
+        look.batches(pipeline, limit, as_json)
+
+
+@batches.command("resend")
+@one_line_errors
+def resend(batch_id: UUID, pipeline: Pipeline, run: Annotated[int, typer.Option(min=1)], why: Why, yes: Yes = False) -> None:
+    """Take a batch's rows out of ClickHouse and push the sealed bytes again, under the next generation."""
+    confirm(f"Remove batch {batch_id} from ClickHouse and send it again?", yes)
+    out.print(interventions(pipeline, why).resend(batch_id, run), markup=False)

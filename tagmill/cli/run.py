@@ -1,0 +1,144 @@
+"""`tagmill run`: deliver by hand what Airflow delivers on schedule; abandon and void."""
+
+import json
+import time
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from tagmill.batches.states import RunState
+from tagmill.cli.shared import AsJson, Pipeline, Why, Yes, confirm, err, one_line_errors, out, person, settings, show
+from tagmill.settings import Settings
+
+app = typer.Typer(help="Runs: deliver, abandon, void.", no_args_is_help=True)
+
+
+@app.command()
+@one_line_errors
+def deliver(
+    pipeline: Pipeline,
+    tag: Annotated[list[str] | None, typer.Option("--tag", help="Only this tag; may be repeated.")] = None,
+    reread_from: Annotated[str | None, typer.Option(help="Read a range again, from this moment (ISO 8601, UTC).")] = None,
+    reread_until: Annotated[str | None, typer.Option(help="… until this moment.")] = None,
+    max_runs: Annotated[int, typer.Option(min=1, help="A backlog takes several runs: at most so many.")] = 1000,
+    as_json: AsJson = False,
+) -> None:
+    """Deliver all that is new, run by run, and finish what was left unfinished. Safe to stop and to start again at any moment."""
+    configured = settings()
+    if (reread_from is None) != (reread_until is None):
+        raise typer.BadParameter("give both --reread-from and --reread-until, or neither")
+    reread = (reread_from, reread_until) if reread_from and reread_until else None
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=err, transient=True) as display:
+        runs = _Delivery(configured, pipeline, tag, reread, display).run(max_runs)
+    if as_json:
+        print(json.dumps({"pipeline": pipeline, "runs": runs}, default=str))
+        return
+    for run in runs:
+        out.print(run["message"], markup=False)
+    if not runs:
+        out.print(f"pipeline {pipeline}: nothing to do", markup=False)
+        return
+    show(_sums(runs), ("tag", "delivered", "late", "dropped", "held"), as_json=False)
+    out.print(f"quality report: {runs[-1]['docs']}", markup=False)
+
+
+@app.command()
+@one_line_errors
+def abandon(pipeline: Pipeline, why: Why, yes: Yes = False) -> None:
+    """Give up the run that is PLANNED. Nothing of it was delivered; the next run plans its range again."""
+    confirm(f"Abandon the planned run of pipeline {pipeline}?", yes)
+    out.print(interventions(pipeline, why).abandon(), markup=False)
+
+
+@app.command()
+@one_line_errors
+def void(pipeline: Pipeline, why: Why, yes: Yes = False) -> None:
+    """Give up the batches of the SEALED run that are proven absent from ClickHouse; a later run delivers their events."""
+    confirm(f"Void the batches of pipeline {pipeline} that are not in ClickHouse?", yes)
+    out.print(interventions(pipeline, why).void(), markup=False)
+
+
+def interventions(pipeline: str, why: str) -> Any:
+    from tagmill.delivery.interventions import Interventions
+    from tagmill.stores.lease import this_process
+
+    return Interventions(settings(), pipeline, this_process(), person(), why)
+
+
+class _Delivery:
+    """Runs one after the other, with one Spark session, started when the first run needs it."""
+
+    def __init__(
+        self, configured: Settings, pipeline: str, tags: list[str] | None, reread: tuple[str, str] | None, display: Progress
+    ) -> None:
+        from tagmill.stores.lease import this_process
+
+        self.settings = configured
+        self.pipeline = pipeline
+        self.tags = tags
+        self.reread = reread
+        self.display = display
+        self.owner = this_process()
+        self.spark: Any = None
+        self.reread_done = False
+
+    def run(self, max_runs: int) -> list[dict[str, Any]]:
+        """What each run did."""
+        done: list[dict[str, Any]] = []
+        try:
+            while len(done) < max_runs:
+                outcome = self._one()
+                if outcome is None:
+                    break
+                done.append(outcome)
+        finally:
+            if self.spark is not None:
+                self.spark.stop()
+        return done
+
+    def _one(self) -> dict[str, Any] | None:
+        from tagmill.delivery import steps
+
+        begun = time.monotonic()
+        task = self.display.add_task(f"{self.pipeline}: planning", total=None)
+        if self.reread_done:
+            return None
+        planned = steps.plan(self.settings, self.pipeline, owner=self.owner, tags=self.tags, reread=self.reread)
+        run, fence = planned["run"], planned["fence"]
+        if run is None:
+            return None
+        # an unfinished run is finished first (it has no slices of ours), then the range is read
+        self.reread_done = self.reread is not None and planned["slices"] > 0
+        if planned["state"] == RunState.PLANNED:
+            self.display.update(task, description=f"run {run}: reading and judging {planned['slices'] or ''} slices")
+            steps.seal(self.settings, self.pipeline, run, fence, owner=self.owner, spark=self._session())
+        self.display.update(task, description=f"run {run}: pushing")
+        steps.push(
+            self.settings, self.pipeline, run, fence, owner=self.owner,
+            progress=lambda done, of: self.display.update(task, completed=done, total=of or 1),
+        )  # fmt: skip
+        self.display.update(task, description=f"run {run}: writing progress", total=None)
+        closed = steps.close(self.settings, self.pipeline, run, fence, owner=self.owner)
+        self.display.remove_task(task)
+        return {**closed, "seconds": round(time.monotonic() - begun, 1)}
+
+    def _session(self) -> Any:
+        if self.spark is None:
+            from tagmill.sparksession import session
+
+            self.spark = session(self.settings, name=f"tagmill deliver {self.pipeline}")
+        return self.spark
+
+
+def _sums(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Per tag, over all runs; held is the last run's word."""
+    sums: dict[str, dict[str, Any]] = {}
+    for run in runs:
+        for line in run["tags"]:
+            known = sums.setdefault(line["tag"], {"tag": line["tag"], "delivered": 0, "late": 0, "dropped": 0})
+            for name in ("delivered", "late", "dropped"):
+                known[name] += line[name]
+            known["held"] = line["held"]
+    return list(sums.values())

@@ -1,0 +1,119 @@
+"""What all commands share: the configuration, one line for a user's mistake, tables and JSON."""
+
+import getpass
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import structlog
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tagmill.errors import TagmillError
+from tagmill.settings import Settings
+
+# a table that goes to a file or a pipe is not squeezed to 80 columns
+out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 200)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+R = TypeVar("R")
+
+Pipeline = Annotated[str, typer.Option("--pipeline", "-p", help="A pipeline of the configuration.")]
+MaybePipeline = Annotated[str | None, typer.Option("--pipeline", "-p", help="Only this pipeline.")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
+Why = Annotated[str, typer.Option("--why", help="The reason; it is recorded in the ledger.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
+config_file: list[Path | None] = [None]
+
+
+def settings() -> Settings:
+    """The configuration that the command line names."""
+    return Settings.load(config_file[0])
+
+
+def quiet_logs(verbose: bool) -> None:
+    """Library logs to stderr as JSON lines, warnings and errors only unless asked for more."""
+    level = logging.INFO if verbose else logging.WARNING
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    logging.basicConfig(level=level, stream=sys.stderr)
+    for name in ("cassandra", "py4j", "great_expectations", "urllib3", "clickhouse_connect"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def one_line_errors(command: Callable[..., R]) -> Callable[..., R]:
+    """Tagmill's errors as one line and an exit code; a defect keeps its trace."""
+
+    @wraps(command)
+    def wrapped(*args: Any, **kwargs: Any) -> R:
+        with one_line():
+            return command(*args, **kwargs)
+
+    return wrapped
+
+
+@contextmanager
+def one_line() -> Iterator[None]:
+    """The same for a block."""
+    try:
+        yield
+    except TagmillError as error:
+        err.print(f"error: {error}", markup=False)
+        raise typer.Exit(error.exit_code) from None
+    except KeyboardInterrupt:
+        err.print("stopped; nothing is lost, the same command goes on where this one was")
+        raise typer.Exit(130) from None
+
+
+def show(rows: Sequence[dict[str, Any]], columns: Sequence[str], *, as_json: bool, title: str | None = None) -> None:
+    """Rows as a table, or as JSON."""
+    if as_json:
+        out.print_json(json.dumps(list(rows), default=str)) if out.is_terminal else print(json.dumps(list(rows), default=str))
+        return
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        number = bool(rows) and all(isinstance(row.get(column), int | None) for row in rows)
+        table.add_column(column.replace("_", " "), justify="right" if number else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(_cell(row.get(column)) for column in columns))
+    out.print(table)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%d %H:%M:%S")
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value).replace("[", r"\[")
+
+
+def person() -> str:
+    """Who runs this, for the ledger."""
+    return getpass.getuser()
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask before something that can't be taken back; without a terminal --yes is needed."""
+    if not yes and not (sys.stdin.isatty() and typer.confirm(question)):
+        err.print("nothing was done (answer yes, or give --yes)")
+        raise typer.Exit(2)
+
+
+def chosen(configured: Settings, pipeline: str | None) -> list[str]:
+    """One pipeline, or all."""
+    if pipeline:
+        configured.pipeline(pipeline)
+    return [pipeline] if pipeline else list(configured.pipelines)

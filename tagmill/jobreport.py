@@ -1,0 +1,58 @@
+"""The report that a job leaves behind: what it did, or why it failed and whether a rerun helps. Airflow reads it."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from tagmill.errors import TagmillError
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class JobReport:
+    """Filled in by the job; `exit_code` 0 done, 1 a defect, 2 wrong input, 3 data quality, 75 transient."""
+
+    step: str
+    pipeline: str
+    run: int | None
+    exit_code: int = 0
+    result: dict[str, Any] = field(default_factory=dict)
+    message: str = ""
+    error: str | None = None
+    error_type: str | None = None
+    docs: str | None = None
+    seconds: float = 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """As it is written."""
+        names = ("step", "pipeline", "run", "exit_code", "result", "message", "error", "error_type", "docs", "seconds")
+        return {"ok": self.exit_code == 0, **{name: getattr(self, name) for name in names}}
+
+
+@contextmanager
+def job_report(step: str, pipeline: str, run: int | None, file: Path | None) -> Iterator[JobReport]:
+    """Run a job's work; errors end up in the report instead of a trace (a defect keeps its trace, in the log)."""
+    report, start = JobReport(step, pipeline, run), time.monotonic()
+    try:
+        yield report
+        report.message = str(report.result.get("message", ""))
+        report.docs = report.result.get("docs")
+    except TagmillError as error:
+        report.exit_code, report.error, report.error_type = error.exit_code, str(error), type(error).__name__
+        report.docs = getattr(error, "docs_page", None)
+    except Exception as error:
+        report.exit_code, report.error, report.error_type = 1, f"{type(error).__name__}: {error}"[:2000], type(error).__name__
+        log.exception("defect", step=step, pipeline=pipeline, run=run)
+    report.seconds = round(time.monotonic() - start, 3)
+    if file:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part = file.with_suffix(".part")
+        part.write_text(json.dumps(report.as_json(), indent=1), encoding="utf-8")
+        part.replace(file)
