@@ -54,7 +54,8 @@ class Handler(BaseHTTPRequestHandler):
     """One connection of a client."""
 
     protocol_version, server_version = "HTTP/1.1", "chdb-http"
-    rbufsize = CHUNK
+    rbufsize = wbufsize = CHUNK  # an answer leaves as one packet:
+    disable_nagle_algorithm = True  # two would wait 40 ms for each other
     database: ClassVar[str]
     password: ClassVar[str | None] = None
     server: "Server"

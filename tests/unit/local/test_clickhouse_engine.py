@@ -14,7 +14,7 @@ SPOOL = Path("/x/spool'1")
     [
         "INSERT INTO t FORMAT Parquet",
         "insert into `a b` (x, y) format Native ;",
-        "INSERT INTO t SELECT *, {b:UUID} FROM input('a String') WHERE (SELECT count() FROM t WHERE b = {b:UUID}) = 0 FORMAT Parquet",
+        "INSERT INTO t SELECT a, {b:UUID} FROM input('a String') WHERE (SELECT count() FROM t WHERE b = {b:UUID}) = 0 FORMAT X",
     ],
 )
 def test_an_insert_with_a_format_at_its_end_takes_rows(sql):
