@@ -221,7 +221,7 @@ class _Walk:
 
     def _start_hold(self, reason: Reason, number: int, rows: list[Row]) -> None:
         """Hold this number for what is wrong with it, and any missing ones before it, so that closing the hold gives up both."""
-        first = min(number, self._next_number()) if number > 0 and not self._is_passed(number) else number
+        first = number if number < 1 or self._is_passed(number) else self._next_number()
         after = self.known.sequence_nr if self.known else 0
         self.held = (reason, Hole(first, number, after, max(row.sequence_nr for row in rows) + 1))
         self._hold(rows)
@@ -234,8 +234,8 @@ class _Walk:
 
 
 def _fills(events: tuple[Row, ...], hole: Hole) -> bool:
-    """Exactly as many events as numbers are missing, one writer each, rising, none of them broken."""
-    numbers = [event.sequence_nr for event in events]
+    """Exactly as many events as numbers are missing, rising between the hole's neighbours, none of them broken."""
+    numbers = [hole.after_sequence_nr, *(event.sequence_nr for event in events), hole.before_sequence_nr]
     return (
         len(events) == hole.size
         and all(low < high for low, high in zip(numbers, numbers[1:], strict=False))
