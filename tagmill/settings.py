@@ -6,13 +6,13 @@ Unknown keys are errors that name the key.
 
 import os
 import tomllib
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, time
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from tagmill.buckets import BucketSize
 from tagmill.errors import ConfigurationError
@@ -26,11 +26,13 @@ FirstSeen = Literal["require_one", "assume_first", "scan"]
 
 
 def moment(value: Any) -> Any:
-    """Accept the plugin's yyyyMMddTHH:mm beside ISO 8601; without a zone it is UTC."""
+    """Accept the plugin's yyyyMMddTHH:mm and TOML's dates beside ISO 8601; without a zone it is UTC."""
     if isinstance(value, str) and len(value) == 14 and value[8] == "T":
         value = datetime.strptime(value, "%Y%m%dT%H:%M").isoformat()
     if isinstance(value, str):
         value = datetime.fromisoformat(value)
+    if isinstance(value, date) and not isinstance(value, datetime):
+        value = datetime.combine(value, time())
     if isinstance(value, datetime) and value.tzinfo is None:
         value = value.replace(tzinfo=UTC)
     return value
@@ -42,7 +44,7 @@ Moment = Annotated[datetime, BeforeValidator(moment)]
 class Section(BaseModel):
     """A section of the file: unknown keys are errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Replication(Section):
@@ -159,7 +161,17 @@ class PipelineSettings(Section):
             raise ValueError("tags: a tag is named twice")
         if unknown := set(self.start_from) - set(self.tags):
             raise ValueError(f"start_from: not among the tags: {', '.join(sorted(unknown))}")
+        for beside in self.beside_destination:
+            try:
+                identifier(beside)
+            except ValueError as error:
+                raise ValueError(f"destination: too long for what stands beside it: {error}") from None
         return self
+
+    @property
+    def beside_destination(self) -> tuple[str, str]:
+        """The view of each event once, and the table of void batches."""
+        return f"{self.destination}_events", f"{self.destination}_voided"
 
     def start_ticks(self, tag: str) -> int:
         """Where a tag's delivery begins: start_from, else the first time bucket (ticks since 1970)."""
@@ -176,6 +188,14 @@ class Settings(BaseSettings):
     spark: SparkSettings = Field(default_factory=SparkSettings)
     storage: StorageSettings = Field(default_factory=StorageSettings)
     pipelines: dict[Identifier, PipelineSettings] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _apart(self) -> "Settings":
+        taken = {beside: name for name, pipeline in self.pipelines.items() for beside in pipeline.beside_destination}
+        for name, pipeline in self.pipelines.items():
+            if other := taken.get(pipeline.destination):
+                raise ValueError(f"pipelines.{name}.destination: {pipeline.destination} belongs to the destination of {other}")
+        return self
 
     @classmethod
     def settings_customise_sources(
@@ -206,6 +226,8 @@ class Settings(BaseSettings):
             return cls(**content)._resolved(file.resolve().parent)
         except ValidationError as error:
             raise ConfigurationError(f"{file}: {_explained(error)}") from None
+        except SettingsError as error:
+            raise ConfigurationError(f"environment: {error}; sections and lists are given as JSON") from None
 
     def pipeline(self, name: str) -> PipelineSettings:
         """Settings of one pipeline; raises ConfigurationError when it is not configured."""
@@ -226,8 +248,9 @@ class Settings(BaseSettings):
 
 def _refuse_secrets(file: Path, content: dict[str, Any]) -> None:
     for section in ("cassandra", "clickhouse"):
+        keys = content.get(section)
         for key in ("username", "password"):
-            if key in content.get(section, {}):
+            if isinstance(keys, dict) and key in keys:
                 raise ConfigurationError(
                     f"{file}: {section}.{key} doesn't belong in the file; "
                     f"set TAGMILL_{section.upper()}__{key.upper()} or use the Airflow connection"

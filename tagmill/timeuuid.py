@@ -17,9 +17,13 @@ _HIGHEST_REST = 0x7F7F7F7F7F7F7F7F
 
 
 def ticks(offset: UUID) -> int:
-    """Time of an offset in ticks since 1970; raises ValueError when it is not a version 1 UUID."""
-    if offset.version != 1:
-        raise ValueError(f"{offset} is no TimeUUID (version {offset.version})")
+    """Time of an offset in ticks since 1970; raises ValueError when it is not a version 1 UUID.
+
+    As Cassandra, it looks at the version alone: its own maxTimeuuid has another variant, and uuid.UUID.version is None then.
+    """
+    version = offset.int >> 76 & 0xF
+    if version != 1:
+        raise ValueError(f"{offset} is no TimeUUID (version {version})")
     return offset.time - GREGORIAN_TICKS
 
 

@@ -1,0 +1,44 @@
+"""One list of columns for the sealed file, the table, the insert and the checksum."""
+
+import re
+
+import pytest
+
+from tagmill.batches import columns
+from tagmill.batches.columns import COLUMNS, NAMES
+
+
+@pytest.mark.parametrize(
+    "text",
+    [columns.input_structure(), columns.insert_expressions(), columns.table_columns(), columns.row_checksum_sql()],
+    ids=["input", "insert", "table", "checksum"],
+)
+def test_every_column_is_in_every_text_in_the_same_order(text: str) -> None:
+    places = [text.index(f"`{name}`") for name in NAMES]
+    assert places == sorted(places) and len(set(places)) == len(NAMES)
+
+
+def test_names_are_unique_and_plain() -> None:
+    assert len(set(NAMES)) == len(NAMES)
+    assert all(re.fullmatch("[a-z_]+", name) for name in NAMES)
+
+
+def test_a_column_is_nullable_everywhere_or_nowhere() -> None:
+    for column in COLUMNS:
+        assert {column.nullable} == {"Nullable" in column.file_type, "Nullable" in column.table_type}, column.name
+        assert column.nullable == (f"isNull(`{column.name}`)" in columns.row_checksum_sql())
+
+
+def test_numbers_enter_the_checksum_as_they_are_and_texts_by_their_hash() -> None:
+    for column in COLUMNS:
+        assert (column.kind == "number") == (not any(kind in column.file_type for kind in ("String", "UUID"))), column.name
+
+
+def test_identity_and_order_of_an_event_are_columns() -> None:
+    assert {"tag", "persistence_id", "sequence_nr", "writer_uuid", "tag_pid_sequence_nr", "offset", "event"} <= set(NAMES)
+
+
+def test_named_serializers_make_the_readable_column_and_nothing_else_gets_into_the_text() -> None:
+    assert columns.event_text_sql([4, 9]) == "if(`ser_id` IN (4, 9), `event`, '')"
+    with pytest.raises(ValueError, match="invalid literal"):
+        columns.event_text_sql(["4) OR 1=1 --"])  # type: ignore[list-item]

@@ -1,0 +1,41 @@
+"""Identifiers in CQL and SQL text: nothing but letters, digits and _ comes through."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tagmill import names
+
+QUOTING = (names.identifier, names.cql, names.sql)
+
+
+@pytest.mark.parametrize("name", ["a", "Orders", "orders_2", "x" * 48])
+def test_plain_identifiers_come_through(name: str) -> None:
+    assert names.identifier(name) == name
+    assert names.cql(name) == f'"{name}"'
+    assert names.sql(name) == f"`{name}`"
+
+
+@pytest.mark.parametrize("quote", QUOTING)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "", " ", "1a", "_a", "a-b", "a b", "a.b", 'a"', "a`", "a'", "a;", "a\n", "\na", "a\0", "a/*", "a--", "ä",
+        "\u0430dmin", "\uff11", "a\u200b", "x" * 49, "${ledger}", "{}", "a\\", 'x" ; DROP KEYSPACE y; --', "x` WHERE 1=1 --",
+    ],
+)  # fmt: skip
+def test_hostile_identifiers_are_refused(name: str, quote) -> None:
+    with pytest.raises(ValueError, match="is no identifier"):
+        quote(name)
+
+
+@given(st.text(max_size=60))
+def test_what_comes_through_is_plain_ascii(name: str) -> None:
+    try:
+        found = names.identifier(name)
+    except ValueError:
+        assert not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,47}", name, re.ASCII)
+    else:
+        assert found == name and found.isascii() and found.replace("_", "a").isalnum()

@@ -1,0 +1,198 @@
+"""The configuration file and the environment: what is read, and what one line says of a mistake."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tagmill.errors import ConfigurationError
+from tagmill.settings import Settings
+from tagmill.timeuuid import from_datetime
+
+ORDERS = {
+    "keyspace": '"orders"',
+    "bucket_size": '"Hour"',
+    "tags": '["order", "billing"]',
+    "first_time_bucket": '"20261121T07:00"',
+    "destination": '"orders"',
+}
+SEVEN = datetime(2026, 11, 21, 7, tzinfo=UTC)
+
+
+def pipeline(name: str = "orders", **changes: str) -> str:
+    return f"[pipelines.{name}]\n" + "\n".join(f"{key} = {value}" for key, value in (ORDERS | changes).items()) + "\n"
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Settings]:
+    for variable in ("TAGMILL_CONFIG", "TAGMILL_CASSANDRA__PASSWORD", "TAGMILL_CLICKHOUSE__PASSWORD"):
+        monkeypatch.delenv(variable, raising=False)
+
+    def read(text: str, **environment: str) -> Settings:
+        for name, value in environment.items():
+            monkeypatch.setenv(f"TAGMILL_{name}", value)
+        (tmp_path / "tagmill.toml").write_text(text, encoding="utf-8")
+        return Settings.load(tmp_path / "tagmill.toml")
+
+    return read
+
+
+def mistake(load: Callable[..., Settings], text: str, **environment: str) -> str:
+    with pytest.raises(ConfigurationError) as raised:
+        load(text, **environment)
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+# -- what is read
+
+
+def test_a_file_with_one_pipeline_has_everything_else_by_default(load) -> None:
+    settings = load(pipeline())
+    assert settings.pipeline("orders").tags == ["order", "billing"]
+    assert (settings.cassandra.read_consistency, settings.cassandra.port, settings.clickhouse.port) == (
+        "LOCAL_QUORUM",
+        9042,
+        8123,
+    )
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ('"20261121T07:00"', SEVEN),
+        ('"2026-11-21T07:00:00Z"', SEVEN),
+        ('"2026-11-21T07:00"', SEVEN),
+        ('"2026-11-21T08:00:00+01:00"', SEVEN),
+        ("2026-11-21T07:00:00Z", SEVEN),
+        ("2026-11-21T07:00:00", SEVEN),
+        ("2026-11-21", datetime(2026, 11, 21, tzinfo=UTC)),
+        ('"2026-11-21"', datetime(2026, 11, 21, tzinfo=UTC)),
+    ],
+)
+def test_moments_are_read_in_the_plugin_s_form_and_in_iso_as_utc(load, written: str, expected: datetime) -> None:
+    read = load(pipeline(first_time_bucket=written)).pipeline("orders")
+    assert read.first_time_bucket == expected
+    assert read.start_ticks("order") == from_datetime(expected)
+
+
+def test_a_tag_starts_where_it_is_told_but_never_before_the_first_time_bucket(load) -> None:
+    read = load(pipeline(start_from='{ order = "2026-12-01T00:00:00Z", billing = "2020-01-01" }')).pipeline("orders")
+    assert read.start_ticks("order") == from_datetime(datetime(2026, 12, 1, tzinfo=UTC))
+    assert read.start_ticks("billing") == from_datetime(SEVEN)
+
+
+def test_relative_paths_count_from_the_folder_of_the_file(load, tmp_path: Path) -> None:
+    settings = load('[storage]\nroot = "data"\n[spark]\njars = "jars"\n')
+    assert settings.storage.root == str(tmp_path / "data")
+    assert settings.spark.jars == tmp_path / "jars"
+
+
+def test_a_url_stays_a_url(load) -> None:
+    assert load('[storage]\nroot = "s3a://bucket/tagmill"\n').storage.root == "s3a://bucket/tagmill"
+
+
+def test_the_environment_overrides_the_file_key_by_key(load) -> None:
+    settings = load(
+        '[cassandra]\nport = 9043\nhosts = ["a"]\n' + pipeline(),
+        CASSANDRA__PORT="9999", CLICKHOUSE__HOST="ch", PIPELINES__ORDERS__BATCH_ROWS="7",
+    )  # fmt: skip
+    assert (settings.cassandra.port, settings.cassandra.hosts, settings.clickhouse.host) == (9999, ["a"], "ch")
+    assert (settings.pipeline("orders").batch_rows, settings.pipeline("orders").keyspace) == (7, "orders")
+
+
+def test_secrets_come_from_the_environment_and_never_show(load) -> None:
+    settings = load(pipeline(), CASSANDRA__USERNAME="reader", CASSANDRA__PASSWORD="hunter2")  # noqa: S106
+    assert settings.cassandra.password is not None and settings.cassandra.password.get_secret_value() == "hunter2"
+    assert "hunter2" not in repr(settings) + str(settings) + settings.model_dump_json()
+
+
+def test_the_file_is_found_by_the_environment(load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load(pipeline())
+    monkeypatch.setenv("TAGMILL_CONFIG", str(tmp_path / "tagmill.toml"))
+    assert list(Settings.load().pipelines) == ["orders"]
+
+
+def test_replication_defaults_to_one_copy_and_takes_datacenters(load) -> None:
+    assert load("").cassandra.replication.options() == {"class": "SimpleStrategy", "replication_factor": "1"}
+    text = '[cassandra]\nreplication = { class = "NetworkTopologyStrategy", eu = 3, us = 2 }\n'
+    assert load(text).cassandra.replication.options() == {"class": "NetworkTopologyStrategy", "eu": "3", "us": "2"}
+
+
+# -- mistakes, one line each
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[kafka]\nport = 1\n", "kafka: unknown key"),
+        ("[cassandra]\nprot = 1\n", "cassandra.prot: unknown key"),
+        (pipeline(tagz='["a"]'), "pipelines.orders.tagz: unknown key"),
+        (pipeline() + "[pipelines.orders.quality]\nshare = 1\n", "pipelines.orders.quality.share: unknown key"),
+        ("[cassandra]\nport = 0\n", "cassandra.port: "),
+        ('[cassandra]\nread_consistency = "MOST"\n', "cassandra.read_consistency: "),
+        ("cassandra = 5\n", "cassandra: "),
+        ("pipelines = 5\n", "pipelines: "),
+        (pipeline(bucket_size='"Week"'), "pipelines.orders.bucket_size: "),
+        (pipeline(tags='["a", "b", "a"]'), "pipelines.orders: tags: a tag is named twice"),
+        (pipeline(tags='["a", ""]'), "pipelines.orders.tags.1: "),
+        (pipeline(tags="[]"), "pipelines.orders.tags: "),
+        (pipeline(start_from='{ refund = "2026-01-01" }'), "start_from: not among the tags: refund"),
+        (pipeline(first_time_bucket='"soon"'), "pipelines.orders.first_time_bucket: "),
+        (pipeline(first_time_bucket='"20261321T07:00"'), "pipelines.orders.first_time_bucket: "),
+        (pipeline(keyspace='"x; DROP"'), "pipelines.orders.keyspace: 'x; DROP' is no identifier"),
+        (pipeline(name='"or-ders"'), "'or-ders' is no identifier"),
+        (pipeline(destination=f'"{"d" * 42}"'), "destination: too long for what stands beside it"),
+        (pipeline(eventual_consistency_delay_seconds="-1"), "pipelines.orders.eventual_consistency_delay_seconds: "),
+        (pipeline(look_back_seconds="inf"), "pipelines.orders.look_back_seconds: "),
+        (
+            pipeline() + pipeline(name="more", destination='"orders_events"'),
+            "pipelines.more.destination: orders_events belongs to the destination of orders",
+        ),
+        ("[cassandra\n", "can't be read as TOML"),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_the_key(load, text: str, named: str) -> None:
+    assert named in mistake(load, text)
+
+
+def test_all_mistakes_are_named_at_once(load) -> None:
+    text = mistake(load, "[cassandra]\nprot = 1\nport = 70000\n")
+    assert "cassandra.prot" in text and "cassandra.port" in text
+
+
+@pytest.mark.parametrize("section", ["cassandra", "clickhouse"])
+@pytest.mark.parametrize("key", ["username", "password"])
+def test_a_secret_in_the_file_is_refused_and_not_repeated(load, section: str, key: str) -> None:
+    text = mistake(load, f'[{section}]\n{key} = "hunter2"\n')
+    assert f"{section}.{key}" in text and f"TAGMILL_{section.upper()}__{key.upper()}" in text
+    assert "hunter2" not in text
+
+
+def test_an_unknown_key_in_the_environment_is_named(load) -> None:
+    assert "cassandra.prot: unknown key" in mistake(load, "", CASSANDRA__PROT="1")
+
+
+def test_a_value_in_the_environment_that_does_not_fit_is_named(load) -> None:
+    assert "cassandra.port: " in mistake(load, "", CASSANDRA__PORT="many")
+
+
+def test_a_list_in_the_environment_is_json(load) -> None:
+    assert load("", CASSANDRA__HOSTS='["a", "b"]').cassandra.hosts == ["a", "b"]
+    assert "given as JSON" in mistake(load, "", CASSANDRA__HOSTS="a,b")
+
+
+def test_a_missing_file_says_how_to_name_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="there is no such configuration file; give --config or set TAGMILL_CONFIG"):
+        Settings.load(tmp_path / "none.toml")
+
+
+def test_a_folder_instead_of_a_file_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="can't be read"):
+        Settings.load(tmp_path)
+
+
+def test_an_unknown_pipeline_is_answered_with_those_there_are(load) -> None:
+    with pytest.raises(ConfigurationError, match="pipeline 'refunds' is not in the configuration .there: orders"):
+        load(pipeline()).pipeline("refunds")
