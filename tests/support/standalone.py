@@ -86,6 +86,20 @@ class Standalone:
             time.sleep(0.5)
         return state
 
+    def succeed(self, dag: str, run: str) -> None:
+        """Wait for a run that has to succeed; if it doesn't, the failed tasks' errors are shown."""
+        assert self.wait(dag, run) == "success", f"{self.tasks(dag, run)}: {self.errors(dag, run)}"
+
+    def errors(self, dag: str, run: str) -> list[str]:
+        """What the failed tasks of a run ended with."""
+        found = []
+        for task in self.api.tasks(dag, run):
+            if task["state"] == "failed":
+                log = self.call("GET", f"/dags/{dag}/dagRuns/{run}/taskInstances/{task['task_id']}/logs/{task['try_number']}")
+                details = [entry.get("error_detail") for entry in log["content"] if entry.get("error_detail")]
+                found += [f"{task['task_id']}: {detail[0]['exc_value']}" for detail in details]
+        return found
+
     def settle(self, dag: str, seconds: float = 240) -> dict[str, str]:
         """Wait until a DAG has no unfinished run; returns the state of each."""
         end = time.monotonic() + seconds
