@@ -52,7 +52,8 @@ def _judge_group(policies: dict[str, Policy], knowledge: Knowledge) -> "Callable
         key = (str(first["tag"]), str(first["persistence_id"]))
         rows = [_row(record) for record in group.to_dict("records")]
         outcome = judge(_known(first), rows, policies[key[0]], knowledge.journal.get(key), knowledge.earlier.get(key))
-        return pd.DataFrame(_out(key, outcome, _known(first)), columns=JUDGED_COLUMNS)
+        # as objects: pandas' own string type comes back from Arrow in chunks, which Spark 3.5 can't take
+        return pd.DataFrame(_out(key, outcome, _known(first)), columns=JUDGED_COLUMNS, dtype=object)
 
     return judge_group
 
