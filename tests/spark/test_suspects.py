@@ -1,0 +1,236 @@
+"""The fast path agrees with the rules: what it calls clean is delivered by them row for row, and healthy journals are clean.
+
+Many random journals, one persistence_id each, go through Spark in one job; the rules judge each beside it.
+"""
+
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from tagmill.continuity.model import Action, FirstSeen, Policy, Progress, Reason, Row
+from tagmill.continuity.rules import judge
+from tagmill.delivery import suspects
+from tagmill.stores.ledger import write_intervals
+from tagmill.timeuuid import lowest
+
+HOUR = 36_000_000_000
+START = 17_952_444_000_000_000
+BUCKETS_A_UNIT = 2
+ROWS_A_FILE = 120
+POLICY = Policy(FirstSeen.REQUIRE_ONE, START + 100 * HOUR, HOUR, 5000)
+KEYS = (
+    "unit int, file string, row_index bigint, is_new boolean, tag string, persistence_id string, tag_pid_sequence_nr bigint, "
+    "sequence_nr bigint, event_time bigint, offset string, writer_uuid string, event_missing boolean, offset_broken boolean"
+)
+KNOWN = (
+    "tag string, persistence_id string, known_number bigint, known_sequence_nr bigint, known_ticks bigint, known_offset string, "
+    "known_missing string"
+)
+
+
+@dataclass
+class Case:
+    """One persistence_id: its rows with their bucket (in hours), and what was delivered of it before."""
+
+    name: str
+    rows: list[tuple[int, Row]]
+    known: Progress | None
+    damage: list[str] = field(default_factory=list)
+
+
+def event(number: int, sequence_nr: int, ticks: int) -> Row:
+    return Row(number, sequence_nr, ticks, str(lowest(ticks)), "w-1")
+
+
+def moved(row: Row, ticks: int) -> Row:
+    return replace(row, ticks=ticks, offset=str(lowest(ticks)))
+
+
+def healthy(random: Random, name: str) -> Case:
+    """Events of some hours with rising numbers, sequence_nrs and times; some of them delivered by earlier runs."""
+    ticks, sequence_nr, events = START, 0, []
+    for number in range(1, random.randint(2, 9)):
+        ticks += random.choice([1, 10_000, HOUR // 3, HOUR])
+        sequence_nr += random.randint(1, 3)
+        events.append(event(number, sequence_nr, ticks))
+    done = random.choice([0, 0, random.randint(0, len(events) - 1)])
+    known = None
+    if done:
+        last = events[done - 1]
+        missing = ((1, 1),) if done > 1 and random.random() < 0.3 else ()
+        known = Progress(last.number, last.sequence_nr, last.ticks, last.offset, missing)
+    return Case(name, [((row.ticks - START) // HOUR, row) for row in events[done:]], known)
+
+
+def _drop(random: Random, case: Case) -> None:
+    if len(case.rows) > 1:
+        case.rows.pop(random.randrange(len(case.rows)))
+
+
+def _duplicate(random: Random, case: Case) -> None:
+    hour, row = random.choice(case.rows)
+    case.rows.append((hour, moved(row, row.ticks + random.randint(1, 50_000))))
+
+
+def _swap_times(random: Random, case: Case) -> None:
+    if len(case.rows) > 1:
+        a, b = random.sample(range(len(case.rows)), 2)
+        (hour_a, row_a), (hour_b, row_b) = case.rows[a], case.rows[b]
+        case.rows[a], case.rows[b] = (hour_b, moved(row_a, row_b.ticks)), (hour_a, moved(row_b, row_a.ticks))
+
+
+def _change(random: Random, case: Case, **values: Any) -> None:
+    at = random.randrange(len(case.rows))
+    case.rows[at] = (case.rows[at][0], replace(case.rows[at][1], **values))
+
+
+def _renumber(random: Random, case: Case) -> None:
+    by = random.choice([-2, -1, 1, 2])
+    case.rows = [(hour, replace(row, number=row.number + by)) for hour, row in case.rows]
+
+
+def _two_events(random: Random, case: Case) -> None:
+    hour, row = random.choice(case.rows)
+    case.rows.append((hour, moved(replace(row, sequence_nr=row.sequence_nr + 1, writer_uuid="w-2"), row.ticks + 1)))
+
+
+def _other_progress(random: Random, case: Case) -> None:
+    number = random.randint(1, 8)
+    ticks = START + random.randint(0, 3) * HOUR
+    case.known = Progress(number, random.randint(1, 20), ticks, str(lowest(ticks)))
+
+
+def _other_bucket(random: Random, case: Case) -> None:
+    at = random.randrange(len(case.rows))
+    case.rows[at] = (max(0, case.rows[at][0] + random.choice([-1, 1])), case.rows[at][1])
+
+
+DAMAGE = {
+    "drop": _drop,
+    "duplicate": _duplicate,
+    "swap times": _swap_times,
+    "null event": lambda random, case: _change(random, case, event_missing=True),
+    "broken offset": lambda random, case: _change(random, case, offset_broken=True),
+    "no sequence_nr": lambda random, case: _change(random, case, sequence_nr=0),
+    "sequence_nr": lambda random, case: _change(random, case, sequence_nr=random.randint(1, 20)),
+    "number": lambda random, case: _change(random, case, number=random.randint(-1, 9)),
+    "renumber": _renumber,
+    "two events": _two_events,
+    "progress": _other_progress,
+    "other bucket": _other_bucket,
+}
+
+
+def cases(seed: int) -> list[Case]:
+    random = Random(seed)
+    found = [healthy(random, f"healthy-{i}") for i in range(150)]
+    for i in range(600):
+        case = healthy(random, f"damaged-{i}")
+        for _ in range(random.choice([1, 1, 2])):
+            case.damage.append(random.choice(list(DAMAGE)))
+            DAMAGE[case.damage[-1]](random, case)
+        found.append(case)
+    return found
+
+
+def as_staged(journals: list[Case]) -> list[tuple[Any, ...]]:
+    """Key rows as the scan stages them: a unit of some buckets in Cassandra's order, cut into files by rows."""
+    rows = [(hour, row.ticks, case.name, row) for case in journals for hour, row in case.rows]
+    rows.sort(key=lambda item: (item[0] // BUCKETS_A_UNIT, item[0], item[1], item[2], item[3].number))
+    staged, counts = [], dict[int, int]()
+    for hour, _, name, row in rows:
+        unit = hour // BUCKETS_A_UNIT
+        place = counts[unit] = counts.get(unit, -1) + 1
+        file = f"part-{unit:05d}-c{place // ROWS_A_FILE:03d}.parquet"
+        staged.append(
+            (unit, file, place % ROWS_A_FILE, True, "order", name, row.number, row.sequence_nr, row.ticks, row.offset,
+             row.writer_uuid, row.event_missing, row.offset_broken)
+        )  # fmt: skip
+    return staged
+
+
+@pytest.fixture(scope="module")
+def journals() -> dict[str, Case]:
+    return {case.name: case for seed in (1, 2) for case in (replace(c, name=f"{c.name}-{seed}") for c in cases(seed))}
+
+
+@pytest.fixture(scope="module")
+def clean(spark: SparkSession, journals: dict[str, Case]) -> set[str]:
+    """The persistence_ids that the fast path calls clean."""
+    keys = spark.createDataFrame(as_staged(list(journals.values())), KEYS)
+    known = spark.createDataFrame(
+        [
+            ("order", name, k.number, k.sequence_nr, k.ticks, k.offset, write_intervals(k.missing))
+            for name, case in journals.items()
+            if (k := case.known)
+        ],
+        KNOWN,
+    )
+    summaries = suspects.run_summaries(suspects.file_summaries(keys)).join(known, list(suspects.KEY), "left")
+    judged = summaries.select("persistence_id", suspects.is_clean().alias("clean")).collect()
+    assert {row.persistence_id for row in judged} == set(journals)
+    assert all(row.clean is not None for row in judged)  # null would be neither clean nor a suspect
+    return {row.persistence_id for row in judged if row.clean}
+
+
+def test_what_is_called_clean_is_delivered_by_the_rules_as_simply_next(journals: dict[str, Case], clean: set[str]) -> None:
+    for name in clean:
+        judgement = judge(journals[name].known, [row for _, row in journals[name].rows], POLICY)
+        assert {(d.action, d.reason) for d in judgement.decisions} == {(Action.DELIVER, Reason.NEXT)}, journals[name]
+
+
+def test_healthy_journals_are_clean(journals: dict[str, Case], clean: set[str]) -> None:
+    assert {name for name in journals if name.startswith("healthy")} <= clean
+
+
+def test_each_damage_makes_some_journal_a_suspect(journals: dict[str, Case], clean: set[str]) -> None:
+    found = {case.damage[0] for name, case in journals.items() if len(case.damage) == 1 and name not in clean}
+    assert found >= set(DAMAGE) - {"other bucket"}
+
+
+def test_clean_rows_stand_in_their_files_in_the_rules_order(journals: dict[str, Case], clean: set[str]) -> None:
+    in_files: dict[str, list[int]] = {}
+    for staged in as_staged(list(journals.values())):
+        in_files.setdefault(staged[5], []).append(staged[6])
+    assert all(in_files[name] == sorted(in_files[name]) for name in clean)
+
+
+def test_the_summary_of_a_clean_journal_ends_where_the_rules_end(
+    spark: SparkSession, journals: dict[str, Case], clean: set[str]
+) -> None:
+    keys = spark.createDataFrame([row for row in as_staged(list(journals.values())) if row[5] in clean], KEYS)
+    files = suspects.file_summaries(keys).groupBy("persistence_id")
+    ends = files.agg(
+        F.max("high").alias("number"), F.max("high_sequence_nr").alias("nr"), F.max_by("high_offset", "high").alias("offset")
+    )
+    for end in ends.collect():
+        case = journals[end.persistence_id]
+        progress = judge(case.known, [row for _, row in case.rows], POLICY).progress
+        assert progress is not None
+        assert (end.number, end.nr, end.offset) == (progress.number, progress.sequence_nr, progress.offset)
+
+
+def test_rows_called_delivered_are_those_that_the_rules_drop(spark: SparkSession) -> None:
+    known = Progress(4, 40, START, str(lowest(START)))
+    rows = [event(n, s, START - 50 + n) for n in range(1, 7) for s in (10, 40, 41, 90)]
+    frame = spark.createDataFrame(
+        [(r.number, r.sequence_nr, known.number, known.sequence_nr, "") for r in rows]
+        + [(r.number, r.sequence_nr, None, None, None) for r in rows],
+        "tag_pid_sequence_nr bigint, sequence_nr bigint, known_number bigint, known_sequence_nr bigint, known_missing string",
+    )
+    told = [row.delivered for row in frame.select(suspects.is_delivered().alias("delivered")).collect()]
+    dropped = [judge(known, [row], POLICY).decisions[0].action == Action.DROP for row in rows]
+    assert told == dropped + [False] * len(rows)
+    assert sum(dropped) == 8
+
+
+def test_rows_of_a_persistence_id_with_missing_numbers_are_never_called_delivered(spark: SparkSession) -> None:
+    frame = spark.createDataFrame(
+        [(3, 30, 4, 40, "3-3"), (4, 40, 4, 40, "1-1")],
+        "tag_pid_sequence_nr bigint, sequence_nr bigint, known_number bigint, known_sequence_nr bigint, known_missing string",
+    )
+    assert [row.delivered for row in frame.select(suspects.is_delivered().alias("delivered")).collect()] == [False, False]
