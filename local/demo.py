@@ -9,6 +9,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,6 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
-from tagmill.delivery.report import tag_table
 
 from local.config import write_config
 from local.cql import session
@@ -28,6 +28,7 @@ from local.journal import Generated, Journal, Orders
 from local.places import Places, resolve
 from local.stack import Stack
 from local.verify import differences
+from tagmill.delivery.report import tag_table
 from tagmill.errors import LeaseTaken, TagmillError
 from tagmill.settings import CONFIG_VARIABLE, Settings
 from tagmill.stores import schema
@@ -105,13 +106,30 @@ def _prepared(stack: Stack, journal: Journal) -> Settings:
     os.environ["TAGMILL_CASSANDRA__PORT"] = str(places.ports.cassandra)
     os.environ["TAGMILL_CLICKHOUSE__PORT"] = str(places.ports.clickhouse)
     stack.airflow.stop()  # one that was left may have another configuration
-    stack.up(tell=console.print)
-    settings = Settings.load()
-    schema.apply(settings)
-    console.print(f"loading the journal {journal.name} …")
-    with session(places.ports.cassandra) as connected:
-        journal.load(connected)
+    stack.up(("cassandra", "clickhouse"), console.print)
+    with _starting_beside(stack, "airflow"):
+        settings = Settings.load()
+        schema.apply(settings)
+        console.print(f"loading the journal {journal.name} …")
+        with session(places.ports.cassandra) as connected:
+            journal.load(connected)
     return settings
+
+
+@contextmanager
+def _starting_beside(stack: Stack, name: str) -> Iterator[None]:
+    """Start a part while the body runs; when the body fails, so does the start."""
+    (part,) = stack.parts((name,))
+    with ThreadPoolExecutor(1) as pool:
+        start = pool.submit(stack.up, (name,), console.print)
+        try:
+            yield
+            start.result()
+        except BaseException:
+            while not start.done():
+                part.stop()
+                time.sleep(0.2)
+            raise
 
 
 def _outcome(settings: Settings, journal: Journal, began: float) -> Outcome:

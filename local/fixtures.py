@@ -5,6 +5,7 @@ tests/fixtures/README.md says what each case is. Nulls are not written (no tombs
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,9 +15,9 @@ from uuid import UUID
 
 import pyarrow.parquet as pq
 from cassandra.cluster import Session
-from cassandra.concurrent import execute_concurrent_with_args
 from cassandra.query import UNSET_VALUE
 
+from local.cql import write_partitions
 from local.places import ROOT
 from tagmill.errors import ConfigurationError
 from tagmill.names import cql
@@ -92,13 +93,17 @@ def _load_table(session: Session, source: Case, keyspace: str, table: str) -> in
     name = f"{cql(keyspace)}.{table}"
     if data.num_rows and session.execute(f"SELECT count(*) FROM {name}").one()[0] == data.num_rows:
         return int(data.num_rows)
-    types = session.cluster.metadata.keyspaces[keyspace].tables[table].columns
-    convert = [CONVERT.get(types[column].cql_type, lambda value: value) for column in data.column_names]
-    columns, marks = ", ".join(cql(column) for column in data.column_names), ", ".join("?" for _ in convert)
-    insert = session.prepare(f"INSERT INTO {name} ({columns}) VALUES ({marks})")
-    rows = (
-        [UNSET_VALUE if value is None else make(value) for make, value in zip(convert, row, strict=True)]
-        for row in zip(*(column.to_pylist() for column in data.columns), strict=True)
-    )
-    execute_concurrent_with_args(session, insert, rows, concurrency=128)
+    definition = session.cluster.metadata.keyspaces[keyspace].tables[table]
+    convert = [CONVERT.get(definition.columns[column].cql_type, lambda value: value) for column in data.column_names]
+    keys = [data.column_names.index(column.name) for column in definition.partition_key]
+    partitions: defaultdict[tuple[Any, ...], list[list[Any]]] = defaultdict(list)
+    for row in zip(*(column.to_pylist() for column in data.columns), strict=True):
+        values = [UNSET_VALUE if value is None else make(value) for make, value in zip(convert, row, strict=True)]
+        partitions[tuple(row[key] for key in keys)].append(values)
+    write_partitions(session, name, data.column_names, partitions.values(), _largest_payload(data))
     return int(data.num_rows)
+
+
+def _largest_payload(data: Any) -> int:
+    payloads = (data[column].to_pylist() for column in ("event", "meta") if column in data.column_names)
+    return max((len(value) for values in payloads for value in values if value), default=0)

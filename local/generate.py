@@ -7,7 +7,7 @@ arithmetic, so that any part can be made by any process, a second run writes the
 import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -19,10 +19,9 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from cassandra.cluster import Session
-from cassandra.concurrent import execute_concurrent
-from cassandra.query import BatchStatement, BatchType
 
 from local.cql import session as open_session
+from local.cql import write_partitions
 from local.fixtures import Case
 from tagmill.buckets import BucketSize
 from tagmill.names import cql
@@ -31,21 +30,17 @@ from tagmill.timeuuid import GREGORIAN_TICKS, from_datetime
 TYPES = ("OrderPlaced", "OrderPaid", "OrderShipped", "OrderBilled")
 SERIALIZER = 9001
 UNTAGGED_EVERY = 10
-BATCH_BYTES = 30_000  # below Cassandra's batch_size_fail_threshold of 50 KiB
-ROW_BYTES = 150  # keys and columns beside the payload
 CHUNK = 10_000  # events that one call of a worker writes
-IN_FLIGHT = 24
 IN_PROCESS = 20_000  # fewer rows are not worth a second process
 
 VIEW = (
-    "tag_name, timebucket, timestamp, persistence_id, tag_pid_sequence_nr, event, event_manifest, sequence_nr, ser_id, "
-    "ser_manifest, writer_uuid"
-)
+    "tag_name timebucket timestamp persistence_id tag_pid_sequence_nr event event_manifest sequence_nr ser_id ser_manifest "
+    "writer_uuid"
+).split()
 MESSAGE = (
-    "persistence_id, partition_nr, sequence_nr, timestamp, event, event_manifest, ser_id, ser_manifest, timebucket, writer_uuid, "
-    "tags"
-)
-PROGRESS = "persistence_id, tag, offset, sequence_nr, tag_pid_sequence_nr"
+    "persistence_id partition_nr sequence_nr timestamp event event_manifest ser_id ser_manifest timebucket writer_uuid tags"
+).split()
+PROGRESS = "persistence_id tag offset sequence_nr tag_pid_sequence_nr".split()
 
 
 class Event(NamedTuple):
@@ -224,22 +219,24 @@ def _write_views(session: Session, keyspace: str, wanted: Plan, start: int, stop
             partitions[tag, bucket].append(
                 (*key, event.event, "", event.sequence_nr, SERIALIZER, event.ser_manifest, event.writer_uuid)
             )
-    _insert(session, f"{cql(keyspace)}.tag_views", VIEW, partitions.values(), wanted.payload_bytes)
+    write_partitions(session, f"{cql(keyspace)}.tag_views", VIEW, partitions.values(), wanted.payload_bytes)
 
 
 def _write_owners(session: Session, keyspace: str, wanted: Plan, start: int, stop: int) -> None:
     """Messages, progress and the name of the persistence ids start..stop."""
     name = cql(keyspace)
-    _insert(
+    write_partitions(
         session,
         f"{name}.messages",
         MESSAGE,
         (list(_messages(wanted, owner)) for owner in range(start, stop)),
         wanted.payload_bytes,
     )
-    _insert(session, f"{name}.tag_write_progress", PROGRESS, (_progress(wanted, owner) for owner in range(start, stop)), 0)
+    write_partitions(
+        session, f"{name}.tag_write_progress", PROGRESS, (_progress(wanted, owner) for owner in range(start, stop)), 0
+    )
     owners = ([(f"g-{owner:06d}",)] for owner in range(start, stop) if owner < wanted.events)
-    _insert(session, f"{name}.all_persistence_ids", "persistence_id", owners, 0)
+    write_partitions(session, f"{name}.all_persistence_ids", ["persistence_id"], owners, 0)
 
 
 def _messages(wanted: Plan, owner: int) -> Iterator[tuple[Any, ...]]:
@@ -260,21 +257,3 @@ def _progress(wanted: Plan, owner: int) -> list[tuple[Any, ...]]:
         for tag, number in event.tags:
             rows.setdefault(tag, (event.persistence_id, tag, event.offset, event.sequence_nr, number))
     return list(rows.values())
-
-
-def _insert(session: Session, table: str, columns: str, partitions: Iterable[list[tuple[Any, ...]]], payload_bytes: int) -> None:
-    """Unlogged batches of one partition each, many at once."""
-    marks = ", ".join("?" for _ in columns.split(","))
-    insert = session.prepare(f"INSERT INTO {table} ({columns}) VALUES ({marks})")
-    size = max(1, BATCH_BYTES // (payload_bytes + ROW_BYTES))
-
-    def batches() -> Iterator[tuple[BatchStatement, tuple[()]]]:
-        for rows in partitions:
-            for first in range(0, len(rows), size):
-                batch = BatchStatement(BatchType.UNLOGGED)
-                for row in rows[first : first + size]:
-                    batch.add(insert, row)
-                yield batch, ()
-
-    for _ in execute_concurrent(session, batches(), concurrency=IN_FLIGHT, results_generator=True):
-        pass

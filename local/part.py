@@ -14,11 +14,6 @@ from local.errors import PartDidNotStart, PortBusy, one_line
 from local.processes import MARKER, end, marked, port_is_free
 
 
-def _default_interrupt() -> None:
-    """A shell starts background jobs with SIGINT ignored; children would inherit that and never stop cleanly."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 class Part(ABC):
     """One server: a home folder below the stack's, a port on 127.0.0.1, a pid file and a log."""
 
@@ -134,7 +129,6 @@ class Part(ABC):
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=_default_interrupt,
             )
         self.pid_file.write_text(str(process.pid))
         return process

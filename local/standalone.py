@@ -3,6 +3,7 @@
 On one machine the API server reads the log files themselves, so nothing is lost, and several stacks stand beside each other.
 """
 
+import signal
 from typing import Any
 
 from airflow.cli.commands import standalone_command
@@ -17,5 +18,6 @@ class QuietCommand(standalone_command.SubCommand):
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever was started in the background ignores it
     standalone_command.SubCommand = QuietCommand
     standalone_command.StandaloneCommand.entrypoint(None)
