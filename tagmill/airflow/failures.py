@@ -78,7 +78,7 @@ def read_report(file: Path) -> dict[str, Any] | None:
 
 def small(report: Mapping[str, Any]) -> dict[str, Any]:
     """The report as an XCom: figures and short texts only, a list becomes its length."""
-    flat = {key: value for key, value in report.items() if key != "result"} | dict(report.get("result") or {})
+    flat = {**(report.get("result") or {}), **{key: value for key, value in report.items() if key != "result"}}
     return {key: _short(value) for key, value in flat.items() if not isinstance(value, Mapping)}
 
 

@@ -1,30 +1,34 @@
-"""What the ledger says about each pipeline, for the page in Airflow's UI. Reads a few rows; counts nothing that grows."""
+"""Each pipeline for the page in Airflow's UI: tags by ledger and ClickHouse, newest runs. Counts the view only when asked."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
 
-from tagmill import timeuuid
 from tagmill.airflow.pages import run_page
 from tagmill.batches.states import BatchState
-from tagmill.settings import PipelineSettings, Settings
-
-if TYPE_CHECKING:
-    from tagmill.stores.ledger import Ledger
+from tagmill.delivery.report import EXACTLY_ONCE, tag_table
+from tagmill.settings import Settings
+from tagmill.stores.ledger import Ledger
 
 SHOWN_RUNS = 20
 
 
 @dataclass(frozen=True)
 class TagLine:
-    """A tag: rows and batches delivered, rows held back, and the time up to which it is delivered (UTC)."""
+    """A tag: rows in the application's view (None: not counted), delivered by the ledger, held back, and in ClickHouse."""
 
     tag: str
+    in_view: int | None
     delivered: int
     held: int
     batches: int
-    until: datetime | None
+    clickhouse_rows: int
+    verdict: str
+
+    @property
+    def whole(self) -> bool:
+        """Nothing held, nothing missing, nothing too many."""
+        return self.verdict == EXACTLY_ONCE
 
 
 @dataclass(frozen=True)
@@ -54,35 +58,22 @@ class PipelineView:
     runs: tuple[RunLine, ...]
 
 
-def overview(settings: Settings) -> list[PipelineView]:
+def overview(settings: Settings, *, count_view: bool = False) -> list[PipelineView]:
     """All pipelines of the configuration; raises StoreUnavailable or ConfigurationError."""
-    from tagmill.stores.ledger import Ledger
-
     with Ledger(settings.cassandra) as ledger:
         return [
             PipelineView(
                 name=name,
                 dag_id=f"deliver_{name}",
                 destination=f"{settings.clickhouse.database}.{pipeline.destination}",
-                tags=tuple(_tags(ledger, name, pipeline)),
+                tags=tuple(TagLine(**line) for line in tag_table(settings, name, count_view=count_view, verify=False)),
                 runs=tuple(_runs(ledger, settings, name)),
             )
             for name, pipeline in settings.pipelines.items()
         ]
 
 
-def _tags(ledger: "Ledger", name: str, pipeline: PipelineSettings) -> Iterator[TagLine]:
-    marks = ledger.watermarks(name)
-    held = dict.fromkeys(pipeline.tags, 0)
-    for hold in ledger.holds(name, pipeline.tags):
-        held[hold.tag] += hold.held_rows
-    for tag in pipeline.tags:
-        mark = marks.get(tag)
-        until = timeuuid.to_datetime(mark.ticks) if mark else None
-        yield TagLine(tag, mark.delivered if mark else 0, held[tag], mark.batches if mark else 0, until)
-
-
-def _runs(ledger: "Ledger", settings: Settings, name: str) -> Iterator[RunLine]:
+def _runs(ledger: Ledger, settings: Settings, name: str) -> Iterator[RunLine]:
     newest = ledger.last_run(name)
     for number in range(newest, max(newest - SHOWN_RUNS, 0), -1):
         row = ledger.run(name, number)

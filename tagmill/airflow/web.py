@@ -42,16 +42,16 @@ def create_app() -> FastAPI:
     return app
 
 
-def pipelines() -> list[dict[str, Any]]:
-    """Pipelines with their tags and newest runs."""
-    return [asdict(view) for view in overview(connections.load_settings())]
+def pipelines(count_view: bool = False) -> list[dict[str, Any]]:
+    """Pipelines with their tags and newest runs; `count_view` counts the rows of the applications' views too."""
+    return [asdict(view) for view in overview(connections.load_settings(), count_view=count_view)]
 
 
-def pipelines_page() -> HTMLResponse:
-    """The same as a page; where the ledger can't be read, the reason in its place."""
+def pipelines_page(count_view: bool = False) -> HTMLResponse:
+    """The same as a page; where ledger or ClickHouse can't be read, the reason in its place."""
     status, values = 200, dict[str, Any]()
     try:
-        values["pipelines"] = overview(connections.load_settings())
+        values["pipelines"] = overview(connections.load_settings(), count_view=count_view)
     except TagmillError as error:
         status, values["problem"] = 503, str(error)
     return HTMLResponse(_templates().get_template("pipelines.html.j2").render(values), status, HEADERS)

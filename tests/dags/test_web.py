@@ -103,14 +103,14 @@ def test_names_of_applications_never_become_markup(user, monkeypatch):
     from tagmill.airflow import overview, web
 
     now = datetime(2026, 11, 21, 7, tzinfo=UTC)
-    line = overview.TagLine(HOSTILE, 5, 1, 1, now)
+    line = overview.TagLine(HOSTILE, None, 5, 1, 1, 5, HOSTILE)
     run = overview.RunLine(7, "SEALED", HOSTILE, HOSTILE, 2, 1, 5, now, None, "docs/orders/run-00000007/index.html")
     view = overview.PipelineView("orders", "deliver_orders", HOSTILE, (line,), (run,))
-    monkeypatch.setattr(web, "overview", lambda settings: [view])
+    monkeypatch.setattr(web, "overview", lambda settings, count_view: [view])
     answer = user.get("/")
     assert answer.status_code == 200
     assert "<script>" not in answer.text
-    assert answer.text.count("&lt;script&gt;") == 4
+    assert answer.text.count("&lt;script&gt;") == 5
     assert 'href="docs/orders/run-00000007/index.html"' in answer.text
     assert user.get("/api/pipelines").json()[0]["tags"][0]["tag"] == HOSTILE
 
@@ -119,7 +119,7 @@ def test_a_ledger_that_does_not_answer_is_one_line_and_no_trace(user, monkeypatc
     from tagmill.airflow import web
     from tagmill.errors import StoreUnavailable
 
-    def down(settings):
+    def down(settings, count_view):
         raise StoreUnavailable("Cassandra <b>does not answer</b>")
 
     monkeypatch.setattr(web, "overview", down)
