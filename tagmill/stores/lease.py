@@ -20,6 +20,8 @@ from tagmill.stores.cassandra import Cassandra
 
 log = structlog.get_logger()
 POLL_SECONDS = 1.0
+# the start of a process is computed from the boot time, which moves when the clock is set
+START_TOLERANCE_SECONDS = 2
 
 
 def this_process() -> str:
@@ -34,7 +36,8 @@ def is_dead(owner: str) -> bool:
         return False
     try:
         process = psutil.Process(int(parts[2]))
-        return f"{process.create_time():.0f}" != parts[3] or process.status() == psutil.STATUS_ZOMBIE
+        another: bool = abs(process.create_time() - float(parts[3])) > START_TOLERANCE_SECONDS
+        return another or process.status() == psutil.STATUS_ZOMBIE
     except (psutil.NoSuchProcess, ValueError):
         return True
 
@@ -48,10 +51,13 @@ class Lease:
         self.pipeline = pipeline
         self.owner = owner
         self.seconds = seconds
+        self._lock = threading.Lock()
+        self._given_back = False
 
     def take(self, wait_seconds: float = 0) -> None:
         """Take or renew it; raises LeaseTaken when another owner keeps it longer than the wait."""
         end = time.monotonic() + wait_seconds
+        self._given_back = False
         while not self._try():
             if time.monotonic() >= end:
                 raise LeaseTaken(
@@ -66,10 +72,12 @@ class Lease:
         return rows[0].owner if rows else None
 
     def give_back(self) -> None:
-        """Give it back if it is ours."""
-        self.cassandra.transact(
-            f"DELETE FROM {self.table} WHERE pipeline = ? IF owner = ?", self.pipeline, self.owner, landed=lambda: True
-        )
+        """Give it back if it is ours; a renewal under way must not take it again."""
+        with self._lock:
+            self._given_back = True
+            self.cassandra.transact(
+                f"DELETE FROM {self.table} WHERE pipeline = ? IF owner = ?", self.pipeline, self.owner, landed=lambda: True
+            )
 
     @contextmanager
     def kept(self) -> Iterator[None]:
@@ -86,7 +94,9 @@ class Lease:
     def _renew(self, done: threading.Event) -> None:
         while not done.wait(self.seconds / 3):
             try:
-                if not self._try():
+                with self._lock:
+                    kept = self._given_back or self._try()
+                if not kept:
                     log.warning("lease lost; the fence decides whose work counts", pipeline=self.pipeline, owner=self.owner)
             except TagmillError as error:
                 log.warning("lease not renewed", pipeline=self.pipeline, error=str(error))

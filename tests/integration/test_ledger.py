@@ -1,0 +1,521 @@
+"""The ledger in real Cassandra: leases, fences, moves of runs and batches, progress and holds by the run's number."""
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import count
+from typing import Any
+from uuid import UUID, uuid4
+
+import psutil
+import pytest
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+
+from tagmill import timeuuid
+from tagmill.batches.states import BATCH_MOVES, BatchState, RunState, may_move_batch, may_move_run
+from tagmill.continuity.model import Hole, Progress
+from tagmill.errors import FenceRaised, LeaseTaken
+from tagmill.settings import CassandraSettings
+from tagmill.stores import schema
+from tagmill.stores.cassandra import Cassandra
+from tagmill.stores.lease import Lease, is_dead, this_process
+from tagmill.stores.ledger import HoldRow, Ledger, RunRow, Watermark, read_intervals, shard, write_intervals
+
+KEYSPACE = "t_ledger"
+TICK = 17_952_444_000_000_000
+OFFSET = str(timeuuid.lowest(TICK))
+BATCH = UUID("00000000-0000-4000-8000-000000000001")
+
+
+@pytest.fixture(scope="module")
+def configured(stack: Any) -> Iterator[CassandraSettings]:
+    settings = CassandraSettings(port=stack.cassandra.port, ledger_keyspace=KEYSPACE)
+    replication = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
+    with Cassandra(settings) as cassandra:
+        for statement in schema.statements("cassandra", {"ledger": KEYSPACE, "replication": replication}):
+            cassandra.execute(statement)
+    yield settings
+    stack.session.execute(f"DROP KEYSPACE {KEYSPACE}")
+
+
+@pytest.fixture(scope="module")
+def ledger(configured: CassandraSettings) -> Iterator[Ledger]:
+    with Ledger(configured) as opened:
+        yield opened
+
+
+@pytest.fixture
+def pipeline() -> str:
+    return f"p_{uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def lease(ledger: Ledger, pipeline: str) -> Callable[..., Lease]:
+    return lambda owner, seconds=30: Lease(ledger.cassandra, KEYSPACE, pipeline, owner, seconds)
+
+
+def planned(ledger: Ledger, pipeline: str, run: int = 1) -> RunRow:
+    return ledger.create_run(
+        pipeline, run, kind="deliver", state=RunState.PLANNED, owner="a", plan_file="plan.json", plan_sha256="00"
+    )
+
+
+# -- lease
+
+
+def test_a_second_owner_is_refused_and_told_who_is_at_work(lease) -> None:
+    lease("airflow/one").take()
+    with pytest.raises(LeaseTaken, match="airflow/one is at work"):
+        lease("airflow/two").take()
+
+
+def test_the_holder_may_take_it_again(lease) -> None:
+    lease("airflow/one").take()
+    lease("airflow/one").take()
+    assert lease("airflow/one").holder() == "airflow/one"
+
+
+def test_a_lease_given_back_is_free_at_once(lease) -> None:
+    lease("airflow/one").take()
+    lease("airflow/one").give_back()
+    lease("airflow/two").take()
+    assert lease("airflow/two").holder() == "airflow/two"
+
+
+def test_giving_back_what_another_one_has_changes_nothing(lease) -> None:
+    lease("airflow/one").take()
+    lease("airflow/two").give_back()
+    assert lease("airflow/one").holder() == "airflow/one"
+
+
+def test_of_eight_owners_at_once_one_gets_it(lease) -> None:
+    def taken(owner: str) -> bool:
+        try:
+            lease(owner).take()
+        except LeaseTaken:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(taken, (f"airflow/{n}" for n in range(8)))) == 1
+
+
+def test_an_unrenewed_lease_expires(lease) -> None:
+    lease("airflow/one", 2).take()
+    began = time.monotonic()
+    lease("airflow/two", 2).take(wait_seconds=10)
+    assert 0.5 < time.monotonic() - began < 8
+    assert lease("airflow/two").holder() == "airflow/two"
+
+
+def test_a_lease_is_renewed_while_work_goes_on(lease) -> None:
+    mine = lease("airflow/one", 2)
+    mine.take()
+    with mine.kept():
+        with pytest.raises(LeaseTaken):
+            lease("airflow/two", 2).take(wait_seconds=4)
+    assert mine.holder() == "airflow/one"
+
+
+def test_a_lease_given_back_while_it_is_kept_is_not_taken_again(lease) -> None:
+    mine = lease("airflow/one", 1)
+    mine.take()
+    with mine.kept():
+        mine.give_back()
+        time.sleep(1.2)  # several renewals
+        assert mine.holder() is None
+
+
+def test_a_dead_process_of_this_machine_loses_its_lease_at_once(lease) -> None:
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    owner = f"cli/{socket.gethostname()}/{process.pid}/{psutil.Process(process.pid).create_time():.0f}"
+    try:
+        lease(owner, 600).take()
+        with pytest.raises(LeaseTaken):
+            lease("airflow/two").take()
+    finally:
+        process.kill()
+    lease("airflow/two").take(wait_seconds=2)  # a zombie is dead too
+    process.wait()
+    assert lease("airflow/two").holder() == "airflow/two"
+
+
+def test_only_a_process_that_is_surely_gone_is_dead() -> None:
+    mine = this_process()
+    host, start = socket.gethostname(), mine.rsplit("/", 1)[1]
+    assert not is_dead(mine)
+    assert not is_dead(f"{mine.rsplit('/', 1)[0]}/{int(start) + 1}")  # the clock was set
+    assert is_dead(f"{mine.rsplit('/', 1)[0]}/{int(start) - 1000}")  # another process has its number now
+    assert is_dead(f"cli/{host}/999999999/1")
+    assert is_dead(f"cli/{host}/x/1")
+    assert not is_dead("cli/other-host/1/1")
+    assert not is_dead("airflow/manual__2026-11-21T07:00:00+00:00")
+
+
+# -- numbers of runs
+
+
+def test_run_numbers_count_up(ledger: Ledger, pipeline: str) -> None:
+    assert ledger.last_run(pipeline) == 0
+    for expected in (1, 2, 3):
+        assert ledger.next_run(pipeline) == expected
+        planned(ledger, pipeline, expected)
+
+
+def test_a_claimed_number_that_was_never_used_is_claimed_again(ledger: Ledger, pipeline: str) -> None:
+    assert [ledger.next_run(pipeline), ledger.next_run(pipeline)] == [1, 1]
+
+
+def test_of_two_planners_at_once_one_has_the_run(configured: CassandraSettings, pipeline: str) -> None:
+    def plan(owner: str) -> int | None:
+        with Ledger(configured) as own:
+            try:
+                return own.create_run(pipeline, own.next_run(pipeline), kind="deliver", state=RunState.PLANNED, owner=owner).run
+            except FenceRaised:
+                return None
+
+    with ThreadPoolExecutor(4) as pool:
+        made = [run for run in pool.map(plan, "abcd") if run is not None]
+    # whoever came later may have got a number of its own, but no number has two owners
+    assert made and sorted(made) == list(range(1, len(made) + 1))
+
+
+def test_a_run_number_is_created_once(ledger: Ledger, pipeline: str) -> None:
+    first = planned(ledger, pipeline)
+    with pytest.raises(FenceRaised, match="run 1 of pipeline .* was created by somebody else"):
+        ledger.create_run(pipeline, 1, kind="deliver", state=RunState.PLANNED, owner="b")
+    assert ledger.run(pipeline, 1) == first
+
+
+def test_the_newest_unfinished_run_is_open(ledger: Ledger, pipeline: str) -> None:
+    assert ledger.open_run(pipeline) is None
+    row = planned(ledger, pipeline, ledger.next_run(pipeline))
+    assert ledger.open_run(pipeline) == row
+    ledger.finish_run(pipeline, 1, 1, RunState.PLANNED, RunState.ABANDONED, "test")
+    assert ledger.open_run(pipeline) is None
+
+
+# -- the fence
+
+
+def test_a_step_that_wakes_up_after_its_run_was_taken_over_changes_nothing(ledger: Ledger, pipeline: str) -> None:
+    row = planned(ledger, pipeline)
+    ledger.add_batches(pipeline, 1, [(1, BATCH, "order", 5, 500)])
+    taken = ledger.raise_fence(row, "b")
+    (batch,) = ledger.batches(pipeline, 1)
+    for late in (
+        lambda: ledger.current(pipeline, 1, row.fence),
+        lambda: ledger.seal(pipeline, 1, row.fence, "late.json", "ff"),
+        lambda: ledger.finish_run(pipeline, 1, row.fence, RunState.PLANNED, RunState.ABANDONED),
+        lambda: ledger.move_batch(pipeline, 1, row.fence, batch, BatchState.IN_CLICKHOUSE),
+        lambda: ledger.raise_fence(row, "late"),
+    ):
+        with pytest.raises(FenceRaised):
+            late()
+    assert ledger.run(pipeline, 1) == taken
+    assert ledger.batches(pipeline, 1) == [batch]
+
+
+def test_the_refusal_names_who_took_over(ledger: Ledger, pipeline: str) -> None:
+    ledger.raise_fence(planned(ledger, pipeline), "airflow/scheduled")
+    with pytest.raises(FenceRaised, match=r"taken over by airflow/scheduled \(fence 2, this step has 1\)"):
+        ledger.current(pipeline, 1, 1)
+
+
+# -- seal and close
+
+
+def test_the_first_seal_counts(ledger: Ledger, pipeline: str) -> None:
+    planned(ledger, pipeline)
+    assert ledger.seal(pipeline, 1, 1, "first.json", "aa")
+    assert not ledger.seal(pipeline, 1, 1, "second.json", "bb")
+    row = ledger.current(pipeline, 1, 1)
+    assert (row.state, row.manifest_file, row.manifest_sha256) == (RunState.SEALED, "first.json", "aa")
+
+
+def test_of_two_sealers_at_once_one_wins(configured: CassandraSettings, ledger: Ledger, pipeline: str) -> None:
+    planned(ledger, pipeline)
+
+    def seal(name: str) -> bool:
+        with Ledger(configured) as own:
+            return own.seal(pipeline, 1, 1, name, name)
+
+    with ThreadPoolExecutor(4) as pool:
+        won = list(pool.map(seal, "abcd"))
+    assert won.count(True) == 1
+    assert ledger.current(pipeline, 1, 1).manifest_file == "abcd"[won.index(True)]
+
+
+def test_closing_twice_is_closing_once(ledger: Ledger, pipeline: str) -> None:
+    planned(ledger, pipeline)
+    ledger.seal(pipeline, 1, 1, "m.json", "aa")
+    ledger.finish_run(pipeline, 1, 1, RunState.SEALED, RunState.CLOSED)
+    ledger.finish_run(pipeline, 1, 1, RunState.SEALED, RunState.CLOSED)
+    assert ledger.current(pipeline, 1, 1).state == RunState.CLOSED
+
+
+def test_a_sealed_run_can_not_be_abandoned(ledger: Ledger, pipeline: str) -> None:
+    planned(ledger, pipeline)
+    ledger.seal(pipeline, 1, 1, "m.json", "aa")
+    with pytest.raises(FenceRaised, match="no longer PLANNED"):
+        ledger.finish_run(pipeline, 1, 1, RunState.PLANNED, RunState.ABANDONED)
+    assert ledger.current(pipeline, 1, 1).state == RunState.SEALED
+
+
+def test_an_abandoned_run_can_not_be_sealed(ledger: Ledger, pipeline: str) -> None:
+    planned(ledger, pipeline)
+    ledger.finish_run(pipeline, 1, 1, RunState.PLANNED, RunState.ABANDONED, "no more")
+    assert not ledger.seal(pipeline, 1, 1, "m.json", "aa")
+    row = ledger.current(pipeline, 1, 1)
+    assert (row.state, row.manifest_file, row.reason) == (RunState.ABANDONED, None, "no more")
+
+
+# -- batches
+
+
+def test_batches_come_back_in_order_as_new(ledger: Ledger, pipeline: str) -> None:
+    planned(ledger, pipeline)
+    ids = {number: uuid4() for number in range(1, 12)}
+    ledger.add_batches(pipeline, 1, [(n, ids[n], "order", n, n * 10) for n in (11, 3, 1, 2, 4, 10, 5, 9, 6, 8, 7)])
+    found = ledger.batches(pipeline, 1)
+    assert [(b.number, b.batch_id, b.rows, b.bytes) for b in found] == [(n, ids[n], n, n * 10) for n in range(1, 12)]
+    assert {(b.state, b.generation, b.verified_at) for b in found} == {(BatchState.NEW, 1, None)}
+
+
+def test_adding_batches_again_never_undoes_a_move(ledger: Ledger, pipeline: str) -> None:
+    planned(ledger, pipeline)
+    batches = [(1, BATCH, "order", 5, 500), (2, uuid4(), "order", 6, 600)]
+    ledger.add_batches(pipeline, 1, batches)
+    ledger.move_batch(pipeline, 1, 1, ledger.batches(pipeline, 1)[0], BatchState.IN_CLICKHOUSE)
+    before = ledger.batches(pipeline, 1)
+    ledger.add_batches(pipeline, 1, batches)
+    assert ledger.batches(pipeline, 1) == before
+    assert [b.state for b in before] == [BatchState.IN_CLICKHOUSE, BatchState.NEW]
+
+
+def test_a_batch_is_moved_from_the_state_that_the_mover_has_seen_only(ledger: Ledger, pipeline: str) -> None:
+    planned(ledger, pipeline)
+    ledger.add_batches(pipeline, 1, [(1, BATCH, "order", 5, 500)])
+    (seen,) = ledger.batches(pipeline, 1)
+    ledger.move_batch(pipeline, 1, 1, seen, BatchState.VOIDED)
+    with pytest.raises(FenceRaised, match="no longer NEW"):
+        ledger.move_batch(pipeline, 1, 1, seen, BatchState.IN_CLICKHOUSE)
+    assert ledger.batches(pipeline, 1)[0].state == BatchState.VOIDED
+
+
+def test_the_same_move_twice_is_one_move(ledger: Ledger, pipeline: str) -> None:
+    planned(ledger, pipeline)
+    ledger.add_batches(pipeline, 1, [(1, BATCH, "order", 5, 500)])
+    (seen,) = ledger.batches(pipeline, 1)
+    for _ in range(2):
+        ledger.move_batch(pipeline, 1, 1, seen, BatchState.IN_CLICKHOUSE)
+    assert ledger.batches(pipeline, 1)[0].state == BatchState.IN_CLICKHOUSE
+
+
+def test_a_batch_sent_again_has_the_next_generation(ledger: Ledger, pipeline: str) -> None:
+    planned(ledger, pipeline)
+    ledger.add_batches(pipeline, 1, [(1, BATCH, "order", 5, 500)])
+    ledger.move_batch(pipeline, 1, 1, ledger.batches(pipeline, 1)[0], BatchState.IN_CLICKHOUSE)
+    sent = ledger.batches(pipeline, 1)[0]
+    ledger.move_batch(pipeline, 1, 1, sent, BatchState.NEW, 2)
+    assert (ledger.batches(pipeline, 1)[0].state, ledger.batches(pipeline, 1)[0].generation) == (BatchState.NEW, 2)
+
+
+# -- progress, watermarks, holds: by the run's number
+
+
+def test_progress_comes_back_as_it_was_written_in_the_order_of_the_keys(ledger: Ledger, pipeline: str) -> None:
+    keys = [("order", "a\"'\\ü"), ("order", "b"), ("tag/with/slashes", "a"), ("order", "")]
+    written = [Progress(n, n * 10, TICK, OFFSET, ((1, 2), (4, 4)) if n % 2 else ()) for n in range(5, 8)]
+    ledger.write_progress(pipeline, 1, [(tag, pid, p) for (tag, pid), p in zip(keys[:3], written, strict=True)])
+    assert list(ledger.progress(pipeline, [*reversed(keys[:3]), ("order", "none")])) == [*reversed(written), None]
+
+
+def test_progress_without_an_event_has_no_offset(ledger: Ledger, pipeline: str) -> None:
+    ledger.write_progress(pipeline, 1, [("order", "a", Progress(4, 40, 0, "", ((1, 4),)))])
+    assert list(ledger.progress(pipeline, [("order", "a")])) == [Progress(4, 40, 0, "", ((1, 4),))]
+
+
+def test_an_older_run_can_not_overwrite_the_progress_of_a_newer_one(ledger: Ledger, pipeline: str) -> None:
+    newer, older = Progress(9, 90, TICK, OFFSET), Progress(5, 50, TICK, OFFSET, ((1, 1),))
+    ledger.write_progress(pipeline, 7, [("order", "a", newer)])
+    ledger.write_progress(pipeline, 6, [("order", "a", older)])
+    assert list(ledger.progress(pipeline, [("order", "a")])) == [newer]
+    ledger.write_progress(pipeline, 8, [("order", "a", older)])
+    assert list(ledger.progress(pipeline, [("order", "a")])) == [older]
+
+
+def test_an_older_run_can_not_overwrite_the_watermark_of_a_newer_one(ledger: Ledger, pipeline: str) -> None:
+    newer = Watermark("order", 2000, 7, 100, 3, datetime(2026, 11, 21, 7, tzinfo=UTC), 10, 2)
+    ledger.write_watermark(pipeline, newer)
+    ledger.write_watermark(pipeline, replace(newer, ticks=1000, run=6, delivered=1, long_look_at=None))
+    assert ledger.watermarks(pipeline) == {"order": newer}
+    newest = replace(newer, ticks=3000, run=8)
+    ledger.write_watermark(pipeline, newest)
+    assert ledger.watermarks(pipeline) == {"order": newest}
+
+
+def hold(persistence_id: str, **changes: Any) -> HoldRow:
+    since = datetime(2026, 11, 21, 7, tzinfo=UTC)
+    return replace(HoldRow("order", persistence_id, "hole", Hole(4, 5, 30, 60), TICK, 2, 3, since, "f00"), **changes)
+
+
+def test_holds_are_written_and_ended_per_tag_and_persistence_id(ledger: Ledger, pipeline: str) -> None:
+    holds = {f"o-{n}": hold(f"o-{n}") for n in range(40)}
+    ledger.write_holds(pipeline, 3, holds.values())
+    ledger.write_holds(pipeline, 3, [hold("o-1", tag="billing")])
+    assert {h.persistence_id: h for h in ledger.holds(pipeline, ["order"])} == holds
+    ledger.end_holds(pipeline, 4, [("order", "o-1"), ("order", "o-2"), ("order", "never")])
+    assert {h.persistence_id for h in ledger.holds(pipeline, ["order"])} == set(holds) - {"o-1", "o-2"}
+    assert [h.persistence_id for h in ledger.holds(pipeline, ["billing"])] == ["o-1"]
+
+
+def test_an_older_run_can_neither_end_nor_revive_a_hold(ledger: Ledger, pipeline: str) -> None:
+    ledger.write_holds(pipeline, 5, [hold("a")])
+    ledger.end_holds(pipeline, 4, [("order", "a")])
+    assert list(ledger.holds(pipeline, ["order"])) == [hold("a")]
+    ledger.end_holds(pipeline, 6, [("order", "a")])
+    ledger.write_holds(pipeline, 5, [hold("a")])
+    assert list(ledger.holds(pipeline, ["order"])) == []
+    ledger.write_holds(pipeline, 7, [hold("a", held_rows=9)])
+    assert list(ledger.holds(pipeline, ["order"])) == [hold("a", held_rows=9)]
+
+
+def test_buckets_are_kept_with_the_mark_of_the_scan(ledger: Ledger, pipeline: str) -> None:
+    assert ledger.known_buckets(pipeline, "order") == (None, [])
+    ledger.keep_buckets(pipeline, "order", [], 60)
+    assert ledger.known_buckets(pipeline, "order") == (60, [])
+    ledger.keep_buckets(pipeline, "order", [120, 60], 180)
+    assert ledger.known_buckets(pipeline, "order") == (180, [60, 120])
+
+
+def test_interventions_are_the_newest_first(ledger: Ledger, pipeline: str) -> None:
+    for run in (1, 3, 2):
+        ledger.record_intervention(pipeline, run, "ada", f"run abandon {run}", "wrong tags")
+    assert [(i.run, i.who, i.why) for i in ledger.interventions(pipeline)] == [(n, "ada", "wrong tags") for n in (3, 2, 1)]
+
+
+@pytest.mark.parametrize("missing", [(), ((1, 4),), ((1, 4), (9, 9), (11, 10**12))])
+def test_intervals_survive_as_text(missing: tuple[tuple[int, int], ...]) -> None:
+    assert read_intervals(write_intervals(missing)) == missing
+
+
+@pytest.mark.parametrize(("persistence_id", "expected"), [("", 0), ("a", 1), ("order-7", 0), ("ü", 15)])
+def test_the_shard_of_a_persistence_id_never_changes(persistence_id: str, expected: int) -> None:
+    assert shard(persistence_id) == expected
+
+
+# -- Cassandra's own view of the bounds
+
+
+def test_lowest_and_highest_are_cassandra_s_bounds_of_a_tick(ledger: Ledger) -> None:
+    tick = timeuuid.from_datetime(datetime(2026, 11, 21, 7, tzinfo=UTC))
+    (row,) = ledger.cassandra.execute(
+        "SELECT minTimeuuid('2026-11-21 07:00:00+0000') AS low, maxTimeuuid('2026-11-21 07:00:00+0000') AS high FROM system.local"
+    )
+    assert timeuuid.lowest(tick) == row.low
+    assert timeuuid.highest(tick + timeuuid.TICKS_PER_MILLISECOND - 1) == row.high
+
+
+# -- whatever steps do, in whatever order
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """Steps with the right and with outdated fences and beliefs; the ledger moves as the states allow, or not at all."""
+
+    ledger: Ledger
+    numbers = count()
+
+    @initialize()
+    def start(self) -> None:
+        self.pipeline = f"m_{next(self.numbers)}_{uuid4().hex[:6]}"
+        self.run = 1
+        self.row = planned(self.ledger, self.pipeline)
+        self.fences = [1]
+        self.batches: dict[int, tuple[BatchState, int]] = {}
+
+    def attempt(self, fence: int, step: Callable[[], Any], *, possible: bool) -> bool:
+        """Do it; it must succeed exactly when the fence is in force and the belief is right."""
+        try:
+            done = step() is not False
+        except FenceRaised:
+            done = False
+        assert done == (possible and fence == self.fences[-1])
+        return done
+
+    @rule()
+    def take_over(self) -> None:
+        self.row = self.ledger.raise_fence(self.ledger.current(self.pipeline, self.run, self.fences[-1]), "other")
+        self.fences.append(self.row.fence)
+
+    @rule(late=st.booleans(), batches=st.integers(0, 3))
+    def seal(self, late: bool, batches: int) -> None:
+        fence = self.fences[0 if late else -1]
+        name = f"{uuid4().hex}.json"
+        planned_now = self.row.state == RunState.PLANNED
+        if self.attempt(fence, lambda: self.ledger.seal(self.pipeline, self.run, fence, name, "aa"), possible=planned_now):
+            self.row = replace(self.row, state=RunState.SEALED, manifest_file=name)
+            self.batches = {n: (BatchState.NEW, 1) for n in range(1, batches + 1)}
+            self.add_batches()
+
+    @precondition(lambda self: self.row.state == RunState.SEALED)
+    @rule()
+    def add_batches(self) -> None:
+        self.ledger.add_batches(self.pipeline, self.run, [(n, BATCH, "order", n, n) for n in self.batches])
+
+    @precondition(lambda self: self.batches)
+    @rule(late=st.booleans(), data=st.data(), move=st.sampled_from(sorted(BATCH_MOVES)))
+    def move_batch(self, late: bool, data: Any, move: tuple[BatchState, BatchState]) -> None:
+        number = data.draw(st.sampled_from(sorted(self.batches)))
+        fence, (old, new), (state, generation) = self.fences[0 if late else -1], move, self.batches[number]
+        believed = next(b for b in self.ledger.batches(self.pipeline, self.run) if b.number == number)
+        believed = replace(believed, state=old)
+        wanted = generation + 1 if new == BatchState.NEW else generation
+        # a move whose end is already there counts as done: that is how a lost answer is read
+        possible = old == state or (new, wanted) == (state, generation)
+        if self.attempt(
+            fence, lambda: self.ledger.move_batch(self.pipeline, self.run, fence, believed, new, wanted), possible=possible
+        ):
+            assert (state, generation) == (new, wanted) or may_move_batch(state, new)
+            self.batches[number] = (new, wanted)
+
+    @rule(late=st.booleans(), end=st.sampled_from([(RunState.PLANNED, RunState.ABANDONED), (RunState.SEALED, RunState.CLOSED)]))
+    def finish(self, late: bool, end: tuple[RunState, RunState]) -> None:
+        fence, (old, new) = self.fences[0 if late else -1], end
+        possible = self.row.state in (old, new)
+        if self.attempt(fence, lambda: self.ledger.finish_run(self.pipeline, self.run, fence, old, new), possible=possible):
+            assert self.row.state == new or may_move_run(self.row.state, new)
+            self.row = replace(self.row, state=new)
+
+    @precondition(lambda self: not self.row.state.is_open)
+    @rule()
+    def next_run(self) -> None:
+        self.run += 1
+        self.row = planned(self.ledger, self.pipeline, self.run)
+        self.fences, self.batches = [1], {}
+
+    @invariant()
+    def the_ledger_says_what_was_done(self) -> None:
+        found = self.ledger.run(self.pipeline, self.run)
+        assert found is not None
+        assert (found.state, found.fence, found.manifest_file) == (self.row.state, self.fences[-1], self.row.manifest_file)
+        batches = {b.number: (b.state, b.generation) for b in self.ledger.batches(self.pipeline, self.run)}
+        assert batches == self.batches
+
+
+def test_the_ledger_moves_as_the_states_allow_or_not_at_all(ledger: Ledger) -> None:
+    machine = type("Machine", (LedgerMachine,), {"ledger": ledger})
+    run_state_machine_as_test(
+        machine,
+        settings=hypothesis_settings(
+            max_examples=25, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck), print_blob=False
+        ),
+    )
