@@ -62,6 +62,53 @@ def keyspace(stack: Any) -> Iterator[Callable[..., str]]:
         stack.session.execute(f"DROP KEYSPACE IF EXISTS {name}")
 
 
+@pytest.fixture
+def journal(stack: Any) -> Iterator[Callable[..., Any]]:
+    """journal() makes an empty journal keyspace and returns tests.support.events.Journal; dropped after the test."""
+    yield from _journals(stack)
+
+
+@pytest.fixture(scope="module")
+def module_journal(stack: Any) -> Iterator[Callable[..., Any]]:
+    """The same, dropped after the module."""
+    yield from _journals(stack)
+
+
+def _journals(stack: Any) -> Iterator[Callable[..., Any]]:
+    from tagmill.settings import CassandraSettings
+    from tagmill.stores.cassandra import Cassandra
+    from tests.support.events import Journal
+
+    made: list[str] = []
+
+    def create() -> Journal:
+        made.append(f"t_{uuid.uuid4().hex[:12]}")
+        with Cassandra(CassandraSettings(port=stack.cassandra.port)) as cassandra:
+            return Journal(stack.session, made[-1]).create(cassandra)
+
+    yield create
+    for name in made:
+        stack.session.execute(f"DROP KEYSPACE IF EXISTS {name}")
+
+
+@pytest.fixture(scope="session")
+def spark(stack: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One Spark session with the connector for all tests that deliver on the stack; never stop it in a test."""
+    from pyspark import SparkContext
+
+    from tagmill.sparksession import session
+
+    if SparkContext._gateway is not None:  # a JVM that an earlier session started has other jars on its class path
+        SparkContext._gateway.shutdown()
+        SparkContext._gateway = SparkContext._jvm = None
+    configured = SettingsFactory(stack, tmp_path_factory.mktemp("spark"))(
+        "none", tags=["t"], bucket_size="Hour", first_time_bucket="2026-01-01"
+    )
+    running = session(configured, name="tagmill-tests")
+    yield running
+    running.stop()
+
+
 class SettingsFactory:
     """Makes a configuration file with one pipeline and reads it."""
 
@@ -107,6 +154,12 @@ class SettingsFactory:
 def settings(stack: Any, tmp_path: Path) -> SettingsFactory:
     """settings(keyspace, case=…, **pipeline keys) -> Settings on the test stack; the schema is not applied yet."""
     return SettingsFactory(stack, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def module_settings(stack: Any, tmp_path_factory: pytest.TempPathFactory) -> SettingsFactory:
+    """The same for what a whole module looks at."""
+    return SettingsFactory(stack, tmp_path_factory.mktemp("settings"))
 
 
 def _toml(tables: dict[str, Any], prefix: str = "") -> str:

@@ -1,0 +1,175 @@
+"""Delivers a pipeline on the test stack and looks at what became of it: rows in ClickHouse, sealed files, holds, findings."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import pyarrow.parquet as pq
+import structlog
+from typer.testing import CliRunner
+
+from tagmill.delivery import steps
+from tagmill.delivery.model import Manifest
+from tagmill.delivery.report import tag_table
+from tagmill.delivery.runfiles import read_manifest
+from tagmill.settings import Settings
+from tagmill.stores import schema
+from tagmill.stores.clickhouse import ClickHouse
+from tagmill.stores.files import RunFiles
+from tagmill.stores.ledger import HoldRow, Ledger
+from tagmill.timeuuid import ticks
+
+OWNER = "tests"
+
+
+class Row(NamedTuple):
+    """A row of the destination: the columns of tag_views under their names there; `event_time` in ticks."""
+
+    tag: str
+    persistence_id: str
+    sequence_nr: int
+    tag_pid_sequence_nr: int
+    event_time: int
+    offset: str
+    timebucket: int
+    writer_uuid: str
+    ser_id: int
+    ser_manifest: str
+    event_manifest: str
+    event: bytes
+    meta_ser_id: int | None = None
+    meta_ser_manifest: str | None = None
+    meta: bytes | None = None
+    late: int = 0
+
+
+def as_row(record: dict[str, Any], *, late: int = 0) -> Row:
+    """What a row of tag_views has to be in ClickHouse."""
+    offset = str(record["timestamp"])
+    columns = {**record, "tag": record["tag_name"], "offset": offset, "event_time": ticks(UUID(offset)), "late": late}
+    return Row(**{name: columns[name] for name in Row._fields})
+
+
+def only(settings: Settings) -> str:
+    """The name of the one pipeline."""
+    (name,) = settings.pipelines
+    return name
+
+
+def deliver(settings: Settings, pipeline: str, spark: Any, *, most: int = 20, **options: Any) -> list[dict[str, Any]]:
+    """plan → seal → push → close until there is nothing to do (a re-read: once); what each run did."""
+    done: list[dict[str, Any]] = []
+    while True:
+        planned = steps.plan(settings, pipeline, owner=OWNER, **options)
+        if planned["run"] is None:
+            return done
+        assert len(done) < most, f"still something to do after {most} runs: {done[-1]}"
+        done.append(finish(settings, pipeline, spark, planned))
+        if "reread" in options:
+            return done
+
+
+def finish(settings: Settings, pipeline: str, spark: Any, planned: dict[str, Any]) -> dict[str, Any]:
+    """The steps behind a plan."""
+    run, fence = planned["run"], planned["fence"]
+    steps.seal(settings, pipeline, run, fence, owner=OWNER, spark=spark)
+    steps.push(settings, pipeline, run, fence, owner=OWNER)
+    return steps.close(settings, pipeline, run, fence, owner=OWNER)
+
+
+def delivered_first(settings: Settings, spark: Any) -> list[dict[str, Any]]:
+    """Apply the schema and deliver the one pipeline."""
+    schema.apply(settings)
+    return deliver(settings, only(settings), spark)
+
+
+def clickhouse_rows(settings: Settings, table: str) -> list[Row]:
+    """All rows of a destination, all columns, sorted."""
+    shown = {
+        "event_time": "intDiv(toUnixTimestamp64Nano(CAST(event_time AS DateTime64(9, 'UTC'))), 100)",
+        "offset": "toString(`offset`)",
+        "event": "hex(event)",
+        "meta": "hex(meta)",
+    }
+    columns = ", ".join(shown.get(name, f"`{name}`") for name in Row._fields)
+    with ClickHouse(settings.clickhouse) as clickhouse:
+        rows = [Row(*row) for row in clickhouse.rows(f"SELECT {columns} FROM `{table}`")]
+    return sorted(
+        row._replace(event=bytes.fromhex(str(row.event)), meta=None if row.meta is None else bytes.fromhex(str(row.meta)))
+        for row in rows
+    )
+
+
+def ids(rows: Iterable[Row]) -> list[tuple[str, str, int]]:
+    """(tag, persistence_id, number) of rows, sorted: for the counts of what is there."""
+    return sorted((row.tag, row.persistence_id, row.tag_pid_sequence_nr) for row in rows)
+
+
+def manifests(settings: Settings, pipeline: str) -> list[Manifest]:
+    """The manifests of all sealed runs."""
+    files = RunFiles(settings.storage.root)
+    with Ledger(settings.cassandra) as ledger:
+        runs = [ledger.run(pipeline, number) for number in range(1, ledger.last_run(pipeline) + 1)]
+        return [read_manifest(files, run) for run in runs if run and run.manifest_file]
+
+
+def in_order(settings: Settings, pipeline: str) -> list[tuple[str, str, int, int, str]]:
+    """(tag, persistence_id, number, late, offset) of all batches, in the order in which they were pushed."""
+    found = []
+    for manifest in manifests(settings, pipeline):
+        for batch in manifest.batches:
+            table = pq.read_table(
+                Path(settings.storage.root) / batch.file, partitioning=None,
+                columns=["tag", "persistence_id", "tag_pid_sequence_nr", "late", "offset"],
+            )  # fmt: skip
+            found += [tuple(row.values()) for row in table.to_pylist()]
+    return found
+
+
+def assert_in_order(settings: Settings, pipeline: str) -> None:
+    """No number of a persistence_id was pushed before a lower one of the same tag, except late ones."""
+    last: dict[tuple[str, str], int] = {}
+    for tag, persistence_id, number, late, _ in in_order(settings, pipeline):
+        if not late:
+            assert number > last.get((tag, persistence_id), 0), (tag, persistence_id, number)
+            last[tag, persistence_id] = number
+
+
+def holds(settings: Settings, pipeline: str) -> dict[tuple[str, str], HoldRow]:
+    """Open holds by (tag, persistence_id)."""
+    with Ledger(settings.cassandra) as ledger:
+        return {(row.tag, row.persistence_id): row for row in ledger.holds(pipeline, settings.pipeline(pipeline).tags)}
+
+
+def state(settings: Settings, pipeline: str, run: int) -> str:
+    """State of a run."""
+    with Ledger(settings.cassandra) as ledger:
+        row = ledger.run(pipeline, run)
+        assert row
+        return row.state.value
+
+
+def verdicts(settings: Settings, pipeline: str) -> dict[str, str]:
+    """The verdict of `tagmill check` on each tag."""
+    return {line["tag"]: line["verdict"] for line in tag_table(settings, pipeline)}
+
+
+def quality(settings: Settings, pipeline: str, run: int) -> dict[str, Any]:
+    """verdict.json of a run's quality page."""
+    file = Path(settings.storage.root) / pipeline / "docs" / f"run-{run:08d}" / "verdict.json"
+    content: dict[str, Any] = json.loads(file.read_text())
+    return content
+
+
+def tagmill(file: Path, *arguments: str) -> tuple[int, str, str]:
+    """The command line in this process: exit status, stdout, stderr."""
+    from tagmill.cli.main import app
+
+    try:
+        result = CliRunner().invoke(app, ["--config", str(file), *arguments])
+    finally:
+        structlog.reset_defaults()  # the command's own logging ends with its stderr
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.stdout, result.stderr

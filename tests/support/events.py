@@ -1,0 +1,129 @@
+"""Writes events as the plugin does, and as it never would: into messages, into tag_views, or into one of the two only."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from cassandra.cluster import Session
+from cassandra.query import UNSET_VALUE
+
+from tagmill.buckets import BucketSize
+from tagmill.stores.cassandra import Cassandra
+from tagmill.stores.schema import create_journal
+from tagmill.stores.views import VIEW_COLUMNS
+from tagmill.timeuuid import GREGORIAN_TICKS, from_datetime, ticks
+
+WRITER = "0a1b2c3d-0000-4000-8000-000000000001"
+SECOND = timedelta(seconds=1)
+_IN_JOURNAL = [name for name in VIEW_COLUMNS if name not in ("tag_name", "timebucket", "tag_pid_sequence_nr")]
+
+
+def this_hour() -> datetime:
+    """Start of the hour that is under way."""
+    return datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+
+
+def offset(moment: datetime, node: int = 1) -> UUID:
+    """A TimeUUID of a moment."""
+    return offset_at(from_datetime(moment), node)
+
+
+def offset_at(at_ticks: int, node: int = 1) -> UUID:
+    """The same of ticks since 1970, also where no calendar reaches."""
+    time = at_ticks + GREGORIAN_TICKS
+    return UUID(fields=(time & 0xFFFFFFFF, time >> 32 & 0xFFFF, 0x1000 | time >> 48, 0x80, 0x01, node))
+
+
+def event(persistence_id: str, number: int, moment: datetime, tag: str = "t", **columns: Any) -> dict[str, Any]:
+    """One row of tag_views; sequence_nr is the number unless given."""
+    at = columns.pop("timestamp", None) or offset(moment)
+    record = {
+        "tag_name": tag,
+        "timebucket": BucketSize.HOUR.start(from_datetime(moment)),
+        "timestamp": at,
+        "persistence_id": persistence_id,
+        "tag_pid_sequence_nr": number,
+        "sequence_nr": number,
+        "writer_uuid": WRITER,
+        "ser_id": 9001,
+        "ser_manifest": "Happened",
+        "event_manifest": "",
+        "event": f'{{"of": "{persistence_id}", "number": {number}}}'.encode(),
+        "meta_ser_id": None,
+        "meta_ser_manifest": None,
+        "meta": None,
+    }
+    return {**record, **columns}
+
+
+def events(persistence_id: str, numbers: Iterable[int], begin: datetime, tag: str = "t", **columns: Any) -> list[dict[str, Any]]:
+    """Events with these numbers, each a second times its number behind `begin`."""
+    return [event(persistence_id, number, begin + number * SECOND, tag, **columns) for number in numbers]
+
+
+class Journal:
+    """One journal keyspace on the test Cassandra."""
+
+    def __init__(self, session: Session, keyspace: str) -> None:
+        self.session, self.keyspace = session, keyspace
+
+    def create(self, cassandra: Cassandra) -> "Journal":
+        """The plugin's tables."""
+        create_journal(cassandra, self.keyspace)
+        return self
+
+    def view(self, records: Iterable[dict[str, Any]]) -> None:
+        """Rows into tag_views; nulls stay unset."""
+        self._insert("tag_views", list(VIEW_COLUMNS), records)
+
+    def messages(self, records: Iterable[dict[str, Any]]) -> None:
+        """The events of these rows into messages (partition 0); a record without `tags` has its own tag."""
+        rows = [
+            {
+                **record,
+                "partition_nr": 0,
+                "tags": record.get("tags", {record["tag_name"]}),
+                "timebucket": str(record["timebucket"]),
+            }
+            for record in records
+        ]
+        self._insert("messages", [*_IN_JOURNAL, "partition_nr", "tags", "timebucket"], rows)
+
+    def both(self, records: Iterable[dict[str, Any]]) -> None:
+        """As a sound application writes."""
+        rows = list(records)
+        self.view(rows)
+        self.messages(rows)
+
+    def remove(self, record: dict[str, Any]) -> None:
+        """Take one row out of tag_views."""
+        key = ("tag_name", "timebucket", "timestamp", "persistence_id", "tag_pid_sequence_nr")
+        where = " AND ".join(f"{name} = %s" for name in key)
+        self.session.execute(f"DELETE FROM {self.keyspace}.tag_views WHERE {where}", [_uuid(name, record[name]) for name in key])
+
+    def deleted_to(self, persistence_id: str, sequence_nr: int) -> None:
+        """What the plugin notes when it deletes events."""
+        self.session.execute(
+            f"INSERT INTO {self.keyspace}.metadata (persistence_id, deleted_to) VALUES (%s, %s)", (persistence_id, sequence_nr)
+        )
+
+    def rows(self, persistence_id: str | None = None) -> list[dict[str, Any]]:
+        """The rows of tag_views as they stand, in order of tag, persistence_id and number."""
+        names = list(VIEW_COLUMNS)
+        found = self.session.execute(f"SELECT {', '.join(names)} FROM {self.keyspace}.tag_views")
+        rows = [dict(zip(names, row, strict=True)) for row in found]
+        chosen = [row for row in rows if persistence_id in (None, row["persistence_id"])]
+        return sorted(chosen, key=lambda r: (r["tag_name"], r["persistence_id"], r["tag_pid_sequence_nr"], ticks(r["timestamp"])))
+
+    def _insert(self, table: str, names: list[str], records: Iterable[dict[str, Any]]) -> None:
+        insert = self.session.prepare(
+            f"INSERT INTO {self.keyspace}.{table} ({', '.join(names)}) VALUES ({', '.join('?' for _ in names)})"
+        )
+        for record in records:
+            values = [UNSET_VALUE if record[name] is None else _uuid(name, record[name]) for name in names]
+            self.session.execute(insert, values)
+
+
+def _uuid(name: str, value: Any) -> Any:
+    return UUID(str(value)) if name == "timestamp" else value
