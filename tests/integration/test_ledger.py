@@ -163,22 +163,40 @@ def test_only_a_process_that_is_surely_gone_is_dead() -> None:
 # -- numbers of runs
 
 
+def claimed(ledger: Ledger, pipeline: str) -> int:
+    number = ledger.free_number(pipeline)
+    ledger.claim(pipeline, number)
+    return number
+
+
 def test_run_numbers_count_up(ledger: Ledger, pipeline: str) -> None:
     assert ledger.last_run(pipeline) == 0
     for expected in (1, 2, 3):
-        assert ledger.next_run(pipeline) == expected
+        assert claimed(ledger, pipeline) == expected
         planned(ledger, pipeline, expected)
+    assert ledger.last_run(pipeline) == 3
 
 
 def test_a_claimed_number_that_was_never_used_is_claimed_again(ledger: Ledger, pipeline: str) -> None:
-    assert [ledger.next_run(pipeline), ledger.next_run(pipeline)] == [1, 1]
+    assert [claimed(ledger, pipeline), claimed(ledger, pipeline)] == [1, 1]
+    planned(ledger, pipeline, 1)
+    assert [claimed(ledger, pipeline), claimed(ledger, pipeline)] == [2, 2]
+
+
+def test_a_number_that_was_free_before_another_run_was_made_can_not_be_claimed(ledger: Ledger, pipeline: str) -> None:
+    seen = ledger.free_number(pipeline)
+    for _ in range(2):
+        planned(ledger, pipeline, claimed(ledger, pipeline))
+    with pytest.raises(FenceRaised, match=f"run {seen} of pipeline .* was created by somebody else"):
+        ledger.claim(pipeline, seen)
+    assert ledger.last_run(pipeline) == 2
 
 
 def test_of_two_planners_at_once_one_has_the_run(configured: CassandraSettings, pipeline: str) -> None:
     def plan(owner: str) -> int | None:
         with Ledger(configured) as own:
             try:
-                return own.create_run(pipeline, own.next_run(pipeline), kind="deliver", state=RunState.PLANNED, owner=owner).run
+                return own.create_run(pipeline, claimed(own, pipeline), kind="deliver", state=RunState.PLANNED, owner=owner).run
             except FenceRaised:
                 return None
 
@@ -197,7 +215,7 @@ def test_a_run_number_is_created_once(ledger: Ledger, pipeline: str) -> None:
 
 def test_the_newest_unfinished_run_is_open(ledger: Ledger, pipeline: str) -> None:
     assert ledger.open_run(pipeline) is None
-    row = planned(ledger, pipeline, ledger.next_run(pipeline))
+    row = planned(ledger, pipeline, claimed(ledger, pipeline))
     assert ledger.open_run(pipeline) == row
     ledger.finish_run(pipeline, 1, 1, RunState.PLANNED, RunState.ABANDONED, "test")
     assert ledger.open_run(pipeline) is None
