@@ -35,7 +35,7 @@ from tagmill.stores import schema
 
 COLUMNS = ("tag", "in_view", "delivered", "held", "batches", "clickhouse_rows", "verdict")
 BASE_TIMEOUT_SECONDS = 1200
-console = Console(highlight=False, soft_wrap=True)
+console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 110)
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,9 @@ def run(
         _stop_on_signals()
         outcome = demo(resolve(home), once, report, events)
         code = 0 if outcome.ok else 1
-    except KeyboardInterrupt:
-        code = 0 if not once else 130
+    except KeyboardInterrupt:  # earlier than the Ctrl-C that the demo waits for
+        print("stopped before it was done; nothing is left running", file=sys.stderr)
+        code = 130
     except TagmillError as error:
         print(f"error: {error}", file=sys.stderr)
         code = error.exit_code
@@ -106,6 +107,7 @@ def _prepared(stack: Stack, journal: Journal) -> Settings:
     os.environ["TAGMILL_CASSANDRA__PORT"] = str(places.ports.cassandra)
     os.environ["TAGMILL_CLICKHOUSE__PORT"] = str(places.ports.clickhouse)
     stack.airflow.stop()  # one that was left may have another configuration
+    stack.require()
     stack.up(("cassandra", "clickhouse"), console.print)
     with _starting_beside(stack, "airflow"):
         settings = Settings.load()

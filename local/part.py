@@ -82,7 +82,7 @@ class Part(ABC):
             return 0.0
         if marked(self.mark):  # half alive: what a killed start or server left behind
             self.stop()
-        self._require_ports()
+        self.require_ports()
         self.home.mkdir(parents=True, exist_ok=True)
         self.configure()
         began = time.monotonic()
@@ -111,11 +111,15 @@ class Part(ABC):
         end(self.mark, marked(self.mark), signal.SIGKILL, 10)
         self.pid_file.unlink(missing_ok=True)
 
-    def _require_ports(self) -> None:
+    def require_ports(self) -> None:
+        """Raise PortBusy when another program has one of its ports."""
+        if marked(self.mark):
+            return
         for port in self.ports():
             if not port_is_free(port):
+                which = f"port {port}" if port == self.port else f"its internal port {port} (it follows from {self.port})"
                 raise PortBusy(
-                    f"{self.name}: port {port} is in use by another program, which was left alone; {self.name} was not started. "
+                    f"{self.name}: {which} is in use by another program, which was left alone; {self.name} was not started. "
                     f"Choose another port with --{self.name}-port or TAGMILL_LOCAL_{self.name.upper()}_PORT, or stop that program"
                 )
 

@@ -51,10 +51,16 @@ class Stack:
             )
         return [getattr(self, name) for name in NAMES if not names or name in names]
 
+    def require(self, names: Sequence[str] = ()) -> None:
+        """Raise what would keep the parts from starting: too little space, a busy port."""
+        require_space(self.places.home)
+        for part in self.parts(names):
+            part.require_ports()
+
     def up(self, names: Sequence[str] = (), tell: Told = _silent) -> None:
         """Start the parts; when one fails, those that this call started are stopped again."""
         parts = self.parts(names)
-        require_space(self.places.home)
+        self.require(names)
         started: list[Part] = []
         with self._alone():
             self.places.remember()

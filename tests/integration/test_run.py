@@ -1,0 +1,91 @@
+"""bin/run, as a person would: it delivers, says what arrived, stays up, leaves no process; warm it delivers nothing twice."""
+
+import json
+import os
+import signal
+import subprocess
+import threading
+
+import jsonschema
+import psutil
+import pytest
+
+from local.places import ROOT
+from local.processes import MARKER
+from tests.support.stack import free_port
+
+TAG = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["tag", "in_view", "delivered", "held", "batches", "clickhouse_rows", "verdict"],
+    "properties": {name: {"type": "integer"} for name in ("in_view", "delivered", "held", "batches", "clickhouse_rows")}
+    | {name: {"type": "string"} for name in ("tag", "verdict")},
+}
+REPORT = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["ok", "seconds", "tags"],
+    "properties": {
+        "ok": {"type": "boolean"},
+        "seconds": {"type": "number"},
+        "tags": {"type": "array", "items": TAG, "minItems": 1},
+    },
+}
+
+
+@pytest.fixture
+def environment(tmp_path):
+    ports = {"CASSANDRA": free_port(beside=10000), "CLICKHOUSE": free_port(), "AIRFLOW": free_port()}
+    variables = {f"TAGMILL_LOCAL_{name}_PORT": str(port) for name, port in ports.items()}
+    return {**os.environ, **variables, "TAGMILL_HOME": str(tmp_path / "home")}
+
+
+def remaining(home):
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARKER, "").startswith(home) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+@pytest.mark.timeout(1500)
+def test_a_run_delivers_and_a_second_one_delivers_nothing_twice(environment, tmp_path):
+    home, report = environment["TAGMILL_HOME"], tmp_path / "report.json"
+    command = [ROOT / "bin" / "run", "--report", report]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    watchdog = threading.Timer(900, process.terminate)
+    watchdog.start()
+    seen = []
+    for line in process.stdout:
+        seen.append(line)
+        if "Ctrl-C stops it" in line:
+            process.send_signal(signal.SIGINT)
+    watchdog.cancel()
+    assert process.wait(60) == 0, "".join(seen)
+    assert remaining(home) == []
+    text = "".join(seen)
+    assert "equals the journal, row for row" in text and "login admin / " in text and "['billing','order']" in text
+    first = json.loads(report.read_text())
+    jsonschema.validate(first, REPORT)
+    assert first["ok"] and {row["tag"]: row["clickhouse_rows"] for row in first["tags"]} == dict.fromkeys(
+        ("billing", "order", "shipping"), 7200
+    )
+
+    again = subprocess.run([*command, "--once"], env=environment, capture_output=True, text=True, timeout=600)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert remaining(home) == []
+    second = json.loads(report.read_text())
+    assert second["tags"] == first["tags"]
+    assert second["seconds"] < first["seconds"]
+
+
+def test_a_busy_port_is_one_line_and_nothing_is_left(environment, stack):
+    environment["TAGMILL_LOCAL_AIRFLOW_PORT"] = str(stack.clickhouse.port)
+    done = subprocess.run([ROOT / "bin" / "run", "--once"], env=environment, capture_output=True, text=True, timeout=300)
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    assert (done.returncode, len(lines)) == (2, 1), done.stderr
+    assert f"airflow: port {stack.clickhouse.port} is in use" in lines[0]
+    assert remaining(environment["TAGMILL_HOME"]) == []
