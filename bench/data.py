@@ -1,0 +1,74 @@
+"""Tag rows for benchmarks, written by Spark in partition order: 4 tags, 48 hours, 5000 persistence ids a tag, 200 bytes of payload."""
+
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F
+
+from tagmill.settings import Settings
+from tagmill.stores.cassandra import Cassandra
+from tagmill.stores.schema import create_journal
+from tagmill.timeuuid import GREGORIAN_TICKS
+
+TAGS, HOURS, PERSISTENCE_IDS = 4, 48, 5000
+HOUR_TICKS = 36_000_000_000
+FIRST_HOUR_MS = 1_767_225_600_000  # 2026-01-01T00:00Z
+WRITE = {
+    "spark.cassandra.output.batch.size.bytes": "32768",
+    "spark.cassandra.output.concurrent.writes": "8",
+    "spark.cassandra.output.consistency.level": "LOCAL_ONE",
+}
+
+
+def tag_rows(spark: SparkSession, rows: int) -> "object":
+    """The columns of tag_views; rows // TAGS a tag, evenly over the hours; numbers of each persistence_id without a gap."""
+    per_tag = rows // TAGS
+    step = HOURS * HOUR_TICKS // per_tag
+    keys = spark.range(0, TAGS * HOURS, 1, TAGS * HOURS).select(
+        (F.col("id") % TAGS).alias("t"), F.floor(F.col("id") / TAGS).alias("h")
+    )
+    low = F.ceil(F.col("h") * HOUR_TICKS / step)
+    high = F.least(F.ceil((F.col("h") + 1) * HOUR_TICKS / step) - 1, F.lit(per_tag - 1))
+    events = keys.select("t", "h", F.explode(F.sequence(low, high)).alias("k"))
+    number = F.floor(F.col("k") / PERSISTENCE_IDS) + 1
+    base = FIRST_HOUR_MS * 10_000
+    payload = F.concat(
+        *[F.sha2(F.concat_ws("/", "k", "t", F.lit(part)), 512) for part in ("a", "b", "c")], F.lpad(F.hex("k"), 16, "0")
+    )
+    return events.select(
+        F.concat(F.lit("tag-"), F.col("t")).alias("tag_name"),
+        (F.lit(FIRST_HOUR_MS) + F.col("h") * 3_600_000).alias("timebucket"),
+        _time_uuid(F.lit(base) + F.col("k") * step, F.col("k")).alias("timestamp"),
+        F.concat(F.lit("p-"), F.lpad((F.col("k") % PERSISTENCE_IDS).cast("string"), 6, "0")).alias("persistence_id"),
+        number.alias("tag_pid_sequence_nr"),
+        number.alias("sequence_nr"),
+        F.unhex(payload).alias("event"),
+        F.lit("").alias("event_manifest"),
+        F.lit(20).alias("ser_id"),
+        F.lit("").alias("ser_manifest"),
+        F.lit("5b11713a-0000-4000-8000-00000000000b").alias("writer_uuid"),
+    )
+
+
+def write(settings: Settings, spark: SparkSession, keyspace: str, rows: int) -> None:
+    """Create the journal's tables and write the view."""
+    with Cassandra(settings.cassandra) as cassandra:
+        create_journal(cassandra, keyspace)
+    frame = tag_rows(spark, rows)
+    options = {"keyspace": keyspace, "table": "tag_views", **WRITE}
+    frame.write.format("org.apache.spark.sql.cassandra").options(**options).mode("append").save()  # type: ignore[attr-defined]
+
+
+def _time_uuid(ticks: Column, node: Column) -> Column:
+    value = ticks + F.lit(GREGORIAN_TICKS)
+
+    def digits(number: Column, width: int) -> Column:
+        return F.lower(F.lpad(F.hex(number), width, "0"))
+
+    return F.concat(
+        digits(value.bitwiseAND(0xFFFFFFFF), 8),
+        F.lit("-"),
+        digits(F.shiftright(value, 32).bitwiseAND(0xFFFF), 4),
+        F.lit("-1"),
+        digits(F.shiftright(value, 48).bitwiseAND(0xFFF), 3),
+        F.lit("-8000-"),
+        digits(node, 12),
+    )

@@ -1,0 +1,130 @@
+"""Delivery from tag_views to verified in ClickHouse, beside (a) the limit and (b) the plugin's own currentEventsByTag.
+
+    bench/deliver                     everything: 1 and 4 million rows, three rounds (about 30 minutes on 2 cores)
+    bench/deliver --rounds 1 --rows 1000000
+    PEER=/path/to/peer.sh bench/deliver      with (b): a program on the real plugin that reads events by tag
+
+Starts its own stack under build/bench and stops it. Prints the table and writes build/bench/deliver.json.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from bench import data
+from bench.measure import Measured, measure
+
+ROOT = Path(__file__).resolve().parents[1]
+HOME = ROOT / "build" / "bench"
+PORTS = {"cassandra": 19342, "clickhouse": 18323}
+
+
+def main() -> None:
+    """Run the rounds and print the medians."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 4_000_000])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--keep", action="store_true", help="keep the stack's data for another call")
+    args = parser.parse_args()
+    stack = _stack_up()
+    results: list[dict[str, Any]] = []
+    try:
+        for rows in args.rows:
+            _write(rows)
+            for round_ in range(1, args.rounds + 1):
+                results += [{"rows": rows, "round": round_, **line} for line in _round(rows, round_)]
+                _print(results)
+        (HOME / "deliver.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
+    finally:
+        stack.down(("cassandra", "clickhouse"), lambda _: None)
+        if not args.keep:
+            shutil.rmtree(HOME / "local", ignore_errors=True)
+
+
+def _stack_up() -> Any:
+    from local import places
+    from local.stack import Stack
+
+    stack = Stack(places.resolve(HOME / "local", {"cassandra": PORTS["cassandra"], "clickhouse": PORTS["clickhouse"], "airflow": None}))
+    stack.up(("cassandra", "clickhouse"), print)
+    return stack
+
+
+def _config(rows: int, round_: int = 0) -> Path:
+    """One pipeline; every round has a ledger and a table of its own."""
+    name = f"b{rows}_{round_}"
+    file = HOME / f"{name}.toml"
+    tags = json.dumps([f"tag-{t}" for t in range(data.TAGS)])
+    file.write_text(
+        f'[cassandra]\nport = {PORTS["cassandra"]}\nledger_keyspace = "tagmill_{name}"\n'
+        f'[clickhouse]\nport = {PORTS["clickhouse"]}\n'
+        f'[spark]\njars = "{ROOT}/build/jars/spark"\ndriver_memory = "{os.environ.get("BENCH_DRIVER_MEMORY", "1500m")}"\n'
+        f'[storage]\nroot = "{HOME}/data-{name}"\n'
+        f'[pipelines.bench]\nkeyspace = "bench_{rows}"\nbucket_size = "Hour"\ntags = {tags}\n'
+        f'first_time_bucket = "20260101T00:00"\ndestination = "{name}"\n',
+        encoding="utf-8",
+    )
+    return file
+
+
+def _write(rows: int) -> None:
+    """The data, in a process of its own, unless they are there from before."""
+    code = (
+        "import sys; from tagmill.settings import Settings; from tagmill.sparksession import session; from bench import data;"
+        "s = Settings.load(sys.argv[1]); data.write(s, session(s), sys.argv[2], int(sys.argv[3]))"
+    )
+    begun = time.monotonic()
+    subprocess.run([sys.executable, "-c", code, str(_config(rows)), f"bench_{rows}", str(rows)], check=True, cwd=ROOT)  # noqa: S603
+    print(f"{rows:,} rows written in {time.monotonic() - begun:.0f} s; waiting for compaction", flush=True)
+    time.sleep(30)
+
+
+def _round(rows: int, round_: int) -> list[dict[str, Any]]:
+    config = _config(rows, round_)
+    tagmill = [str(Path(sys.executable).with_name("tagmill")), "--config", str(config)]
+    subprocess.run([*tagmill, "schema", "apply"], check=True, stdout=subprocess.DEVNULL)  # noqa: S603
+    ours = measure([*tagmill, "--verbose", "run", "deliver", "-p", "bench"])
+    checked = json.loads(subprocess.run([*tagmill, "check", "--json"], check=True, capture_output=True, text=True).stdout)  # noqa: S603
+    arrived = sum(line["clickhouse_rows"] for line in checked)
+    if arrived != rows:
+        raise RuntimeError(f"{arrived} rows arrived of {rows}")
+    limit = measure([sys.executable, "-m", "bench.limit", str(config), "bench", str(HOME / "limit")])
+    shutil.rmtree(HOME / "limit", ignore_errors=True)
+    lines = [_line("delivery", ours, rows), _line("(a) limit", limit, rows)]
+    if peer := os.environ.get("PEER"):
+        tags = [part for t in range(data.TAGS) for part in ("--tag", f"tag-{t}")]
+        command = [peer, "read", "--keyspace", f"bench_{rows}", "--port", str(PORTS["cassandra"]), "--bucket", "Hour"]
+        lines.append(_line("(b) plugin", measure([*command, "--first-bucket", "20260101T00:00", *tags, "--out", os.devnull]), rows))
+    return lines
+
+
+def _line(what: str, measured: Measured, rows: int) -> dict[str, Any]:
+    print(f"  {what}: {measured.seconds:.1f} s, {rows / measured.seconds:,.0f} rows/s, peak {measured.peak_mib:,.0f} MiB", flush=True)
+    return {
+        "what": what, "seconds": measured.seconds, "rows_per_second": rows / measured.seconds, "peak_mib": measured.peak_mib,
+        "output": measured.output[-4000:],
+    }  # fmt: skip
+
+
+def _print(results: list[dict[str, Any]]) -> None:
+    print("\n| rows | what | median s | rows/s | peak RSS MiB | ratio to (a) |\n|---|---|---|---|---|---|")
+    for rows in sorted({r["rows"] for r in results}):
+        here = [r for r in results if r["rows"] == rows]
+        limit = {r["round"]: r["seconds"] for r in here if r["what"] == "(a) limit"}
+        for what in dict.fromkeys(r["what"] for r in here):
+            mine = [r for r in here if r["what"] == what]
+            seconds = statistics.median(r["seconds"] for r in mine)
+            ratio = statistics.median(r["seconds"] / limit[r["round"]] for r in mine)
+            peak = max(r["peak_mib"] for r in mine)
+            print(f"| {rows:,} | {what} | {seconds:.1f} | {rows / seconds:,.0f} | {peak:,.0f} | {ratio:.2f} |")
+
+
+if __name__ == "__main__":
+    main()

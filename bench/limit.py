@@ -1,0 +1,63 @@
+"""The limit that delivery is held against: scan the same partitions and columns into Parquet with the same codec, insert the files.
+
+No plan, no continuity, no gate, no checksums, no ledger, no verification; one table without projections. As its own process:
+python -m bench.limit CONFIG PIPELINE FOLDER
+"""
+
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import clickhouse_connect
+
+from tagmill.delivery.model import Slice, Unit
+from tagmill.delivery.scan import _view, _whole
+from tagmill.settings import Settings
+from tagmill.sparksession import session
+from tagmill.stores.cassandra import Cassandra
+from tagmill.stores.clickhouse import INSERT_SETTINGS
+from tagmill.stores.views import VIEW_COLUMNS, Views
+
+TYPES = {"text": "String", "bigint": "Int64", "timeuuid": "String", "int": "Nullable(Int32)", "blob": "String"}
+BUCKETS_A_FILE = 12
+
+
+def main(config: str, pipeline: str, folder: str) -> None:
+    """Scan and insert; prints the seconds of both."""
+    settings = Settings.load(config)
+    chosen = settings.pipeline(pipeline)
+    with Cassandra(settings.cassandra) as cassandra:
+        buckets = Views(cassandra, chosen.keyspace).buckets(chosen.tags)
+    units = []
+    for tag, found in buckets.items():
+        for at in range(0, len(found), BUCKETS_A_FILE):
+            slices = [Slice(timebucket=bucket) for bucket in found[at : at + BUCKETS_A_FILE]]
+            units.append(Unit(number=len(units), tag=tag, kind="new", slices=slices))
+    spark = session(settings, name="limit")
+    begun = time.monotonic()
+    view = _view(spark, chosen.keyspace, directJoinSetting="on")
+    _whole(spark, view, units).select(*VIEW_COLUMNS).write.mode("overwrite").parquet(folder)
+    scanned = time.monotonic()
+    table = f"{chosen.destination}_limit"
+    columns = ", ".join(f"`{name}` {TYPES[kind] if not name.startswith('meta') else 'Nullable(String)'}" for name, kind in VIEW_COLUMNS.items())
+    client = _client(settings)
+    client.command(f"DROP TABLE IF EXISTS {table} SYNC")
+    client.command(f"CREATE TABLE {table} ({columns}) ENGINE = MergeTree ORDER BY (tag_name, persistence_id, sequence_nr)")
+
+    def insert(file: Path) -> None:
+        _client(settings).raw_insert(table, insert_block=file.read_bytes(), fmt="Parquet", settings=INSERT_SETTINGS)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(insert, sorted(Path(folder).glob("*.parquet"))))
+    print(f"rows {client.command(f'SELECT count() FROM {table}')} scan {scanned - begun:.1f} insert {time.monotonic() - scanned:.1f}", flush=True)
+    client.command(f"DROP TABLE {table} SYNC")
+    spark.stop()
+
+
+def _client(settings: Settings) -> "clickhouse_connect.driver.client.Client":
+    return clickhouse_connect.get_client(host=settings.clickhouse.host, port=settings.clickhouse.port, autogenerate_session_id=False)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
