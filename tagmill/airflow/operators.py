@@ -35,6 +35,8 @@ class QuietSparkSubmitHook(SparkSubmitHook):
         self._secrets = dict(secrets)
         if connections.find(self._conn_id) is None:  # the provider would silently go to YARN
             self._connection["master"] = default_master
+        if self.master.startswith("local"):  # else the driver listens where the host's name leads
+            self._conf = self._conf | {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
     @property
     def master(self) -> str:

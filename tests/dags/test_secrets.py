@@ -134,7 +134,12 @@ def test_the_connection_decides_where_spark_runs(spark_submit):
     spark_submit("spark://master:7077")
     arguments = spark_submit.seen()["arguments"]
     assert arguments[arguments.index("--master") + 1] == "spark://master:7077"
-    assert not [text for text in arguments if text.startswith("spark.master=")]
+    assert not [text for text in arguments if text.startswith(("spark.master=", "spark.driver.host="))]
+
+
+def test_a_local_driver_listens_on_this_machine_only(spark_submit):
+    spark_submit("local[2]")
+    assert "spark.driver.bindAddress=127.0.0.1" in spark_submit.seen()["arguments"]
 
 
 def test_without_a_connection_the_configurations_master_holds(spark_submit, monkeypatch):

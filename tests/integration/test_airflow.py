@@ -185,15 +185,7 @@ def test_two_triggers_at_once_deliver_each_event_once(stack, delivered, append):
 
 def test_a_backfill_reads_its_range_again_and_delivers_nothing_twice(stack, delivered):
     before, last = in_clickhouse(stack), run_numbers(stack)
-    order = {"dag_id": DAG, "from_date": "2026-11-21T09:00:00Z", "to_date": "2026-11-21T09:00:00Z", "dag_run_conf": {}}
-    delivered.call(
-        "POST", "/backfills", {**order, "max_active_runs": 1, "reprocess_behavior": "completed", "run_backwards": False}
-    )
-    end = time.monotonic() + 60
-    while not (runs := [run for run in delivered.api.runs(DAG) if run.startswith("backfill__")]):
-        assert time.monotonic() < end, "no backfill run was made"
-        time.sleep(0.5)
-    (run,) = runs
+    (run,) = delivered.backfill(DAG, "2026-11-21T09:00:00Z")
     delivered.succeed(DAG, run)
     assert delivered.tasks(DAG, run)["seal"] == "success"
     plan = delivered.call("GET", f"/dags/{DAG}/dagRuns/{run}/taskInstances/plan/xcomEntries/return_value")["value"]

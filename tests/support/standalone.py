@@ -15,6 +15,7 @@ from local.airflow import Airflow
 from local.airflow_api import FINAL, AirflowApi
 from local.places import Places
 from local.processes import MARKER, marked
+from tagmill.errors import StoreUnavailable
 
 PASSWORDS = {"cassandra": "Cassandra's-s3cr3t", "clickhouse": "ClickHouse's-s3cr3t"}
 
@@ -107,6 +108,24 @@ class Standalone:
             assert time.monotonic() < end, f"unfinished after {seconds} s: {unfinished}"
             time.sleep(0.5)
         return self.api.runs(dag)
+
+    def backfill(self, dag: str, moment: str) -> list[str]:
+        """Backfill the runs of one moment; returns their ids. On SQLite Airflow refuses while anything else is written (503)."""
+        order = {"dag_id": dag, "from_date": moment, "to_date": moment, "dag_run_conf": {}, "max_active_runs": 1}
+        order |= {"reprocess_behavior": "completed", "run_backwards": False}
+        for attempt in range(20):
+            try:
+                self.call("POST", "/backfills", order)
+                break
+            except StoreUnavailable as error:
+                if "503" not in str(error) or attempt == 19:
+                    raise
+                time.sleep(1)
+        end = time.monotonic() + 60
+        while not (runs := [run for run in self.api.runs(dag) if run.startswith("backfill__")]):
+            assert time.monotonic() < end, "no backfill run was made"
+            time.sleep(0.5)
+        return runs
 
     def tasks(self, dag: str, run: str) -> dict[str, str | None]:
         """State of each task of a run."""
