@@ -30,7 +30,7 @@ def deliver(
         raise typer.BadParameter("give both --reread-from and --reread-until, or neither")
     reread = (reread_from, reread_until) if reread_from and reread_until else None
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=err, transient=True) as display:
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as display:
         runs = _Delivery(configured, pipeline, tag, reread, display).run(max_runs)
     if as_json:
         print(json.dumps({"pipeline": pipeline, "runs": runs}, default=str))

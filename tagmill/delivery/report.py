@@ -34,6 +34,7 @@ def tag_table(settings: Settings, pipeline: str, *, count_view: bool = True, ver
     """
     chosen = settings.pipeline(pipeline)
     with Ledger(settings.cassandra) as ledger, ClickHouse(settings.clickhouse) as clickhouse:
+        clickhouse.check_destination(chosen.destination)
         marks = ledger.watermarks(pipeline)
         held = dict.fromkeys(chosen.tags, 0)
         for hold in ledger.holds(pipeline, chosen.tags):

@@ -139,7 +139,7 @@ class ClickHouse:
         if self.settings.cluster:
             self.command(f"SYSTEM SYNC REPLICA {names.sql(table)}")
 
-    def check_destination(self, table: str) -> None:
+    def check_destination(self, table: str, *, may_be_missing: bool = False) -> None:
         """Raise DestinationDiffers unless the table has the columns that a batch fills, with their types."""
         found = dict(
             self.rows(
@@ -148,6 +148,8 @@ class ClickHouse:
             )
         )
         name = f"{self.where}: table {self.settings.database}.{table}"
+        if not found and may_be_missing:
+            return
         if not found:
             raise DestinationDiffers(f"{name} does not exist. Nothing was sent. Create it: tagmill schema apply")
         wanted = {column.name: column.table_type for column in columns.COLUMNS} | {"batch_id": "UUID", "generation": "UInt32"}

@@ -15,7 +15,7 @@ from cassandra import ConsistencyLevel
 from tagmill import names
 from tagmill.batches.states import BatchState, RunState
 from tagmill.continuity.model import Hole, Interval, Progress
-from tagmill.errors import FenceRaised
+from tagmill.errors import ConfigurationError, FenceRaised
 from tagmill.settings import CassandraSettings
 from tagmill.stores.cassandra import Cassandra
 from tagmill.timeuuid import ticks as ticks_of
@@ -94,6 +94,12 @@ class Ledger:
     def __init__(self, settings: CassandraSettings, cassandra: Cassandra | None = None) -> None:
         self.cassandra = cassandra or Cassandra(settings)
         self.keyspace = names.cql(settings.ledger_keyspace)
+        if cassandra is None and settings.ledger_keyspace not in self.cassandra.cluster.metadata.keyspaces:
+            self.cassandra.close()
+            raise ConfigurationError(
+                f"{self.cassandra.where}: the ledger's keyspace {settings.ledger_keyspace} does not exist. Nothing was done. "
+                "Create it: tagmill schema apply"
+            )
 
     def __enter__(self) -> "Ledger":
         return self

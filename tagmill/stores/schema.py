@@ -29,6 +29,7 @@ def apply(settings: Settings) -> list[str]:
         done.append(f"cassandra keyspace {settings.cassandra.ledger_keyspace}")
     with ClickHouse(settings.clickhouse) as clickhouse:
         for pipeline in settings.pipelines.values():
+            clickhouse.check_destination(pipeline.destination, may_be_missing=True)
             for statement in statements("clickhouse", _destination_values(settings, pipeline)):
                 clickhouse.command(statement)
             clickhouse.check_destination(pipeline.destination)

@@ -8,12 +8,15 @@ from uuid import UUID
 
 import pyarrow.parquet as pq
 import structlog
+from pyspark.errors import AnalysisException
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 from typer.testing import CliRunner
 
 from tagmill.delivery import steps
 from tagmill.delivery.model import Manifest
 from tagmill.delivery.report import tag_table
 from tagmill.delivery.runfiles import read_manifest
+from tagmill.delivery.scan import CASSANDRA
 from tagmill.settings import Settings
 from tagmill.stores import schema
 from tagmill.stores.clickhouse import ClickHouse
@@ -74,9 +77,21 @@ def deliver(settings: Settings, pipeline: str, spark: Any, *, most: int = 20, **
 def finish(settings: Settings, pipeline: str, spark: Any, planned: dict[str, Any]) -> dict[str, Any]:
     """The steps behind a plan."""
     run, fence = planned["run"], planned["fence"]
+    known_to_spark(settings, pipeline, spark)
     steps.seal(settings, pipeline, run, fence, owner=OWNER, spark=spark)
     steps.push(settings, pipeline, run, fence, owner=OWNER)
     return steps.close(settings, pipeline, run, fence, owner=OWNER)
+
+
+def known_to_spark(settings: Settings, pipeline: str, spark: Any) -> None:
+    """Wait until the connector's session, which all tests share, has heard of the keyspace; it learns of tables by and by."""
+    keyspaces = {"tag_views": settings.pipeline(pipeline).keyspace, "progress": settings.cassandra.ledger_keyspace}
+    for table, keyspace in keyspaces.items():
+        for attempt in Retrying(
+            retry=retry_if_exception_type(AnalysisException), stop=stop_after_delay(60), wait=wait_fixed(0.3)
+        ):
+            with attempt:
+                spark.read.format(CASSANDRA).options(keyspace=keyspace, table=table).load()
 
 
 def delivered_first(settings: Settings, spark: Any) -> list[dict[str, Any]]:
