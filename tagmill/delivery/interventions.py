@@ -10,7 +10,8 @@ from uuid import UUID
 from tagmill.batches.states import BatchState, RunState
 from tagmill.continuity import rules
 from tagmill.continuity.model import Progress
-from tagmill.delivery.runfiles import read_manifest
+from tagmill.delivery.model import Manifest
+from tagmill.delivery.runfiles import all_batches, read_manifest
 from tagmill.errors import GuardRefused
 from tagmill.settings import Settings
 from tagmill.stores.clickhouse import ClickHouse
@@ -46,9 +47,10 @@ class Interventions:
         """Give up the batches of the SEALED run that are proven absent from ClickHouse; a later run delivers their events."""
         with self._at_work() as ledger, ClickHouse(self.settings.clickhouse) as clickhouse:
             row = ledger.raise_fence(self._open(ledger, RunState.SEALED), self.owner)
-            batches = ledger.batches(self.name, row.run)
+            manifest = read_manifest(RunFiles(self.settings.storage.root), row)
+            batches = all_batches(ledger, manifest)
             waiting = [batch for batch in batches if batch.state == BatchState.NEW]
-            self._may_void(ledger, row, batches)
+            self._may_void(manifest, batches)
             for batch in waiting:
                 clickhouse.void_batch(self.pipeline.destination, batch.batch_id)
                 clickhouse.sync_replica(self.pipeline.destination)
@@ -79,7 +81,7 @@ class Interventions:
                 raise GuardRefused(f"batch {batch_id} is VOIDED: a later run has delivered its events. Nothing was changed")
             row = ledger.raise_fence(row, self.owner)
             manifest = read_manifest(RunFiles(self.settings.storage.root), row)
-            clickhouse.delete_batch(self.pipeline.destination, batch_id)
+            clickhouse.delete_batch(self.pipeline.destination, batch_id, found.generation)
             generation = found.generation + 1
             ledger.move_batch(self.name, run, row.fence, found, BatchState.NEW, generation)
             ledger.record_intervention(self.name, run, self.who, f"batches resend {batch_id}", self.why)
@@ -89,6 +91,7 @@ class Interventions:
     def close_hold(self, tag: str, persistence_id: str) -> str:
         """Give up the numbers that a hold waits for; the next run delivers what is behind them."""
         with self._at_work() as ledger:
+            this_run = ledger.free_number(self.name)
             hold = self._hold(ledger, tag, persistence_id)
             if hold.reason not in CLOSABLE:
                 raise GuardRefused(
@@ -97,12 +100,15 @@ class Interventions:
                 )
             before = next(iter(ledger.progress(self.name, [(tag, persistence_id)])))
             missing = f"{hold.hole.first} to {hold.hole.last}"
-            self._intervene(ledger, hold, rules.close(before, hold.hole), f"holds close {tag} {persistence_id} {missing}")
+            self._intervene(
+                ledger, this_run, hold, rules.close(before, hold.hole), f"holds close {tag} {persistence_id} {missing}"
+            )
             return f"pipeline {self.name}, tag {tag!r}, {persistence_id!r}: numbers {missing} are given up; the next run delivers what is behind them"
 
     def rebase(self, tag: str, persistence_id: str, number: int | None, sequence_nr: int | None) -> str:
         """After the view was renumbered: say which number the last delivered event has now (by default: looked up in the view)."""
         with self._at_work() as ledger:
+            this_run = ledger.free_number(self.name)
             hold = self._hold(ledger, tag, persistence_id)
             before = next(iter(ledger.progress(self.name, [(tag, persistence_id)])))
             if number is not None and sequence_nr is not None:
@@ -110,7 +116,11 @@ class Interventions:
             else:
                 progress = self._looked_up(ledger, tag, persistence_id, before)
             self._intervene(
-                ledger, hold, progress, f"progress rebase {tag} {persistence_id} to {progress.number}/{progress.sequence_nr}"
+                ledger,
+                this_run,
+                hold,
+                progress,
+                f"progress rebase {tag} {persistence_id} to {progress.number}/{progress.sequence_nr}",
             )
             return (
                 f"pipeline {self.name}, tag {tag!r}, {persistence_id!r}: progress is now number {progress.number}, "
@@ -119,9 +129,8 @@ class Interventions:
 
     # -- guards
 
-    def _may_void(self, ledger: Ledger, row: RunRow, batches: list[BatchRow]) -> None:
+    def _may_void(self, manifest: Manifest, batches: list[BatchRow]) -> None:
         """Batches are given up from the end of a tag only: what is behind a void one must not be delivered."""
-        manifest = read_manifest(RunFiles(self.settings.storage.root), row)
         mended = {batch.number for batch in manifest.batches if batch.mended}
         for tag in {batch.tag for batch in batches}:
             of_tag = [batch for batch in batches if batch.tag == tag]
@@ -129,7 +138,7 @@ class Interventions:
             there = [batch.number for batch in of_tag if batch.state == BatchState.IN_CLICKHOUSE]
             if new and there and (max(there) > min(new) or (mended & set(new) and mended & set(there))):
                 raise GuardRefused(
-                    f"run {row.run} of pipeline {self.name}: tag {tag!r} has delivered batches that belong with those to be voided. "
+                    f"run {manifest.run} of pipeline {self.name}: tag {tag!r} has delivered batches that belong with those to be voided. "
                     f"Nothing was voided; finish the run instead: tagmill run deliver --pipeline {self.name}"
                 )
 
@@ -170,8 +179,9 @@ class Interventions:
 
     # -- doing it
 
-    def _intervene(self, ledger: Ledger, hold: HoldRow, progress: Progress, what: str) -> None:
-        run = ledger.next_run(self.name)
+    def _intervene(self, ledger: Ledger, run: int, hold: HoldRow, progress: Progress, what: str) -> None:
+        """`run` was free before the hold and the progress were read: what is written can't be older than a run beside it."""
+        ledger.claim(self.name, run)
         ledger.create_run(
             self.name, run, kind="intervention", state=RunState.CLOSED, owner=self.owner, reason=f"{self.who}: {self.why}"
         )

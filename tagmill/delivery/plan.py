@@ -203,7 +203,7 @@ class Planner:
             run=run,
             planned_at=datetime.now(UTC),
             reread=reread,
-            first=not self.marks,
+            first=run == 1,  # else there may be progress, also where no watermark has moved yet
             tags=draft.ranges,
             units=units,
             holds=looks,

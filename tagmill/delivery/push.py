@@ -16,8 +16,8 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 from tagmill import checkpoints
 from tagmill.batches.states import BatchState, RunState
 from tagmill.delivery.model import Batch, Manifest
-from tagmill.delivery.runfiles import read_manifest
-from tagmill.errors import BatchDiffers, FenceRaised, SealedFileDamaged, StoreUnavailable
+from tagmill.delivery.runfiles import all_batches, read_manifest
+from tagmill.errors import BatchDiffers, SealedFileDamaged, StoreUnavailable
 from tagmill.settings import Settings
 from tagmill.stores.clickhouse import ClickHouse, Totals
 from tagmill.stores.files import RunFiles
@@ -66,11 +66,7 @@ class _Pushing:
     def run(self) -> Manifest:
         """Push what is NEW."""
         manifest = self.manifest
-        rows = {row.number: row for row in self.ledger.batches(manifest.pipeline, manifest.run)}
-        if missing := [b.number for b in manifest.batches if b.number not in rows]:
-            raise FenceRaised(
-                f"run {manifest.run} of pipeline {manifest.pipeline}: batches {missing} are not in the ledger yet; run seal again"
-            )
+        rows = {row.number: row for row in all_batches(self.ledger, manifest)}
         waiting = [batch for batch in manifest.batches if rows[batch.number].state == BatchState.NEW]
         done = len(manifest.batches) - len(waiting)
         self.progress(done, len(manifest.batches))
@@ -129,6 +125,8 @@ class _Pushing:
                     checkpoints.reached("push.after_insert")
                     found = clickhouse.totals(table, row.batch_id)
                 if not found:
+                    # voided while this step slept?
+                    self.ledger.current(manifest.pipeline, manifest.run, self.fence)
                     raise StoreUnavailable(self._absent(batch, row))
         verify(manifest, batch, row, found)
         self.ledger.move_batch(manifest.pipeline, manifest.run, self.fence, row, BatchState.IN_CLICKHOUSE)

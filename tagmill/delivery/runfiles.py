@@ -2,11 +2,12 @@
 
 import hashlib
 from typing import TypeVar
+from uuid import UUID
 
 from tagmill.delivery.model import Document, Manifest, Plan
 from tagmill.errors import SealedFileDamaged, TerminalError
 from tagmill.stores.files import RunFiles
-from tagmill.stores.ledger import RunRow
+from tagmill.stores.ledger import BatchRow, Ledger, RunRow
 
 D = TypeVar("D", bound=Document)
 
@@ -24,6 +25,22 @@ def read_plan(files: RunFiles, row: RunRow) -> Plan:
 def read_manifest(files: RunFiles, row: RunRow) -> Manifest:
     """The manifest of a sealed run, checked against the ledger."""
     return _read(files, row, Manifest, row.manifest_file, row.manifest_sha256)
+
+
+def add_batches(ledger: Ledger, manifest: Manifest) -> None:
+    """Write the batches of a sealed run into the ledger; those that are there stay as they are."""
+    ledger.add_batches(
+        manifest.pipeline, manifest.run, ((b.number, UUID(b.batch_id), b.tag, b.rows, b.bytes) for b in manifest.batches)
+    )
+
+
+def all_batches(ledger: Ledger, manifest: Manifest) -> list[BatchRow]:
+    """The batches of a sealed run. A sealer that died right after its commit has not written them: then it is done here."""
+    found = ledger.batches(manifest.pipeline, manifest.run)
+    if len(found) < len(manifest.batches):
+        add_batches(ledger, manifest)
+        found = ledger.batches(manifest.pipeline, manifest.run)
+    return found
 
 
 def _read(files: RunFiles, row: RunRow, kind: type[D], file: str | None, sha256: str | None) -> D:

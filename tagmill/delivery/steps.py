@@ -38,12 +38,13 @@ def plan(
     wanted = _tags(pipeline, chosen.tags, tags)
     span = _range(reread) if reread else None
     with _leased(settings, pipeline, owner, wait=chosen.lease_wait_seconds) as (ledger, lease):
+        # before anything is looked at: if this planner sleeps while another one's run comes and goes, the number is taken
+        number = ledger.free_number(pipeline)
         unfinished = ledger.open_run(pipeline)
         if unfinished:
             return _taken_over(ledger, unfinished, owner)
         views = Views(ledger.cassandra, chosen.keyspace)
         planner = Planner(ledger, views, pipeline, chosen, wanted, datetime.now(UTC))
-        number = ledger.last_run(pipeline) + 1
         made = planner.reread(number, *span) if span else planner.plan(number)
         if made is None:
             lease.give_back()
@@ -56,7 +57,7 @@ def plan(
                 "message": f"pipeline {pipeline}: nothing to do",
             }
         checkpoints.reached("plan.before_commit")
-        made = made.model_copy(update={"run": ledger.next_run(pipeline)})
+        ledger.claim(pipeline, number)
         files = RunFiles(settings.storage.root)
         file = f"{files.folder(pipeline, made.run)}/plan-{uuid4().hex[:12]}.json"
         sha256 = write_document(files, file, made)

@@ -111,12 +111,13 @@ class ClickHouse:
         )
         return [Totals(int(generation), int(rows), int(checksum)) for generation, rows, checksum in found]
 
-    def delete_batch(self, table: str, batch_id: UUID) -> None:
-        """Take a batch's rows out, and wait until they are gone."""
+    def delete_batch(self, table: str, batch_id: UUID, generation: int) -> None:
+        """Take a batch's rows up to a generation out, and wait until they are gone. What was sent again since then stays."""
         with self._explained(f"did not confirm the removal of batch {batch_id}"):
             self.client.command(
-                f"ALTER TABLE {names.sql(table)} DELETE WHERE `batch_id` = {{batch:UUID}}",
-                parameters={"batch": str(batch_id)},
+                f"ALTER TABLE {names.sql(table)} DELETE "
+                "WHERE `batch_id` = {batch:UUID} AND `generation` <= {generation:UInt32}",
+                parameters={"batch": str(batch_id), "generation": generation},
                 settings={"mutations_sync": 2},
             )
 

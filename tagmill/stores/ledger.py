@@ -130,27 +130,35 @@ class Ledger:
         newest = self.run(pipeline, self.last_run(pipeline))
         return newest if newest and newest.state.is_open else None
 
-    def next_run(self, pipeline: str) -> int:
-        """Claim the number of a new run. A number that was claimed and never used is claimed again."""
+    def free_number(self, pipeline: str) -> int:
+        """The number that a run planned now will have: ask for it before looking at anything else.
+
+        A number that was claimed and never used is free.
+        """
         last = self.last_run(pipeline)
-        if last and self.run(pipeline, last) is None:
-            return last
-        if last == 0:
+        return last + 1 if last == 0 or self.run(pipeline, last) else last
+
+    def claim(self, pipeline: str, number: int) -> None:
+        """Claim the number that was free; raises FenceRaised when a later one is taken.
+
+        Of two that claim the same one, the first to create the run has it: no run is made from what was seen before another one.
+        """
+        if number == 1:
             claimed = self.cassandra.transact(
                 f"INSERT INTO {self.keyspace}.pipelines (pipeline, last_run) VALUES (?, 1) IF NOT EXISTS",
                 pipeline,
-                landed=lambda: False,
+                landed=lambda: self.last_run(pipeline) == number,
             )
         else:
             claimed = self.cassandra.transact(
                 f"UPDATE {self.keyspace}.pipelines SET last_run = ? WHERE pipeline = ? IF last_run = ?",
-                last + 1,
+                number,
                 pipeline,
-                last,
-                landed=lambda: False,
+                number - 1,
+                landed=lambda: self.last_run(pipeline) == number,
             )
-        # not applied: somebody else claimed it, or an answer was lost; either way the first to create the run has it
-        return last + 1 if claimed else self.last_run(pipeline)
+        if not claimed:
+            raise _created_meanwhile(pipeline, number)
 
     def create_run(
         self,
@@ -173,7 +181,7 @@ class Ledger:
             landed=lambda: self._is_attempt(pipeline, run, attempt),
         )  # fmt: skip
         if not created:
-            raise FenceRaised(f"run {run} of pipeline {pipeline} was created by somebody else meanwhile. Nothing was written")
+            raise _created_meanwhile(pipeline, run)
         return self._must(pipeline, run)
 
     def raise_fence(self, row: RunRow, owner: str) -> RunRow:
@@ -394,6 +402,10 @@ class Ledger:
     def _is_attempt(self, pipeline: str, run: int, attempt: UUID) -> bool:
         row = self.run(pipeline, run)
         return row is not None and row.attempt == attempt
+
+
+def _created_meanwhile(pipeline: str, run: int) -> FenceRaised:
+    return FenceRaised(f"run {run} of pipeline {pipeline} was created by somebody else meanwhile. Nothing was written")
 
 
 def shard(persistence_id: str) -> int:
