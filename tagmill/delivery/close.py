@@ -4,6 +4,7 @@ Everything is written USING TIMESTAMP = the run's number, from the committed fil
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -18,7 +19,7 @@ from tagmill.continuity.model import Hole, Progress
 from tagmill.delivery.model import Manifest, TagOutcome
 from tagmill.delivery.runfiles import read_manifest
 from tagmill.errors import TransientError
-from tagmill.settings import Settings
+from tagmill.settings import PipelineSettings, Settings
 from tagmill.stores.files import RunFiles
 from tagmill.stores.ledger import BatchRow, HoldRow, Ledger, Watermark, read_intervals
 from tagmill.stores.views import VIEW_COLUMNS
@@ -44,8 +45,7 @@ def close(settings: Settings, ledger: Ledger, name: str, run: int, fence: int) -
     ledger.write_progress(name, run, _progress(files, manifest, voided, void_tags))
     checkpoints.reached("close.after_progress")
     _write_holds(ledger, files, manifest, void_tags)
-    if manifest.moves_watermark:
-        _move_watermarks(ledger, manifest, batches, void_tags)
+    _move_watermarks(settings.pipeline(name), ledger, manifest, batches, void_tags)
     checkpoints.reached("close.before_end")
     ledger.finish_run(name, run, fence, RunState.SEALED, RunState.CLOSED)
     return manifest
@@ -53,11 +53,9 @@ def close(settings: Settings, ledger: Ledger, name: str, run: int, fence: int) -
 
 def _progress(files: RunFiles, manifest: Manifest, voided: set[int], void_tags: set[str]) -> Iterator[tuple[str, str, Progress]]:
     """The final row of each persistence_id; of a tag with void batches, the last one before them."""
-    for name in files.names(manifest.progress_file):
-        if name.endswith(".parquet"):
-            for group in _row_groups(files, f"{manifest.progress_file}/{name}"):
-                table = group.filter(pc.field("last") & ~pc.field("tag").isin(pa.array(sorted(void_tags), pa.string())))
-                yield from _as_progress(table)
+    for group in _row_groups(files, manifest):
+        table = group.filter(pc.field("last") & ~pc.field("tag").isin(pa.array(sorted(void_tags), pa.string())))
+        yield from _as_progress(table)
     if void_tags:
         yield from _as_progress(_before_void(files, manifest, voided, void_tags))
 
@@ -66,12 +64,8 @@ def _before_void(files: RunFiles, manifest: Manifest, voided: set[int], void_tag
     """Tags with void batches: everything before the first void one. They are voided from the end, so nothing behind it is delivered."""
     first_void = {tag: min(b.number for b in manifest.batches if b.tag == tag and b.number in voided) for tag in void_tags}
     kept: list[dict[str, Any]] = []
-    for name in files.names(manifest.progress_file):
-        if name.endswith(".parquet"):
-            for group in _row_groups(files, f"{manifest.progress_file}/{name}"):
-                kept.extend(
-                    row for row in group.to_pylist() if row["tag"] in first_void and 0 < row["batch"] < first_void[row["tag"]]
-                )
+    for group in _row_groups(files, manifest):
+        kept.extend(row for row in group.to_pylist() if row["tag"] in first_void and 0 < row["batch"] < first_void[row["tag"]])
     best: dict[tuple[str, str], dict[str, Any]] = {}
     for row in kept:
         key = (row["tag"], row["persistence_id"])
@@ -84,11 +78,14 @@ def _before_void(files: RunFiles, manifest: Manifest, voided: set[int], void_tag
     return pa.Table.from_pylist([{k: row[k] for k in schema.names} for row in best.values()], schema=schema)
 
 
-def _row_groups(files: RunFiles, file: str) -> Iterator[pa.Table]:
-    with files.open(file) as source:
-        parquet = pq.ParquetFile(source)
-        for group in range(parquet.num_row_groups):
-            yield parquet.read_row_group(group)
+def _row_groups(files: RunFiles, manifest: Manifest) -> Iterator[pa.Table]:
+    """The rows of the progress files."""
+    for file, sha256 in manifest.sha256.items():
+        if file.startswith(f"{manifest.progress_file}/"):
+            with files.open_sealed(file, sha256) as source:
+                parquet = pq.ParquetFile(source)
+                for group in range(parquet.num_row_groups):
+                    yield parquet.read_row_group(group)
 
 
 def _as_progress(table: pa.Table) -> Iterator[tuple[str, str, Progress]]:
@@ -100,7 +97,7 @@ def _as_progress(table: pa.Table) -> Iterator[tuple[str, str, Progress]]:
 
 def _write_holds(ledger: Ledger, files: RunFiles, manifest: Manifest, void_tags: set[str]) -> None:
     """Holds of tags with void batches are judged again by a later run."""
-    with files.open(manifest.holds_file) as source:
+    with files.open_sealed(manifest.holds_file, manifest.sha256[manifest.holds_file]) as source:
         rows = [row for row in pq.read_table(source).to_pylist() if row["tag"] not in void_tags]
     ledger.write_holds(manifest.pipeline, manifest.run, (_hold(row) for row in rows if not row["ended"]))
     ledger.end_holds(manifest.pipeline, manifest.run, ((row["tag"], row["persistence_id"]) for row in rows if row["ended"]))
@@ -123,7 +120,7 @@ def _hold(row: dict[str, Any]) -> HoldRow:
 
 def _repair(settings: Settings, ledger: Ledger, files: RunFiles, manifest: Manifest) -> None:
     """Rows that were missing in tag_views, as the plugin would have written them."""
-    with files.open(manifest.repairs_file) as source:
+    with files.open_sealed(manifest.repairs_file, manifest.sha256[manifest.repairs_file]) as source:
         rows = pq.read_table(source).to_pylist()
     if not rows:
         return
@@ -142,29 +139,36 @@ def _repair(settings: Settings, ledger: Ledger, files: RunFiles, manifest: Manif
         )
 
 
-def _move_watermarks(ledger: Ledger, manifest: Manifest, batches: list[BatchRow], void_tags: set[str]) -> None:
-    """Forward only, and only where the run's range began at or before the watermark."""
+def _move_watermarks(
+    settings: PipelineSettings, ledger: Ledger, manifest: Manifest, batches: list[BatchRow], void_tags: set[str]
+) -> None:
+    """Forward only, and only where the run's range began at or before the watermark; what was delivered counts in any case."""
     marks = ledger.watermarks(manifest.pipeline)
     for tag, done in manifest.tags.items():
-        mark = marks.get(tag)
-        if tag in void_tags or (mark and (mark.ticks < done.after or mark.ticks > done.until)):
+        known = marks.get(tag)
+        mark = known or _nothing_yet(tag, settings.start_ticks(tag) - 1)
+        if mark.run >= manifest.run:  # this close was interrupted
             continue
-        ledger.write_watermark(manifest.pipeline, _watermark(tag, done, mark, manifest, batches))
+        there = [batch for batch in batches if batch.tag == tag and batch.state == BatchState.IN_CLICKHOUSE]
+        counted = replace(
+            mark, run=manifest.run, delivered=mark.delivered + sum(b.rows for b in there), batches=mark.batches + len(there)
+        )
+        begins_before = known is None or done.after <= known.ticks <= done.until
+        if manifest.moves_watermark and tag not in void_tags and begins_before:
+            ledger.write_watermark(manifest.pipeline, _moved(counted, done))
+        elif there:
+            ledger.write_watermark(manifest.pipeline, counted)
 
 
-def _watermark(tag: str, done: TagOutcome, mark: Watermark | None, manifest: Manifest, batches: list[BatchRow]) -> Watermark:
-    repeated = mark is not None and mark.run >= manifest.run
-    before = (mark.delivered, mark.batches) if mark and not repeated else (0, 0)
-    if mark and repeated:
-        return mark
-    now = datetime.now(UTC)
-    return Watermark(
-        tag=tag,
+def _nothing_yet(tag: str, ticks: int) -> Watermark:
+    return Watermark(tag, ticks, 0, window_from=ticks, window_rows=0, long_look_at=datetime.now(UTC), delivered=0, batches=0)
+
+
+def _moved(mark: Watermark, done: TagOutcome) -> Watermark:
+    return replace(
+        mark,
         ticks=done.until,
-        run=manifest.run,
         window_from=done.window_from,
         window_rows=done.window_rows,
-        long_look_at=now if done.long_look else (mark.long_look_at if mark else now),
-        delivered=before[0] + done.delivered,
-        batches=before[1] + sum(1 for batch in batches if batch.tag == tag),
+        long_look_at=datetime.now(UTC) if done.long_look else mark.long_look_at,
     )

@@ -129,7 +129,7 @@ class TagOutcome(Document):
 
 
 class Manifest(Document):
-    """What a run sealed."""
+    """What a run sealed. `sha256` has the digest of every file that close reads."""
 
     pipeline: str
     run: int
@@ -143,5 +143,6 @@ class Manifest(Document):
     progress_file: str
     holds_file: str
     repairs_file: str
+    sha256: dict[str, str]
     docs_page: str | None
     more: bool

@@ -98,6 +98,7 @@ def manifest(sealed: Sealed) -> Manifest:
     _progress(sealed, numbers).coalesce(4).write.mode("overwrite").parquet(sealed.files.url(progress_file))
     _write_holds(sealed, holds_file)
     _write_repairs(sealed, repairs_file)
+    parts = [f"{progress_file}/{name}" for name in sealed.files.names(progress_file) if name.endswith(".parquet")]
     counts = _counts(sealed)
     return Manifest(
         pipeline=plan.pipeline,
@@ -114,6 +115,7 @@ def manifest(sealed: Sealed) -> Manifest:
         progress_file=progress_file,
         holds_file=holds_file,
         repairs_file=repairs_file,
+        sha256={file: sealed.files.digest(file)[1] for file in (*parts, holds_file, repairs_file)},
         docs_page=sealed.docs_page,
         more=plan.more,
     )

@@ -4,7 +4,7 @@ Everything is written under a folder of this attempt; files of attempts that don
 """
 
 from dataclasses import dataclass
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import structlog
 from pyspark.sql import DataFrame, SparkSession
@@ -12,11 +12,11 @@ from pyspark.sql import functions as F
 
 from tagmill import checkpoints
 from tagmill.batches.states import RunState
-from tagmill.delivery import contents, outcome, recut, scan, suspects
+from tagmill.delivery import contents, outcome, recut, scan, sparkerrors, suspects
 from tagmill.delivery.evidence import Investigation
 from tagmill.delivery.judging import JUDGED_SCHEMA, judged
 from tagmill.delivery.model import Manifest, Plan
-from tagmill.delivery.runfiles import read_manifest, read_plan, write_document
+from tagmill.delivery.runfiles import add_batches, read_manifest, read_plan, write_document
 from tagmill.errors import DataQualityStop, FenceRaised
 from tagmill.quality import gate
 from tagmill.quality.model import GateVerdict, Reports, SchemaColumn
@@ -40,14 +40,15 @@ def seal(settings: Settings, ledger: Ledger, spark: SparkSession, name: str, run
     row = ledger.current(name, run, fence)
     if row.state != RunState.PLANNED:
         return _sealed_before(ledger, files, name, run, fence)
-    manifest = _Sealing(settings, ledger, files, spark, read_plan(files, row), fence).run()
+    with sparkerrors.explained(ledger.cassandra.where):
+        manifest = _Sealing(settings, ledger, files, spark, read_plan(files, row), fence).run()
     checkpoints.reached("seal.before_commit")
     file = f"{files.folder(name, run)}/attempt-{manifest.attempt}/manifest.json"
     sha256 = write_document(files, file, manifest)
     if not ledger.seal(name, run, fence, file, sha256):
         return _sealed_before(ledger, files, name, run, fence)
     checkpoints.reached("seal.after_commit")
-    _add_batches(ledger, manifest)
+    add_batches(ledger, manifest)
     return manifest
 
 
@@ -57,14 +58,8 @@ def _sealed_before(ledger: Ledger, files: RunFiles, name: str, run: int, fence: 
         raise FenceRaised(f"run {run} of pipeline {name} was abandoned ({row.reason}). Nothing was sealed")
     manifest = read_manifest(files, row)
     if row.state == RunState.SEALED:
-        _add_batches(ledger, manifest)
+        add_batches(ledger, manifest)
     return manifest
-
-
-def _add_batches(ledger: Ledger, manifest: Manifest) -> None:
-    ledger.add_batches(
-        manifest.pipeline, manifest.run, ((b.number, UUID(b.batch_id), b.tag, b.rows, b.bytes) for b in manifest.batches)
-    )
 
 
 @dataclass(slots=True)
@@ -97,6 +92,7 @@ class _Sealing:
         """All of it but the commit."""
         gate.preload()
         self._stop_on_wrong_schema()
+        checkpoints.reached("seal.begun")
         staged_folder = f"{self.folder}/staged"
         scan.stage(self.spark, self.plan, self.pipeline.keyspace, self.files.url(staged_folder), self.pipeline.batch_rows)
         checkpoints.reached("seal.staged")

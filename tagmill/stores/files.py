@@ -9,7 +9,7 @@ from typing import BinaryIO, cast
 
 from pyarrow import fs
 
-from tagmill.errors import StoreUnavailable
+from tagmill.errors import SealedFileDamaged, StoreUnavailable
 
 CHUNK = 8 * 1024 * 1024
 
@@ -48,16 +48,30 @@ class RunFiles:
         return hashlib.sha256(content).hexdigest()
 
     def read(self, relative: str) -> bytes:
-        """A whole small file."""
+        """A whole file; raises SealedFileDamaged when it is gone."""
         try:
             with self.filesystem.open_input_stream(self.path(relative)) as stream:
                 return cast(bytes, stream.read())
+        except FileNotFoundError:
+            raise SealedFileDamaged(f"{self.url(relative)} is gone. Nothing of it was used; restore it from a backup") from None
         except OSError as error:
             raise StoreUnavailable(f"{self.url(relative)} can't be read: {error}") from None
 
     def open(self, relative: str) -> BinaryIO:
         """A file to read from, seekable."""
         return cast(BinaryIO, self.filesystem.open_input_file(self.path(relative)))
+
+    def open_sealed(self, relative: str, sha256: str) -> BinaryIO:
+        """A file to read from, seekable; raises SealedFileDamaged when its bytes are not those that were sealed."""
+        try:
+            if self.digest(relative)[1] == sha256:
+                return self.open(relative)
+            problem = "has other bytes than were sealed"
+        except FileNotFoundError:
+            problem = "is gone"
+        except OSError as error:
+            raise StoreUnavailable(f"{self.url(relative)} can't be read: {error}") from None
+        raise SealedFileDamaged(f"{self.url(relative)} {problem}. Nothing of it was used; restore it from a backup")
 
     def digest(self, relative: str) -> tuple[int, str]:
         """Size in bytes and SHA-256 of a file."""

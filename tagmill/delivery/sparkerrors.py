@@ -1,0 +1,32 @@
+"""Spark's errors in Tagmill's words: where Cassandra did not answer, the same step again may succeed; all others are defects."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from py4j.protocol import Py4JJavaError
+
+from tagmill.errors import StoreUnavailable
+
+# exceptions of the Java driver below the connector; a task's failure reaches the driver program as text only
+UNANSWERED = re.compile(
+    r"com\.datastax\.oss\.driver\.api\.core\."
+    r"(AllNodesFailed|NoNodeAvailable|DriverTimeout|RequestThrottling|connection\.\w+|"
+    r"servererrors\.(ReadTimeout|ReadFailure|WriteTimeout|WriteFailure|Unavailable|Overloaded|Bootstrapping))Exception"
+    r"|Failed to open native connection to Cassandra"
+)
+
+
+@contextmanager
+def explained(where: str) -> Iterator[None]:
+    """Raise StoreUnavailable where a Spark job failed because Cassandra (`where`) did not answer."""
+    try:
+        yield
+    except Py4JJavaError as error:
+        found = UNANSWERED.search(str(error))
+        if found is None:
+            raise
+        raise StoreUnavailable(
+            f"{where} did not answer Spark ({found[0].rpartition('.')[2]}). Nothing was sealed. "
+            "Run the same command again; every step is safe to repeat"
+        ) from None
