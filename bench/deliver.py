@@ -52,7 +52,9 @@ def _stack_up() -> Any:
     from local import places
     from local.stack import Stack
 
-    stack = Stack(places.resolve(HOME / "local", {"cassandra": PORTS["cassandra"], "clickhouse": PORTS["clickhouse"], "airflow": None}))
+    stack = Stack(
+        places.resolve(HOME / "local", {"cassandra": PORTS["cassandra"], "clickhouse": PORTS["clickhouse"], "airflow": None})
+    )
     stack.up(("cassandra", "clickhouse"), print)
     return stack
 
@@ -64,7 +66,7 @@ def _config(rows: int, round_: int = 0) -> Path:
     tags = json.dumps([f"tag-{t}" for t in range(data.TAGS)])
     file.write_text(
         f'[cassandra]\nport = {PORTS["cassandra"]}\nledger_keyspace = "tagmill_{name}"\n'
-        f'[clickhouse]\nport = {PORTS["clickhouse"]}\n'
+        f"[clickhouse]\nport = {PORTS['clickhouse']}\n"
         f'[spark]\njars = "{ROOT}/build/jars/spark"\ndriver_memory = "{os.environ.get("BENCH_DRIVER_MEMORY", "1500m")}"\n'
         f'[storage]\nroot = "{HOME}/data-{name}"\n'
         f'[pipelines.bench]\nkeyspace = "bench_{rows}"\nbucket_size = "Hour"\ntags = {tags}\n'
@@ -101,12 +103,17 @@ def _round(rows: int, round_: int) -> list[dict[str, Any]]:
     if peer := os.environ.get("PEER"):
         tags = [part for t in range(data.TAGS) for part in ("--tag", f"tag-{t}")]
         command = [peer, "read", "--keyspace", f"bench_{rows}", "--port", str(PORTS["cassandra"]), "--bucket", "Hour"]
-        lines.append(_line("(b) plugin", measure([*command, "--first-bucket", "20260101T00:00", *tags, "--out", os.devnull]), rows))
+        lines.append(
+            _line("(b) plugin", measure([*command, "--first-bucket", "20260101T00:00", *tags, "--out", os.devnull]), rows)
+        )
     return lines
 
 
 def _line(what: str, measured: Measured, rows: int) -> dict[str, Any]:
-    print(f"  {what}: {measured.seconds:.1f} s, {rows / measured.seconds:,.0f} rows/s, peak {measured.peak_mib:,.0f} MiB", flush=True)
+    print(
+        f"  {what}: {measured.seconds:.1f} s, {rows / measured.seconds:,.0f} rows/s, peak {measured.peak_mib:,.0f} MiB",
+        flush=True,
+    )
     return {
         "what": what, "seconds": measured.seconds, "rows_per_second": rows / measured.seconds, "peak_mib": measured.peak_mib,
         "output": measured.output[-4000:],

@@ -40,7 +40,9 @@ def main(config: str, pipeline: str, folder: str) -> None:
     _whole(spark, view, units).select(*VIEW_COLUMNS).write.mode("overwrite").parquet(folder)
     scanned = time.monotonic()
     table = f"{chosen.destination}_limit"
-    columns = ", ".join(f"`{name}` {TYPES[kind] if not name.startswith('meta') else 'Nullable(String)'}" for name, kind in VIEW_COLUMNS.items())
+    columns = ", ".join(
+        f"`{name}` {TYPES[kind] if not name.startswith('meta') else 'Nullable(String)'}" for name, kind in VIEW_COLUMNS.items()
+    )
     client = _client(settings)
     client.command(f"DROP TABLE IF EXISTS {table} SYNC")
     client.command(f"CREATE TABLE {table} ({columns}) ENGINE = MergeTree ORDER BY (tag_name, persistence_id, sequence_nr)")
@@ -50,13 +52,18 @@ def main(config: str, pipeline: str, folder: str) -> None:
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(insert, sorted(Path(folder).glob("*.parquet"))))
-    print(f"rows {client.command(f'SELECT count() FROM {table}')} scan {scanned - begun:.1f} insert {time.monotonic() - scanned:.1f}", flush=True)
+    print(
+        f"rows {client.command(f'SELECT count() FROM {table}')} scan {scanned - begun:.1f} insert {time.monotonic() - scanned:.1f}",
+        flush=True,
+    )
     client.command(f"DROP TABLE {table} SYNC")
     spark.stop()
 
 
 def _client(settings: Settings) -> "clickhouse_connect.driver.client.Client":
-    return clickhouse_connect.get_client(host=settings.clickhouse.host, port=settings.clickhouse.port, autogenerate_session_id=False)
+    return clickhouse_connect.get_client(
+        host=settings.clickhouse.host, port=settings.clickhouse.port, autogenerate_session_id=False
+    )
 
 
 if __name__ == "__main__":

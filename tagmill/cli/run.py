@@ -61,6 +61,7 @@ def void(pipeline: Pipeline, why: Why, yes: Yes = False) -> None:
 
 
 def interventions(pipeline: str, why: str) -> Any:
+    """The ways out of the ledger for one pipeline, in the name of who runs this."""
     from tagmill.delivery.interventions import Interventions
     from tagmill.stores.lease import this_process
 

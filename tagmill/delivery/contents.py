@@ -36,8 +36,6 @@ class FileTotal:
     checksum: int
     first_ticks: int
     last_ticks: int
-    first_offset: str
-    last_offset: str
     window_rows: int
 
 
@@ -52,8 +50,6 @@ class CutTotal:
     file: str
     rows: int
     checksum: int
-    first_offset: str
-    last_offset: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,18 +73,17 @@ def staged_totals(keys: DataFrame, plan: Plan, size: BucketSize) -> list[FileTot
             & (F.col("event_time") <= span.until)
             & (F.col("timebucket") >= size.start(max(span.window_from, 0)))
         )
-    place = F.struct("event_time", "row_index")
-    found = keys.groupBy("unit", "file", "tag", "is_new").agg(
+    found = keys.groupBy("unit", "file").agg(
         F.count(F.lit(1)).alias("rows"),
         F.sum("size").cast("bigint").alias("size"),
         F.sum("row_checksum").alias("checksum"),
         F.min("event_time").alias("first_ticks"),
         F.max("event_time").alias("last_ticks"),
-        F.min_by("offset", place).alias("first_offset"),
-        F.max_by("offset", place).alias("last_offset"),
         F.count_if(in_window).alias("window_rows"),
     )
-    return sorted((FileTotal(**row.asDict()) for row in found.collect()), key=lambda total: (total.tag, total.unit, total.file))
+    units = {unit.number: unit for unit in plan.units}
+    totals = (FileTotal(tag=units[row.unit].tag, is_new=units[row.unit].kind == "new", **row.asDict()) for row in found.collect())
+    return sorted(totals, key=lambda total: (total.tag, total.unit, total.file))
 
 
 def fit(totals: list[FileTotal], max_bytes: int) -> list[FileTotal]:
@@ -158,7 +153,7 @@ def _healed_rows(spark: SparkSession, healed: list[Healed]) -> DataFrame:
             (
                 item.index,
                 item.key[0],
-                0,
+                item.timebucket,
                 str(e.offset),
                 item.key[1],
                 item.number,
@@ -182,15 +177,9 @@ def _healed_rows(spark: SparkSession, healed: list[Healed]) -> DataFrame:
 def recut_totals(spark: SparkSession, files: RunFiles, folder: str, anew: list[FileTotal], plan: Plan) -> list[CutTotal]:
     """One row a file that was written anew."""
     name = F.concat_ws("/", F.lit(folder), F.format_string("stream=%d/cut=%d", "stream", "cut"), F.col("_metadata.file_name"))
-    place = F.struct("event_time", F.col("_metadata.row_index"))
-    rows = spark.read.parquet(files.url(folder)).select(
-        "stream", "cut", "tag", name.alias("file"), "row_checksum", "offset", place.alias("place")
-    )
+    rows = spark.read.parquet(files.url(folder)).select("stream", "cut", "tag", name.alias("file"), "row_checksum")
     found = rows.groupBy("stream", "cut", "tag", "file").agg(
-        F.count(F.lit(1)).alias("rows"),
-        F.sum("row_checksum").alias("checksum"),
-        F.min_by("offset", "place").alias("first_offset"),
-        F.max_by("offset", "place").alias("last_offset"),
+        F.count(F.lit(1)).alias("rows"), F.sum("row_checksum").alias("checksum")
     )
     return [CutTotal(order=_order(row.stream, row.cut, anew), **row.asDict()) for row in found.collect()]
 

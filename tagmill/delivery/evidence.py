@@ -26,6 +26,7 @@ class Healed:
     key: Key
     number: int
     event: JournalEvent
+    timebucket: int
 
 
 class Investigation:
@@ -69,10 +70,11 @@ class Investigation:
 
     def _keep(self, key: Key, number: int, event: JournalEvent) -> Row:
         index = len(self.healed)
-        self.healed.append(Healed(index, key, number, event))
         ticks = ticks_of(event.offset)
+        timebucket = self.pipeline.bucket_size.start(ticks)
+        self.healed.append(Healed(index, key, number, event, timebucket))
         size = len(event.event or b"") + len(event.meta or b"") + len(key[0].encode()) + len(key[1].encode()) + 100
-        handle = (FROM_JOURNAL, index, self.pipeline.bucket_size.start(ticks), size)
+        handle = (FROM_JOURNAL, index, timebucket, size)
         missing = event.event is None or event.ser_id is None
         return Row(
             number, event.sequence_nr, ticks, str(event.offset), event.writer_uuid or "", event_missing=missing, handle=handle

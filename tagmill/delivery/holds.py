@@ -41,7 +41,7 @@ def gap_buckets(size: BucketSize, progress: Progress | None, hold: HoldRow, star
 
 def _journal_has_an_answer(views: Views, hold: HoldRow, pipeline: PipelineSettings, now: datetime) -> bool:
     """Whether the journal can fill the hole now, or the application has deleted all of it and the gap timeout is over."""
-    if hold.reason not in ("hole", "first_seen"):
+    if hold.reason not in ("hole", "first_seen", "too_many_missing"):
         return False
     old_enough = from_datetime(now) - from_datetime(hold.since) >= pipeline.gap_timeout_seconds * TICKS_PER_SECOND
     if old_enough and hold.hole.before_sequence_nr - 1 <= views.deleted_to(hold.persistence_id):
@@ -60,6 +60,7 @@ def _look(hold: HoldRow, seen: str) -> HoldLook:
         last_missing=hold.hole.last,
         after_sequence_nr=hold.hole.after_sequence_nr,
         before_sequence_nr=hold.hole.before_sequence_nr,
+        from_ticks=hold.from_ticks,
         since_run=hold.since_run,
         since=hold.since,
         seen=seen,

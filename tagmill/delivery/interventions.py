@@ -55,6 +55,7 @@ class Interventions:
                 clickhouse.void_batch(self.pipeline.destination, batch.batch_id)
                 clickhouse.sync_replica(self.pipeline.destination)
                 if clickhouse.totals(self.pipeline.destination, batch.batch_id):
+                    clickhouse.unvoid_batch(self.pipeline.destination, batch.batch_id)
                     raise GuardRefused(
                         f"batch {batch.batch_id} of run {row.run}, pipeline {self.name}, is in ClickHouse. It was not voided; "
                         f"finish the run instead: tagmill run deliver --pipeline {self.name}"
@@ -103,7 +104,10 @@ class Interventions:
             self._intervene(
                 ledger, this_run, hold, rules.close(before, hold.hole), f"holds close {tag} {persistence_id} {missing}"
             )
-            return f"pipeline {self.name}, tag {tag!r}, {persistence_id!r}: numbers {missing} are given up; the next run delivers what is behind them"
+            return (
+                f"pipeline {self.name}, tag {tag!r}, {persistence_id!r}: numbers {missing} are given up; "
+                "the next run delivers what is behind them"
+            )
 
     def rebase(self, tag: str, persistence_id: str, number: int | None, sequence_nr: int | None) -> str:
         """After the view was renumbered: say which number the last delivered event has now (by default: looked up in the view)."""
@@ -187,6 +191,9 @@ class Interventions:
         )
         ledger.record_intervention(self.name, run, self.who, what, self.why)
         ledger.write_progress(self.name, run, [(hold.tag, hold.persistence_id, progress)])
+        if hold.held_rows == 0:  # the view has no row of it left to be judged again
+            ledger.end_holds(self.name, run, [(hold.tag, hold.persistence_id)])
+            return
         # an empty fingerprint makes the next plan look
         seen_never = HoldRow(
             hold.tag, hold.persistence_id, hold.reason, hold.hole, hold.from_ticks, hold.held_rows, hold.since_run, hold.since, ""

@@ -68,6 +68,7 @@ class HoldLook(Document):
     last_missing: int
     after_sequence_nr: int
     before_sequence_nr: int
+    from_ticks: int
     since_run: int
     since: datetime
     seen: str

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import reduce
+from functools import partial, reduce
 from uuid import NAMESPACE_URL, uuid5
 
 import pyarrow as pa
@@ -27,6 +27,8 @@ PROGRESS_COLUMNS = (
     "tag string, persistence_id string, number bigint, sequence_nr bigint, offset string, missing string, batch int, last boolean"
 )
 DELIVERED = ("deliver", "late")
+# beside the reasons of rows: a hole that the application has deleted, counted in the manifest's findings
+HOLE_CLOSED = "hole_closed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,7 @@ class Sealed:
     by_file: DataFrame
     decisions: DataFrame
     excluded: DataFrame | None
+    missing: DataFrame | None
     frozen_rows: DataFrame | None
     healed: list[Healed]
     docs_page: str
@@ -134,8 +137,12 @@ def _batches(sealed: Sealed) -> tuple[list[Batch], dict[str, int]]:
     entries.sort(key=lambda entry: entry[0])
     with ThreadPoolExecutor(2) as pool:
         digests = list(pool.map(sealed.files.digest, [file for _, file, _, _ in entries]))
+        offsets = list(pool.map(partial(_offsets, sealed.files), [file for _, file, _, _ in entries]))
     batches, numbers = [], {}
-    for number, ((_, file, total, mended), (size, sha256)) in enumerate(zip(entries, digests, strict=True), start=1):
+    for number, (entry, (size, sha256), (first_offset, last_offset)) in enumerate(
+        zip(entries, digests, offsets, strict=True), start=1
+    ):
+        _, file, total, mended = entry  # type: ignore[assignment]
         numbers[f"{total.stream}/{total.cut}" if isinstance(total, contents.CutTotal) else total.file] = number
         batches.append(
             Batch(
@@ -147,12 +154,21 @@ def _batches(sealed: Sealed) -> tuple[list[Batch], dict[str, int]]:
                 bytes=size,
                 sha256=sha256,
                 checksum=total.checksum % 2**64,
-                first_offset=total.first_offset,
-                last_offset=total.last_offset,
+                first_offset=first_offset,
+                last_offset=last_offset,
                 mended=mended,
             )
         )
     return batches, numbers
+
+
+def _offsets(files: RunFiles, file: str) -> tuple[str, str]:
+    """The first and the last offset of a batch's file."""
+    with files.open(file) as source:
+        parquet = pq.ParquetFile(source)
+        first = parquet.read_row_group(0, columns=["offset"])["offset"][0]
+        last = parquet.read_row_group(parquet.num_row_groups - 1, columns=["offset"])["offset"][-1]
+        return str(first), str(last)
 
 
 def _progress(sealed: Sealed, numbers: dict[str, int]) -> DataFrame:
@@ -177,27 +193,31 @@ def _steps(sealed: Sealed) -> DataFrame:
     known = sealed.by_file
     if sealed.excluded is not None:
         known = known.join(sealed.excluded, list(KEY), "left_anti")
-    columns = (*KEY, "number", "sequence_nr", "offset", "missing", "source")
-    # a persistence_id that is clean goes on where progress ended: what was missing before stays so
-    as_files = known.select(
-        *KEY, F.col("high").alias("number"), F.col("high_sequence_nr").alias("sequence_nr"), F.col("high_offset").alias("offset"),
-        F.lit("").alias("missing"), F.col("file").alias("source"),
-    ).select(*columns)  # fmt: skip
-    if sealed.contents.places is None:
-        return as_files
     staged = sealed.spark.read.parquet(sealed.files.url(sealed.contents.staged_folder))
     rows = staged.select(
         F.col("_metadata.file_name").alias("file"), F.col("_metadata.row_index").alias("row_index"), *KEY,
         F.col("tag_pid_sequence_nr").alias("number"), "sequence_nr", "offset",
     )  # fmt: skip
+    last = known.select("file", F.col("high_row").alias("row_index"))
+    as_files = rows.join(last, ["file", "row_index"]).select(
+        *KEY, "number", "sequence_nr", "offset", F.col("file").alias("source")
+    )
+    if sealed.contents.places is None:
+        return _with_missing(as_files, sealed.missing)
     placed = sealed.contents.places.where(F.col("stream") < contents.JUDGED_STREAMS).select("file", "row_index", "stream", "cut")
     cut = rows.join(placed, ["file", "row_index"]).groupBy(*KEY, "stream", "cut").agg(
         F.max("number").alias("number"), F.max("sequence_nr").alias("sequence_nr"), F.max_by("offset", "number").alias("offset")
     )  # fmt: skip
     source = F.format_string("%d/%d", "stream", "cut")
-    return as_files.unionByName(
-        cut.select(*KEY, "number", "sequence_nr", "offset", F.lit("").alias("missing"), source.alias("source"))
-    )
+    steps = as_files.unionByName(cut.select(*KEY, "number", "sequence_nr", "offset", source.alias("source")))
+    return _with_missing(steps, sealed.missing)
+
+
+def _with_missing(steps: DataFrame, missing: DataFrame | None) -> DataFrame:
+    """A clean persistence_id goes on behind progress: what was never delivered below it stays so."""
+    if missing is None:
+        return steps.withColumn("missing", F.lit(""))
+    return steps.join(missing, list(KEY), "left").withColumn("missing", F.coalesce("missing", F.lit("")))
 
 
 def _judged_progress(sealed: Sealed, batch_of: DataFrame) -> DataFrame:
@@ -237,8 +257,13 @@ def _write_holds(sealed: Sealed, file: str) -> None:
         )  # fmt: skip
     judged = sealed.decisions.where("kind = 'row'").select(*KEY).distinct() if looked else None
     over = {(r.tag, r.persistence_id) for r in judged.collect()} if judged is not None and looked else set()
-    for key in sorted(over & set(looked) - seen):
-        rows.append({"tag": key[0], "persistence_id": key[1], "ended": True, "since": sealed.plan.planned_at})
+    for key in sorted(set(looked) - seen):
+        look = looked[key]
+        if key in over:
+            rows.append({"tag": key[0], "persistence_id": key[1], "ended": True, "since": sealed.plan.planned_at})
+        else:
+            # the view has no row of it any more: it stays, so that rows that come back are judged
+            rows.append({**look.model_dump(), "held_rows": 0, "ended": False})
     schema = pa.schema(
         [("tag", pa.string()), ("persistence_id", pa.string()), ("reason", pa.string())]
         + [
@@ -266,7 +291,7 @@ def _write_repairs(sealed: Sealed, file: str) -> None:
     rows = [
         {
             "tag_name": item.key[0],
-            "timebucket": sealed.pipeline.bucket_size.start(_ticks(item)),
+            "timebucket": item.timebucket,
             "timestamp": str(item.event.offset),
             "persistence_id": item.key[1],
             "tag_pid_sequence_nr": item.number,
@@ -285,12 +310,6 @@ _EVENT_COLUMNS = (
 )  # fmt: skip
 
 
-def _ticks(item: Healed) -> int:
-    from tagmill.timeuuid import ticks
-
-    return ticks(item.event.offset)
-
-
 def _write_table(files: RunFiles, file: str, table: pa.Table) -> None:
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd")
@@ -298,11 +317,13 @@ def _write_table(files: RunFiles, file: str, table: pa.Table) -> None:
 
 
 def _counts(sealed: Sealed) -> dict[tuple[str, str, str], int]:
-    """Judged rows by tag, action and reason."""
+    """Judged rows by tag, action and reason, and the holes that were closed."""
     if sealed.excluded is None:
         return {}
     rows = sealed.decisions.where("kind = 'row'").groupBy("tag", "action", "reason").count().collect()
     counts = {(row.tag, row.action, row.reason): int(row["count"]) for row in rows}
+    for row in sealed.decisions.where("kind = 'closed'").groupBy("tag").count().collect():
+        counts[(row.tag, "close", HOLE_CLOSED)] = int(row["count"])
     if sealed.frozen_rows is not None:
         for row in sealed.frozen_rows.groupBy("tag", "reason").count().collect():
             key = (row.tag, "hold", row.reason)

@@ -19,6 +19,7 @@ from tagmill.timeuuid import TICKS_PER_SECOND, from_datetime
 
 LONG_LOOK_EVERY = timedelta(hours=1)
 COUNT_AT_ONCE = 256
+COUNT_EVERY = 4
 # further than this from the last scan, the distinct partitions are scanned again instead of counting every possible bucket
 MAX_GUESSED_BUCKETS = 5000
 
@@ -78,7 +79,7 @@ class Planner:
             ((tag, part) for tag in self.tags for part in self._candidates(tag)), key=lambda item: (item[1].timebucket, item[0])
         )
         rows, full_at = 0, None
-        for tag, part in self._counted(candidates):
+        for tag, part in self._sized(candidates):
             if draft.new and (
                 len(draft.new) >= self.pipeline.max_slices_per_run or rows + part.rows > self.pipeline.max_rows_per_run
             ):
@@ -140,6 +141,39 @@ class Planner:
             for (tag, part), (rows, ttl) in zip(group, counts, strict=True):
                 if rows:
                     yield tag, part.model_copy(update={"rows": rows, "ttl_seconds": ttl})
+
+    def _sized(self, parts: Iterable[tuple[str, Slice]]) -> Iterator[tuple[str, Slice]]:
+        """The same for new slices. A long backlog of whole buckets that a scan has found is not counted bucket by bucket.
+
+        Of a tag's neighbours every fourth one is counted, the others are taken to be as large: sizes decide how the work is
+        divided, not what is delivered (counting all took an eighth of the time of a whole delivery).
+        """
+        counted: dict[str, Slice] = {}
+        since: dict[str, int] = {}
+        existing = {tag: set(self.ledger.known_buckets(self.name, tag)[1]) for tag in self.tags}
+        remaining = iter(parts)
+        while group := list(islice(remaining, COUNT_AT_ONCE)):
+            sample = []
+            for tag, part in group:
+                guess = part.whole and part.timebucket in existing[tag] and since.get(tag, 0) % COUNT_EVERY
+                since[tag] = since.get(tag, 0) + 1
+                if not guess:
+                    sample.append((tag, part))
+            sizes = {(tag, part.timebucket): part for tag, part in self._counted(sample)}
+            asked = {(tag, part.timebucket) for tag, part in sample}
+            for tag, part in group:
+                key = (tag, part.timebucket)
+                if key in sizes:
+                    counted[tag] = sizes[key]
+                    yield tag, sizes[key]
+                elif key not in asked:
+                    like = counted.get(tag)
+                    yield (
+                        tag,
+                        part.model_copy(
+                            update={"rows": like.rows if like else 1, "ttl_seconds": like.ttl_seconds if like else None}
+                        ),
+                    )
 
     # -- rows to look at again
 

@@ -137,17 +137,19 @@ class _Pushing:
         content = self.files.read(batch.file)
         if len(content) != batch.bytes or hashlib.sha256(content).hexdigest() != batch.sha256:
             raise SealedFileDamaged(
-                f"{self.files.url(batch.file)}: the bytes of batch {batch.batch_id} (run {self.manifest.run}, pipeline {self.manifest.pipeline}) "
+                f"{self.files.url(batch.file)}: the bytes of batch {batch.batch_id} "
+                f"(run {self.manifest.run}, pipeline {self.manifest.pipeline}) "
                 f"are not those that were sealed. Nothing of it was sent. Restore the file, or: "
-                f"tagmill run void {self.manifest.run} --pipeline {self.manifest.pipeline} --why …"
+                f"tagmill run void --pipeline {self.manifest.pipeline} --why …"
             )
         return content
 
     def _absent(self, batch: Batch, row: BatchRow) -> str:
         return (
-            f"batch {batch.batch_id} of run {self.manifest.run}, pipeline {self.manifest.pipeline}: ClickHouse skipped the insert (its deduplication "
+            f"batch {batch.batch_id} of run {self.manifest.run}, pipeline {self.manifest.pipeline}: "
+            "ClickHouse skipped the insert (its deduplication "
             f"window still knows generation {row.generation}) and has no rows of it. "
-            f"Repair: tagmill batches resend {batch.batch_id} --pipeline {self.manifest.pipeline} --why …"
+            f"Repair: tagmill batches resend {batch.batch_id} --run {self.manifest.run} --pipeline {self.manifest.pipeline} --why …"
         )
 
 
@@ -160,5 +162,5 @@ def verify(manifest: Manifest, batch: Batch, row: BatchRow, found: list[Totals])
         f"batch {UUID(batch.batch_id)} of run {manifest.run}, pipeline {manifest.pipeline}: ClickHouse has {there}; "
         f"sealed are {batch.rows} rows, checksum {batch.checksum:016x}, generation {row.generation}. Nothing more was pushed. "
         f"Look: tagmill batches --pipeline {manifest.pipeline}. "
-        f"Repair: tagmill batches resend {batch.batch_id} --pipeline {manifest.pipeline} --why …"
+        f"Repair: tagmill batches resend {batch.batch_id} --run {manifest.run} --pipeline {manifest.pipeline} --why …"
     )

@@ -76,8 +76,11 @@ def _in_view(ledger: Ledger, settings: Settings, pipeline: str) -> dict[str, int
 
 
 def check(settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickHouse) -> Iterator[Finding]:
-    """Everything in which ledger and ClickHouse disagree: each batch's rows and checksum read again from the stored columns,
-    batches that the ledger doesn't know, events that are there twice, and holds that are too old."""
+    """Everything in which ledger and ClickHouse disagree.
+
+    Each batch's rows and checksum read again from the stored columns, batches that the ledger doesn't know, events that are
+    there twice, and holds that are too old.
+    """
     chosen = settings.pipeline(pipeline)
     found = _stored(clickhouse, chosen.destination)
     yield from _compare(settings, pipeline, ledger, found)
@@ -96,7 +99,8 @@ def check(settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickHo
 def _stored(clickhouse: ClickHouse, table: str) -> dict[UUID, list[Totals]]:
     """Totals of every batch in the table, by its columns and not by the projection; one line a batch."""
     rows = clickhouse.rows(
-        f"SELECT `batch_id`, `generation`, count(), sum({columns.row_checksum_sql()}) FROM {names.sql(table)} GROUP BY `batch_id`, `generation`",
+        f"SELECT `batch_id`, `generation`, count(), sum({columns.row_checksum_sql()}) "
+        f"FROM {names.sql(table)} GROUP BY `batch_id`, `generation`",
         settings={"optimize_use_projections": 0},
     )
     found: dict[UUID, list[Totals]] = {}

@@ -50,7 +50,8 @@ def _read(files: RunFiles, row: RunRow, kind: type[D], file: str | None, sha256:
     content = files.read(file)
     if hashlib.sha256(content).hexdigest() != sha256:
         raise SealedFileDamaged(
-            f"{files.url(file)}: the {name} of run {row.run}, pipeline {row.pipeline}, is not the one that the ledger names (SHA-256 differs). "
+            f"{files.url(file)}: the {name} of run {row.run}, pipeline {row.pipeline}, "
+            "is not the one that the ledger names (SHA-256 differs). "
             "Nothing was sent; restore the file from a backup"
         )
     return kind.model_validate_json(content)

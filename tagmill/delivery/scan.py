@@ -23,7 +23,8 @@ def stage(spark: SparkSession, plan: Plan, keyspace: str, target: str, batch_row
     frames = [_whole(spark, _view(spark, keyspace, directJoinSetting="on"), whole)] if whole else []
     view = _view(spark, keyspace)
     frames += [_bounded(view, unit, part) for unit in bounded for part in unit.slices]
-    rows = reduce(DataFrame.unionAll, frames)
+    # a plan of holds alone may have no rows to read: the view has lost them
+    rows = reduce(DataFrame.unionAll, frames or [view.where(F.lit(False)).select(F.lit(0).alias("unit"), *VIEW_COLUMNS)])
     latest = from_datetime(plan.planned_at) + FUTURE_TICKS
     with_checksums(as_batch_rows(rows, latest)).write.option("maxRecordsPerFile", batch_rows).mode("overwrite").parquet(target)
 

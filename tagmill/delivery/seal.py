@@ -64,11 +64,15 @@ def _sealed_before(ledger: Ledger, files: RunFiles, name: str, run: int, fence: 
 
 @dataclass(slots=True)
 class _Judged:
-    """What the rules said: `decisions` is JUDGED_SCHEMA; `excluded` are the keys whose rows leave their staged files."""
+    """What the rules said.
+
+    `decisions` is JUDGED_SCHEMA; `excluded` are the keys whose rows leave their staged files; `missing` is what progress misses.
+    """
 
     decisions: DataFrame
     excluded: DataFrame
     frozen_rows: DataFrame
+    missing: DataFrame | None
     any: bool
 
 
@@ -110,8 +114,8 @@ class _Sealing:
         manifest = outcome.manifest(
             outcome.Sealed(
                 self.files, self.spark, self.plan, self.pipeline, self.attempt, self.folder, contents_of_run, by_file,
-                verdict.decisions, verdict.excluded if verdict.any else None, verdict.frozen_rows if verdict.any else None,
-                investigation.healed, checked.docs_page,
+                verdict.decisions, verdict.excluded if verdict.any else None, verdict.missing,
+                verdict.frozen_rows if verdict.any else None, investigation.healed, checked.docs_page,
             )
         )  # fmt: skip
         self.spark.catalog.clearCache()
@@ -122,6 +126,8 @@ class _Sealing:
     def _judge(self, keys: DataFrame, by_file: DataFrame, investigation: Investigation) -> _Judged:
         name, first = self.plan.pipeline, self.plan.first
         runs = suspects.with_progress(suspects.run_summaries(by_file), self.ledger_keyspace, name, none_yet=first)
+        runs = runs.persist()
+        missing = None if first else runs.where("known_missing <> ''").select(*KEY, F.col("known_missing").alias("missing"))
         doubtful = runs.where(~suspects.is_clean()).select(*KEY)
         if any(unit.kind == "again" for unit in self.plan.units):
             doubtful = doubtful.union(self._left_over(keys)).distinct()
@@ -137,7 +143,7 @@ class _Sealing:
         decisions = self._decide(keys, doubtful, investigation) if count else self.spark.createDataFrame([], JUDGED_SCHEMA)
         excluded = doubtful if frozen is None else doubtful.union(frozen.select(*KEY))
         log.info("judged", pipeline=name, run=self.plan.run, suspects=count)
-        return _Judged(decisions.persist(), excluded.persist(), held, bool(count) or frozen is not None)
+        return _Judged(decisions.persist(), excluded.persist(), held, missing, bool(count) or frozen is not None)
 
     def _left_over(self, keys: DataFrame) -> DataFrame:
         """Keys of rows read again of which something is not delivered yet."""

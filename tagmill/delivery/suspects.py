@@ -45,38 +45,44 @@ def keys_of(staged: DataFrame, new_units: list[int]) -> DataFrame:
 def file_summaries(keys: DataFrame) -> DataFrame:
     """One row a new file and persistence_id: first and last number with their sequence_nr and time, and whether all between is sound.
 
-    Out: unit, file, tag, persistence_id, low, high, low_sequence_nr, high_sequence_nr, low_ticks, high_ticks, high_offset, sound.
+    Rows are sorted by hashes of their names (numbers only: 4 million rows took a third of the time that sorting by the names
+    did); a second hash tells names apart whose first one is equal, and they are then not sound.
+    Out: unit, file, tag, persistence_id, low, high, low_sequence_nr, high_sequence_nr, low_ticks, high_ticks, high_row (the
+    row_index of the last number), rows, sound.
     """
-    order = Window.partitionBy("file", *KEY).orderBy("tag_pid_sequence_nr", "row_index")
-    previous = F.lag(F.struct("tag_pid_sequence_nr", "sequence_nr", "event_time", "row_index")).over(order)
-    rows = keys.where("is_new").select(
-        "unit", "file", *KEY, "tag_pid_sequence_nr", "sequence_nr", "event_time", "row_index", "offset", "event_missing", "offset_broken",
-        previous.alias("before"),
-    )  # fmt: skip
-    follows = F.col("before").isNull() | (
-        (F.col("tag_pid_sequence_nr") == F.col("before.tag_pid_sequence_nr") + 1)
-        & (F.col("sequence_nr") > F.col("before.sequence_nr"))
-        & (F.col("event_time") >= F.col("before.event_time"))
-        & (F.col("row_index") > F.col("before.row_index"))
+    new = keys.where("is_new").withColumn("file_key", F.xxhash64("file")).withColumn("key", F.xxhash64(*KEY))
+    order = Window.partitionBy("file_key", "key").orderBy("tag_pid_sequence_nr", "row_index")
+    checked = ("tag_pid_sequence_nr", "sequence_nr", "event_time", "row_index")
+    rows = new.select(
+        "file_key",
+        "key",
+        F.hash(*KEY).alias("other_key"),
+        *checked,
+        (
+            ~F.col("event_missing") & ~F.col("offset_broken") & (F.col("tag_pid_sequence_nr") >= 1) & (F.col("sequence_nr") >= 1)
+        ).alias("intact"),
+    ).select("*", *(F.lag(name).over(order).alias(f"{name}_before") for name in checked))
+    follows = F.col("row_index_before").isNull() | (
+        (F.col("tag_pid_sequence_nr") == F.col("tag_pid_sequence_nr_before") + 1)
+        & (F.col("sequence_nr") > F.col("sequence_nr_before"))
+        & (F.col("event_time") >= F.col("event_time_before"))
+        & (F.col("row_index") > F.col("row_index_before"))
     )
-    sound = (
-        follows
-        & ~F.col("event_missing")
-        & ~F.col("offset_broken")
-        & (F.col("tag_pid_sequence_nr") >= 1)
-        & (F.col("sequence_nr") >= 1)
-    )
-    return rows.groupBy("unit", "file", *KEY).agg(
+    sums = rows.groupBy("file_key", "key").agg(
         F.min("tag_pid_sequence_nr").alias("low"),
         F.max("tag_pid_sequence_nr").alias("high"),
         F.min("sequence_nr").alias("low_sequence_nr"),
         F.max("sequence_nr").alias("high_sequence_nr"),
         F.min("event_time").alias("low_ticks"),
         F.max("event_time").alias("high_ticks"),
-        F.max_by("offset", "tag_pid_sequence_nr").alias("high_offset"),
+        F.max("row_index").alias("high_row"),
         F.count(F.lit(1)).alias("rows"),
-        F.bool_and(F.coalesce(sound, F.lit(False))).alias("sound"),
+        (F.bool_and(F.coalesce(F.col("intact") & follows, F.lit(False))) & (F.min("other_key") == F.max("other_key"))).alias(
+            "sound"
+        ),
     )
+    named = new.select("file_key", "key", "unit", "file", *KEY).distinct()
+    return sums.join(named, ["file_key", "key"]).drop("file_key", "key")
 
 
 def run_summaries(files: DataFrame) -> DataFrame:
@@ -145,12 +151,16 @@ def is_clean() -> Column:
 
 
 def is_delivered() -> Column:
-    """Over key rows with progress: nothing of it is left to be done."""
+    """Over key rows with progress: nothing of it is left to be done.
+
+    A number in or below an interval that was never delivered is left to the rules.
+    """
+    last_missing = F.coalesce(F.substring_index("known_missing", "-", -1).cast("bigint"), F.lit(0))
     return (
         F.col("known_number").isNotNull()
         & (F.col("tag_pid_sequence_nr") <= F.col("known_number"))
         & (F.col("sequence_nr") <= F.col("known_sequence_nr"))
-        & (F.coalesce("known_missing", F.lit("")) == "")
+        & (F.col("tag_pid_sequence_nr") > F.greatest(last_missing, F.lit(0)))
     )
 
 

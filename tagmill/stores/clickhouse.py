@@ -6,7 +6,8 @@ Always over HTTP. The insert asks and inserts in one statement on the server, so
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from io import BytesIO
+from typing import Any
 from uuid import UUID
 
 import clickhouse_connect
@@ -84,20 +85,23 @@ class ClickHouse:
         with self._explained("could not answer"):
             return [tuple(row) for row in self.client.query(query, parameters=parameters, settings=settings).result_rows]
 
-    def insert_batch(self, table: str, batch_id: UUID, generation: int, parquet: BinaryIO | bytes) -> None:
+    def insert_batch(self, table: str, batch_id: UUID, generation: int, parquet: bytes) -> None:
         """Insert a sealed file's rows unless the batch is there. The outcome is to be read with `totals`, whatever happens here."""
-        statement = (
-            f"INSERT INTO {names.sql(table)} ({_names()}, `batch_id`, `generation`) "
-            f"SELECT {columns.insert_expressions()}, {{batch:UUID}}, {{generation:UInt32}} "
+        # raw_insert binds no parameters: a UUID and an int have one spelling each
+        batch = f"toUUID('{UUID(int=batch_id.int)}')"
+        target = (
+            f"{names.sql(table)} ({_names()}, `batch_id`, `generation`) "
+            f"SELECT {columns.insert_expressions()}, {batch}, toUInt32({int(generation)}) "
             f"FROM input({_quoted(columns.input_structure())}) "
-            f"WHERE (SELECT count() FROM {names.sql(table)} WHERE `batch_id` = {{batch:UUID}}) = 0 "
-            f"AND (SELECT count() FROM {names.sql(table + '_voided')} WHERE `batch_id` = {{batch:UUID}}) = 0 FORMAT Parquet"
+            f"WHERE (SELECT count() FROM {names.sql(table)} WHERE `batch_id` = {batch}) = 0 "
+            f"AND (SELECT count() FROM {names.sql(table + '_voided')} WHERE `batch_id` = {batch}) = 0"
         )
         with self._explained(f"did not confirm batch {batch_id}"):
-            self.client.command(
-                statement,
-                parameters={"batch": str(batch_id), "generation": generation},
-                data=parquet if isinstance(parquet, bytes) else parquet.read(),
+            # as a stream: the client then leaves the bytes alone (command(data=...) decodes 100 MB as text, 3.4 s of 4.2 s)
+            self.client.raw_insert(
+                target,
+                insert_block=BytesIO(parquet),
+                fmt="Parquet",
                 settings={**INSERT_SETTINGS, "insert_deduplication_token": f"{batch_id}-{generation}"},
             )
 
@@ -134,6 +138,15 @@ class ClickHouse:
                     raise StoreUnavailable(
                         f"{self.where}: an insert of batch {batch_id} still runs. Nothing was changed; try again later"
                     )
+
+    def unvoid_batch(self, table: str, batch_id: UUID) -> None:
+        """Take the mark of void_batch back: the batch is there after all, and may be sent again one day."""
+        with self._explained(f"did not take back the mark of batch {batch_id}"):
+            self.client.command(
+                f"ALTER TABLE {names.sql(table + '_voided')} DELETE WHERE `batch_id` = {{batch:UUID}}",
+                parameters={"batch": str(batch_id)},
+                settings={"mutations_sync": 2},
+            )
 
     def sync_replica(self, table: str) -> None:
         """Before 'absent' is believed on a replicated table: what other replicas have is here."""

@@ -175,7 +175,8 @@ class Ledger:
         """Write a new run with fence 1; raises FenceRaised when another one has this number."""
         attempt = uuid4()
         created = self.cassandra.transact(
-            f"INSERT INTO {self.keyspace}.runs (pipeline, run, state, kind, fence, attempt, owner, plan_file, plan_sha256, reason, planned_at)"
+            f"INSERT INTO {self.keyspace}.runs"
+            " (pipeline, run, state, kind, fence, attempt, owner, plan_file, plan_sha256, reason, planned_at)"
             " VALUES (?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?) IF NOT EXISTS",
             pipeline, run, state.value, kind, attempt, owner, plan_file, plan_sha256, reason, _now(),
             landed=lambda: self._is_attempt(pipeline, run, attempt),
@@ -211,7 +212,8 @@ class Ledger:
     def finish_run(self, pipeline: str, run: int, fence: int, old: RunState, new: RunState, reason: str = "") -> None:
         """SEALED → CLOSED or PLANNED → ABANDONED; raises FenceRaised."""
         done = self.cassandra.transact(
-            f"UPDATE {self.keyspace}.runs SET state = ?, closed_at = ?, reason = ? WHERE pipeline = ? AND run = ? IF state = ? AND fence = ?",
+            f"UPDATE {self.keyspace}.runs SET state = ?, closed_at = ?, reason = ?"
+            " WHERE pipeline = ? AND run = ? IF state = ? AND fence = ?",
             new.value, _now(), reason, pipeline, run, old.value, fence,
             landed=lambda: self.current(pipeline, run, fence).state == new,
         )  # fmt: skip
@@ -261,7 +263,8 @@ class Ledger:
             return (found.state, found.generation) == (new, generation or batch.generation)
 
         done = self.cassandra.transact(
-            f"UPDATE {self.keyspace}.runs SET batch_state = ?, generation = ?, verified_at = ? WHERE pipeline = ? AND run = ? AND batch_no = ?"
+            f"UPDATE {self.keyspace}.runs SET batch_state = ?, generation = ?, verified_at = ?"
+            " WHERE pipeline = ? AND run = ? AND batch_no = ?"
             " IF batch_state = ? AND generation = ? AND fence = ?",
             new.value, generation or batch.generation, _now(), pipeline, run, batch.number, batch.state.value, batch.generation, fence,
             landed=landed,

@@ -1,5 +1,4 @@
-"""Reads of a journal keyspace that need no Spark: which buckets there are, how many rows, a hole's evidence. Never collects payloads
-of more than a hole."""
+"""Reads of a journal keyspace that need no Spark: which buckets there are, how many rows, what the journal knows of a hole."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -85,7 +84,8 @@ class Views:
     def count(self, parts: Iterable[tuple[str, int, int | None, int | None]]) -> Iterator[tuple[int, int | None]]:
         """Rows, and their smallest remaining TTL in seconds, of (tag, timebucket, after, until): ticks, after exclusive."""
         results = self.cassandra.execute_many(
-            f"SELECT count(*) AS rows, min(ttl(event)) AS ttl FROM {self.name}.tag_views WHERE tag_name = ? AND timebucket = ? AND timestamp > ? AND timestamp <= ?",
+            f"SELECT count(*) AS rows, min(ttl(event)) AS ttl FROM {self.name}.tag_views"
+            " WHERE tag_name = ? AND timebucket = ? AND timestamp > ? AND timestamp <= ?",
             ((tag, bucket, *bounds(after, until)) for tag, bucket, after, until in parts),
             concurrency=COUNTS_AT_ONCE,
         )

@@ -1,0 +1,54 @@
+"""docs/configuration.md, made from the settings model: `python -m tagmill.settingsdoc` prints it; a test holds the page against it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from tagmill.settings import PipelineSettings, Settings
+
+HEAD = """# Configuration
+
+One TOML file: `--config`, else `$TAGMILL_CONFIG`, else `./tagmill.toml`. `TAGMILL_<SECTION>__<KEY>` in the environment overrides a
+key. Unknown keys are errors. Relative paths count from the folder of the file. User names and passwords come from the environment or from
+Airflow's connections only.
+
+This page is made from the settings model: `python -m tagmill.settingsdoc`.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [HEAD]
+    for name, field in Settings.model_fields.items():
+        if name != "pipelines":
+            parts.append(f"\n## [{name}]\n\n{_table(field.annotation)}")
+    parts.append(f"\n## [pipelines.NAME]\n\n{_table(PipelineSettings)}")
+    quality = PipelineSettings.model_fields["quality"].annotation
+    parts.append(f"\n## [pipelines.NAME.quality]\n\n{_table(quality)}")
+    return "".join(parts)
+
+
+def _table(model: Any) -> str:
+    return "| key | default | meaning |\n|---|---|---|\n" + "".join(_lines(model))
+
+
+def _lines(model: type[BaseModel]) -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        if name != "quality":
+            yield f"| `{field.alias or name}` | {_default(field)} | {field.description or ''} |\n"
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    default = field.get_default(call_default_factory=True, validated_data={})
+    if isinstance(default, BaseModel):
+        return f"`{default.model_dump(by_alias=True)}`"
+    return "" if default in (None, PydanticUndefined) else f"`{default}`"
+
+
+if __name__ == "__main__":
+    print(page(), end="")
