@@ -5,7 +5,7 @@ from pathlib import Path, PurePosixPath
 
 from airflow.sdk.configuration import conf
 
-from tagmill.errors import StoreUnavailable
+from tagmill.errors import SealedFileDamaged
 from tagmill.settings import Settings
 
 PREFIX = "/tagmill"
@@ -51,7 +51,7 @@ def read_page(settings: Settings, pipeline: str, path: str) -> bytes:
             raise NoSuchPage(path)
     try:
         return RunFiles(root).read(relative)
-    except StoreUnavailable as error:
+    except SealedFileDamaged as error:  # gone
         raise NoSuchPage(path) from error
 
 
