@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import secrets
 import sys
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING
 
 from tagmill.errors import ConfigurationError
@@ -73,11 +75,33 @@ def session(settings: Settings, *, name: str = "tagmill") -> SparkSession:
 
 
 def _credentials(settings: Settings) -> dict[str, str]:
-    """The connector's user and password (Spark redacts keys that say 'password')."""
+    """The connector's user, password and trusted certificates (Spark redacts keys that say 'password')."""
     cassandra = settings.cassandra
-    if cassandra.username is None or cassandra.password is None:
-        return {}
-    return {
-        "spark.cassandra.auth.username": cassandra.username,
-        "spark.cassandra.auth.password": cassandra.password.get_secret_value(),
-    }
+    conf = {}
+    if cassandra.username is not None and cassandra.password is not None:
+        conf["spark.cassandra.auth.username"] = cassandra.username
+        conf["spark.cassandra.auth.password"] = cassandra.password.get_secret_value()
+    if cassandra.tls and cassandra.tls_ca_file:
+        conf |= trust_store(cassandra.tls_ca_file, Path(mkdtemp(prefix="tagmill-")))
+    return conf
+
+
+def trust_store(ca_file: Path, folder: Path) -> dict[str, str]:
+    """A PEM file of certificate authorities as the trust store that Java wants, and the settings that name it.
+
+    Executors beyond this machine don't see the folder: there, give `spark.conf` a trust store that they have.
+    """
+    from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
+    from cryptography.x509 import load_pem_x509_certificates
+
+    password = secrets.token_urlsafe(16)
+    try:
+        authorities = load_pem_x509_certificates(ca_file.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"cassandra.tls_ca_file: {ca_file} can't be read as PEM certificates: {error}") from None
+    entries = [pkcs12.PKCS12Certificate(authority, f"ca-{i}".encode()) for i, authority in enumerate(authorities)]
+    file = folder / "trusted.p12"
+    file.touch(mode=0o600)
+    file.write_bytes(pkcs12.serialize_java_truststore(entries, BestAvailableEncryption(password.encode())))
+    prefix = "spark.cassandra.connection.ssl.trustStore"
+    return {f"{prefix}.path": str(file), f"{prefix}.password": password, f"{prefix}.type": "PKCS12"}
