@@ -1,0 +1,229 @@
+"""What the fault tests share: a delivery that can be sealed, pushed, disturbed and looked at, and one that nobody disturbed."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import SettingsFactory
+from tests.support import faulty_clickhouse
+from tests.support.commands import Command, Ended
+
+
+def dead_process() -> str:
+    """Owner name of a process of this machine that has ended: its lease is free at once."""
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return f"cli/{socket.gethostname()}/{process.pid}/1"
+
+
+@dataclass
+class Delivery:
+    """One pipeline over one journal keyspace."""
+
+    stack: Any
+    settings: Any
+    config: Path
+    commands: list[Command] = field(default_factory=list)
+
+    @property
+    def pipeline(self) -> str:
+        return str(next(iter(self.settings.pipelines)))
+
+    @property
+    def table(self) -> str:
+        return str(self.settings.pipeline(self.pipeline).destination)
+
+    @property
+    def keyspace(self) -> str:
+        return str(self.settings.pipeline(self.pipeline).keyspace)
+
+    # -- commands
+
+    def start(self, *arguments: str, at: str | None = None) -> Command:
+        """A command in the background; with `at`, once it waits at that instant."""
+        command = Command(self.config, *arguments, "--pipeline", self.pipeline, instant=at)
+        self.commands.append(command)
+        return command.paused() if at else command
+
+    def deliver(self, *arguments: str, at: str | None = None) -> Command:
+        """`tagmill run deliver`."""
+        return self.start("run", "deliver", *arguments, at=at)
+
+    def finish(self) -> Ended:
+        """`tagmill run deliver` to a good end."""
+        ended = self.deliver().end()
+        assert ended.code == 0, ended
+        return ended
+
+    def check(self) -> Ended:
+        """`tagmill check`."""
+        return self.start("check").end()
+
+    # -- the library, in this process
+
+    def sealed(self, spark: Any) -> tuple[int, int]:
+        """Plan and seal a run, in the name of a process that is dead by now; run and fence."""
+        from tagmill.delivery import steps
+        from tests.support.delivery import known_to_spark
+
+        owner = dead_process()
+        known_to_spark(self.settings, self.pipeline, spark)
+        planned = steps.plan(self.settings, self.pipeline, owner=owner)
+        assert planned["state"] == "PLANNED", planned
+        steps.seal(self.settings, self.pipeline, planned["run"], planned["fence"], owner=owner, spark=spark)
+        return planned["run"], planned["fence"]
+
+    def manifest(self, run: int = 1) -> Any:
+        """The manifest of a sealed run."""
+        from tagmill.delivery.runfiles import read_manifest
+        from tagmill.stores.files import RunFiles
+        from tagmill.stores.ledger import Ledger
+
+        with Ledger(self.settings.cassandra) as ledger:
+            row = ledger.run(self.pipeline, run)
+        assert row is not None
+        return read_manifest(RunFiles(self.settings.storage.root), row)
+
+    def path(self, file: str) -> Path:
+        """A file of a run on this machine."""
+        return Path(self.settings.storage.root) / file
+
+    def without_deduplication(self) -> None:
+        """The destination forgets every token."""
+        self.sql(f"ALTER TABLE {self.table} MODIFY SETTING non_replicated_deduplication_window = 0")
+
+    def sql(self, statement: str) -> None:
+        """One statement in ClickHouse, done when it returns."""
+        client = self.stack.client(settings={"mutations_sync": 2})
+        try:
+            client.command(statement)
+        finally:
+            client.close()
+
+    # -- what there is
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """Every row of the destination, all columns but batch_id, in the order of its events."""
+        found = self.stack.rows(
+            f"SELECT * EXCEPT batch_id FROM {self.table} ORDER BY tag, persistence_id, tag_pid_sequence_nr, sequence_nr"
+        )
+        return [tuple(row) for row in found]
+
+    def batches(self) -> list[tuple[Any, ...]]:
+        """Number, state and generation of each batch of each run."""
+        found = self._ledger("runs", "run, batch_no, batch_state, generation", run=list(range(1, 20)))
+        return sorted(row for row in found if row[1] is not None)
+
+    def run_state(self, run: int = 1) -> tuple[str, int]:
+        """State and fence."""
+        state, fence = self._ledger("runs", "state, fence", run=[run])[0]
+        return state, fence
+
+    def progress(self) -> list[tuple[Any, ...]]:
+        """Progress of every tag and persistence_id."""
+        columns = 'tag, persistence_id, tag_pid_sequence_nr, sequence_nr, "offset", missing'
+        rows = self.stack.session.execute(
+            f"SELECT {columns} FROM tagmill_test.progress WHERE pipeline = %s ALLOW FILTERING", (self.pipeline,)
+        )
+        return sorted(tuple(row) for row in rows)
+
+    def marks(self) -> list[tuple[Any, ...]]:
+        """What the watermarks count, by tag."""
+        return sorted(self._ledger("watermarks", "tag, delivered"))
+
+    def view(self) -> list[tuple[Any, ...]]:
+        """All rows of the journal's view."""
+        rows = self.stack.session.execute(f"SELECT * FROM {self.keyspace}.tag_views")
+        return sorted(tuple(map(repr, row)) for row in rows)
+
+    def _ledger(self, table: str, columns: str, **keys: list[int]) -> list[tuple[Any, ...]]:
+        more = "".join(f" AND {key} IN ({', '.join(map(str, values))})" for key, values in keys.items())
+        rows = self.stack.session.execute(
+            f"SELECT {columns} FROM tagmill_test.{table} WHERE pipeline = %s{more}", (self.pipeline,)
+        )
+        return [tuple(row) for row in rows]
+
+    def left_behind(self) -> None:
+        """End what a failed test left running."""
+        for command in self.commands:
+            if command.process.poll() is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(command.process.pid, signal.SIGKILL)
+                command.process.wait()
+
+
+@pytest.fixture
+def delivery(stack: Any, keyspace: Callable[..., str], settings: SettingsFactory) -> Iterator[Callable[..., Delivery]]:
+    """delivery(case, **pipeline keys) -> a pipeline with its tables, nothing delivered yet."""
+    from tagmill.stores import schema
+
+    made: list[Delivery] = []
+
+    def make(case: str = "gap-middle", **keys: Any) -> Delivery:
+        configured = settings(keyspace(case), case=case, **keys)
+        schema.apply(configured)
+        made.append(Delivery(stack, configured, settings.file(next(iter(configured.pipelines)))))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.left_behind()
+    if stack.clickhouse.running():
+        faulty_clickhouse.reset(stack.clickhouse.port)
+
+
+@dataclass(frozen=True)
+class Undisturbed:
+    """What a run that nobody disturbed leaves behind."""
+
+    rows: list[tuple[Any, ...]]
+    progress: list[tuple[Any, ...]]
+    marks: list[tuple[Any, ...]]
+    view: list[tuple[Any, ...]]
+
+    def equals(self, delivery: Delivery) -> None:
+        """The same rows, once; the same progress; the same view."""
+        assert delivery.rows() == self.rows
+        assert delivery.progress() == self.progress
+        assert delivery.marks() == self.marks
+        assert delivery.view() == self.view
+
+
+@pytest.fixture(scope="package")
+def undisturbed(stack: Any, spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Undisturbed]]:
+    """undisturbed(case): delivered once, in peace."""
+    from local.fixtures import load_case
+    from tagmill.delivery import steps
+    from tagmill.stores import schema
+
+    known: dict[str, Undisturbed] = {}
+    keyspaces: list[str] = []
+    factory = SettingsFactory(stack, tmp_path_factory.mktemp("undisturbed"))
+
+    def deliver(case: str) -> Undisturbed:
+        if case not in known:
+            keyspaces.append(f"t_{uuid.uuid4().hex[:12]}")
+            load_case(stack.session, case, keyspaces[-1])
+            configured = factory(keyspaces[-1], case=case)
+            schema.apply(configured)
+            one = Delivery(stack, configured, factory.file(next(iter(configured.pipelines))))
+            run, fence = one.sealed(spark)
+            for step in (steps.push, steps.close):
+                step(configured, one.pipeline, run, fence, owner=dead_process())
+            known[case] = Undisturbed(one.rows(), one.progress(), one.marks(), one.view())
+        return known[case]
+
+    yield deliver
+    for name in keyspaces:
+        stack.session.execute(f"DROP KEYSPACE IF EXISTS {name}")
+    shutil.rmtree(factory.folder, ignore_errors=True)

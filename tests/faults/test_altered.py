@@ -1,0 +1,117 @@
+"""Something was changed behind Tagmill's back: a sealed file, a manifest, a row in ClickHouse."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def flip(file: Path, position: int) -> None:
+    """Change one byte."""
+    content = bytearray(file.read_bytes())
+    content[position] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("position", [5, -5])
+def test_a_sealed_file_with_one_changed_byte_is_not_sent(position: int, delivery: Callable[..., Any], spark: Any) -> None:
+    one = delivery(tags=["tag-0"])
+    one.sealed(spark)
+    batch = one.manifest().batches[0]
+    flip(one.path(batch.file), position)
+    ended = one.deliver().end()
+    assert ended.code == 2, ended
+    assert batch.batch_id in ended.error
+    assert str(one.path(batch.file)) in ended.error
+    assert one.rows() == []
+    assert {state for *_, state, _ in one.batches()} == {"NEW"}
+    flip(one.path(batch.file), position)  # restored, it goes on
+    one.finish()
+    assert len(one.rows()) == sum(b.rows for b in one.manifest().batches)
+
+
+def test_a_sealed_file_that_is_missing_is_named(delivery: Callable[..., Any], spark: Any) -> None:
+    one = delivery(tags=["tag-0"])
+    one.sealed(spark)
+    file = one.path(one.manifest().batches[0].file)
+    content = file.read_bytes()
+    file.unlink()
+    ended = one.deliver().end()
+    assert ended.code == 2, ended
+    assert str(file) in ended.error
+    assert one.rows() == []
+    file.write_bytes(content)
+    one.finish()
+
+
+@pytest.mark.parametrize("document", ["plan", "manifest"])
+def test_a_changed_plan_or_manifest_is_not_followed(document: str, delivery: Callable[..., Any], spark: Any) -> None:
+    one = delivery(tags=["tag-0"])
+    if document == "manifest":
+        one.sealed(spark)
+    else:
+        one.deliver(at="plan.after_commit").kill()
+    (file,) = Path(one.settings.storage.root).rglob(f"{document}*.json")
+    file.write_text(file.read_text().replace('"reread"' if document == "plan" else '"rows"', '"rows" ', 1))
+    ended = one.deliver().end()
+    assert ended.code == 2, ended
+    assert f"{file}: the {document} of run 1, pipeline {one.pipeline}, is not the one that the ledger names" in ended.error
+    assert one.rows() == []
+
+
+@pytest.mark.parametrize("what", ["progress", "holds", "repairs"])
+def test_a_changed_file_of_what_close_writes_is_not_followed(what: str, delivery: Callable[..., Any], spark: Any) -> None:
+    """The batches are in ClickHouse; progress stays as it was until the file is restored."""
+    one = delivery(tags=["tag-0"])
+    one.sealed(spark)
+    file = next(one.path(name) for name in one.manifest().sha256 if what in name)
+    flip(file, 20)
+    ended = one.deliver().end()
+    assert ended.code == 2, ended
+    assert str(file) in ended.error
+    assert one.run_state()[0] == "SEALED"
+    flip(file, 20)
+    one.finish()
+    assert one.check().code == 0
+
+
+CHANGES = {
+    "event": "ALTER TABLE {table} UPDATE event = concat(event, ' ') WHERE {one}",
+    "ser_manifest": "ALTER TABLE {table} UPDATE ser_manifest = 'other' WHERE {one}",
+    "tag_pid_sequence_nr": "ALTER TABLE {table} UPDATE tag_pid_sequence_nr = tag_pid_sequence_nr + 1 WHERE {one}",
+    "late": "ALTER TABLE {table} UPDATE late = 1 WHERE {one}",
+    "a row less": "ALTER TABLE {table} DELETE WHERE {one}",
+    "a row twice": "INSERT INTO {table} SELECT * FROM {table} WHERE {one}",
+    "generation": "ALTER TABLE {table} UPDATE generation = 2 WHERE {one}",
+}
+
+
+def test_any_change_in_clickhouse_makes_check_fail_and_name_the_batch(delivery: Callable[..., Any], spark: Any) -> None:
+    """Each change is made to one row, found, and taken back by sending the batch again."""
+    one = delivery(tags=["tag-0"])
+    one.sealed(spark)
+    one.finish()
+    (batch,) = one.manifest().batches[:1]
+    persistence_id, sequence_nr = one.stack.rows(f"SELECT persistence_id, sequence_nr FROM {one.table} LIMIT 1")[0]
+    key = f"persistence_id = '{persistence_id}' AND sequence_nr = {sequence_nr}"
+    for what, statement in CHANGES.items():
+        one.sql(statement.format(table=one.table, one=key))
+        found = one.check()
+        assert found.code == 3, (what, found)
+        assert batch.batch_id in found.out, (what, found)
+        mended = one.start("batches", "resend", batch.batch_id, "--run", "1", "--why", what, "--yes").end()
+        assert mended.code == 0, (what, mended)
+        assert one.check().code == 0, what
+
+
+def test_a_row_of_nobody_makes_check_fail_and_is_named(delivery: Callable[..., Any], spark: Any) -> None:
+    one = delivery(tags=["tag-0"])
+    one.sealed(spark)
+    one.finish()
+    foreign = "00000000-0000-4000-8000-000000000001"
+    columns = "persistence_id, tag, sequence_nr"
+    one.sql(f"INSERT INTO {one.table} ({columns}, batch_id, generation) VALUES ('nobody', 'tag-0', 1, '{foreign}', 1)")
+    found = one.check()
+    assert found.code == 3, found
+    assert foreign in found.out

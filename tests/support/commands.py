@@ -1,0 +1,103 @@
+"""The `tagmill` command as a process group of its own, that can be paused at an announced instant, frozen and killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).resolve().parents[2]
+# long enough for a cold Spark on a busy machine
+SECONDS = 240
+MARK = "TAGMILL_TEST_COMMAND"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def error(self) -> str:
+        """The one line that it said, at its end; before it there may be lines of the log and of Spark's start."""
+        lines = [line for line in self.err.splitlines() if line.strip()]
+        assert "Traceback" not in self.err, self.err
+        assert [line for line in lines if line.startswith("error: ")] == lines[-1:], self.err
+        return lines[-1]
+
+
+class Command:
+    """A running command. `instant` names the checkpoint at which it waits."""
+
+    def __init__(self, config: Path, *arguments: str, instant: str | None = None) -> None:
+        self.arguments, self.instant = arguments, instant
+        folder = config.parent / f"command-{time.monotonic_ns()}"
+        folder.mkdir()
+        self.pause_file, self._out, self._err = folder / "paused", folder / "out", folder / "err"
+        environment = {**os.environ, MARK: str(folder), "PYTHONPATH": str(ROOT), "COLUMNS": "400"}
+        if instant:
+            environment |= {"TAGMILL_PAUSE_AT": instant, "TAGMILL_PAUSE_FILE": str(self.pause_file)}
+        program = "from tagmill.cli.main import main; main()"
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", program, "--config", str(config), *arguments],
+                env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True, cwd=ROOT,
+            )  # fmt: skip
+
+    def paused(self) -> "Command":
+        """Wait until it has reached its instant."""
+        end = time.monotonic() + SECONDS
+        while not self.pause_file.exists():
+            assert self.process.poll() is None, f"ended before {self.instant}: {self.ended()}"
+            assert time.monotonic() < end, f"{self.instant} was not reached in {SECONDS} s: {self._err.read_text()}"
+            time.sleep(0.05)
+        return self
+
+    def kill(self) -> None:
+        """SIGKILL to the whole group, JVM included; nothing of it is left."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        end = time.monotonic() + 20
+        while left := self._left():
+            assert time.monotonic() < end, f"still there after the kill: {left}"
+            time.sleep(0.05)
+
+    def freeze(self) -> None:
+        """SIGSTOP: it stands still in the middle of what it does."""
+        os.killpg(self.process.pid, signal.SIGSTOP)
+
+    def wake(self) -> Ended:
+        """Go on from where it stood, to its end."""
+        self.pause_file.unlink(missing_ok=True)
+        os.killpg(self.process.pid, signal.SIGCONT)
+        return self.end()
+
+    def end(self) -> Ended:
+        """Wait for its end; it is not paused again."""
+        end = time.monotonic() + SECONDS
+        while self.process.poll() is None:
+            self.pause_file.unlink(missing_ok=True)
+            assert time.monotonic() < end, f"{self.arguments} did not end in {SECONDS} s: {self._err.read_text()}"
+            time.sleep(0.05)
+        return self.ended()
+
+    def ended(self) -> Ended:
+        """Exit code and what it wrote."""
+        return Ended(self.process.returncode, self._out.read_text(), self._err.read_text())
+
+    def _left(self) -> list[str]:
+        left = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get(MARK) == str(self.pause_file.parent) and process.status() != psutil.STATUS_ZOMBIE:
+                    left.append(" ".join(process.cmdline())[:200])
+            except (psutil.Error, OSError):
+                continue
+        return left
