@@ -170,9 +170,15 @@ class Interventions:
         return hold
 
     def _looked_up(self, ledger: Ledger, tag: str, persistence_id: str, before: Progress | None) -> Progress:
+        """The last delivered event under its new number: by its offset, which a renumbering leaves alone, else by its sequence_nr.
+
+        After a hold was closed, progress' sequence_nr is no event's: what comes up to there may not be delivered.
+        """
         views = Views(ledger.cassandra, self.pipeline.keyspace)
         last = before.sequence_nr if before else 0
-        rows = [row for row in views.numbers(tag, persistence_id, views.buckets([tag])[tag]) if row[1] <= last]
+        seen = views.numbers(tag, persistence_id, views.buckets([tag])[tag])
+        rows = [row for row in seen if row[1] <= last]
+        rows = [row for row in rows if before and str(row[2]) == before.offset] or rows
         if not rows:
             raise GuardRefused(
                 f"the view has no row of {persistence_id!r}, tag {tag!r}, up to sequence_nr {last}. Nothing was changed; "

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial, reduce
+from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from tagmill.delivery.model import Batch, Manifest, Plan, TagOutcome
 from tagmill.delivery.suspects import KEY
 from tagmill.settings import PipelineSettings
 from tagmill.stores.files import RunFiles
+from tagmill.stores.ledger import HoldRow
 from tagmill.stores.views import VIEW_COLUMNS
 from tagmill.timeuuid import TICKS_PER_SECOND, from_datetime
 
@@ -46,6 +48,7 @@ class Sealed:
     decisions: DataFrame
     excluded: DataFrame | None
     missing: DataFrame | None
+    frozen: list[HoldRow]
     frozen_rows: DataFrame | None
     healed: list[Healed]
     docs_page: str
@@ -264,6 +267,7 @@ def _write_holds(sealed: Sealed, file: str) -> None:
         else:
             # the view has no row of it any more: it stays, so that rows that come back are judged
             rows.append({**look.model_dump(), "held_rows": 0, "ended": False})
+    rows += _grown(sealed)
     schema = pa.schema(
         [("tag", pa.string()), ("persistence_id", pa.string()), ("reason", pa.string())]
         + [
@@ -281,6 +285,27 @@ def _write_holds(sealed: Sealed, file: str) -> None:
         + [("since", pa.timestamp("us", tz="UTC")), ("seen", pa.string()), ("ended", pa.bool_())]
     )
     _write_table(sealed.files, file, pa.Table.from_pylist(rows, schema=schema))
+
+
+def _grown(sealed: Sealed) -> list[dict[str, Any]]:
+    """Holds that were not looked into, and keep back more since this run; rows read again were counted when they were new."""
+    if sealed.frozen_rows is None:
+        return []
+    more = {
+        (row.tag, row.persistence_id): int(row["count"])
+        for row in sealed.frozen_rows.where("is_new").groupBy(*KEY).count().collect()
+    }
+    return [
+        {
+            "tag": hold.tag, "persistence_id": hold.persistence_id, "reason": hold.reason, "first_missing": hold.hole.first,
+            "last_missing": hold.hole.last, "after_sequence_nr": hold.hole.after_sequence_nr,
+            "before_sequence_nr": hold.hole.before_sequence_nr, "from_ticks": hold.from_ticks,
+            "held_rows": hold.held_rows + more[hold.tag, hold.persistence_id], "since_run": hold.since_run, "since": hold.since,
+            "seen": hold.seen, "ended": False,
+        }
+        for hold in sealed.frozen
+        if (hold.tag, hold.persistence_id) in more
+    ]  # fmt: skip
 
 
 def _write_repairs(sealed: Sealed, file: str) -> None:

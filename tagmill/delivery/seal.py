@@ -23,7 +23,7 @@ from tagmill.quality.model import GateVerdict, Reports, SchemaColumn
 from tagmill.quality.report import read_reports
 from tagmill.settings import Settings
 from tagmill.stores.files import RunFiles
-from tagmill.stores.ledger import Ledger
+from tagmill.stores.ledger import HoldRow, Ledger
 from tagmill.stores.views import VIEW_COLUMNS, Views
 
 log = structlog.get_logger()
@@ -71,6 +71,7 @@ class _Judged:
 
     decisions: DataFrame
     excluded: DataFrame
+    frozen: list[HoldRow]
     frozen_rows: DataFrame
     missing: DataFrame | None
     any: bool
@@ -115,7 +116,7 @@ class _Sealing:
             outcome.Sealed(
                 self.files, self.spark, self.plan, self.pipeline, self.attempt, self.folder, contents_of_run, by_file,
                 verdict.decisions, verdict.excluded if verdict.any else None, verdict.missing,
-                verdict.frozen_rows if verdict.any else None, investigation.healed, checked.docs_page,
+                verdict.frozen, verdict.frozen_rows if verdict.any else None, investigation.healed, checked.docs_page,
             )
         )  # fmt: skip
         self.spark.catalog.clearCache()
@@ -131,7 +132,15 @@ class _Sealing:
         doubtful = runs.where(~suspects.is_clean()).select(*KEY)
         if any(unit.kind == "again" for unit in self.plan.units):
             doubtful = doubtful.union(self._left_over(keys)).distinct()
-        frozen = self._frozen()
+        waiting = self._frozen()
+        frozen = (
+            self.spark.createDataFrame(
+                [(hold.tag, hold.persistence_id, hold.reason) for hold in waiting],
+                "tag string, persistence_id string, reason string",
+            )
+            if waiting
+            else None
+        )
         if frozen is not None:
             # of these every row read is kept back; what they wait for has not come
             held = keys.join(F.broadcast(frozen), KEY)
@@ -143,7 +152,7 @@ class _Sealing:
         decisions = self._decide(keys, doubtful, investigation) if count else self.spark.createDataFrame([], JUDGED_SCHEMA)
         excluded = doubtful if frozen is None else doubtful.union(frozen.select(*KEY))
         log.info("judged", pipeline=name, run=self.plan.run, suspects=count)
-        return _Judged(decisions.persist(), excluded.persist(), held, missing, bool(count) or frozen is not None)
+        return _Judged(decisions.persist(), excluded.persist(), waiting, held, missing, bool(count) or frozen is not None)
 
     def _left_over(self, keys: DataFrame) -> DataFrame:
         """Keys of rows read again of which something is not delivered yet."""
@@ -153,15 +162,11 @@ class _Sealing:
         )
         return again.join(known, KEY).where(~suspects.is_delivered()).select(*KEY).distinct()
 
-    def _frozen(self) -> DataFrame | None:
-        """Open holds that this run doesn't look into: tag, persistence_id, reason."""
+    def _frozen(self) -> list[HoldRow]:
+        """Open holds that this run doesn't look into."""
         looked = {(look.tag, look.persistence_id) for look in self.plan.holds}
-        rows = [
-            (hold.tag, hold.persistence_id, hold.reason)
-            for hold in self.ledger.holds(self.plan.pipeline, list(self.plan.tags))
-            if (hold.tag, hold.persistence_id) not in looked
-        ]
-        return self.spark.createDataFrame(rows, "tag string, persistence_id string, reason string") if rows else None
+        holds = self.ledger.holds(self.plan.pipeline, list(self.plan.tags))
+        return [hold for hold in holds if (hold.tag, hold.persistence_id) not in looked]
 
     def _decide(self, keys: DataFrame, doubtful: DataFrame, investigation: Investigation) -> DataFrame:
         """Judge, ask the journal about the holes found, judge again with what it says, until nothing new turns up."""
