@@ -161,6 +161,8 @@ class PipelineSettings(Section):
             raise ValueError("tags: a tag is named twice")
         if unknown := set(self.start_from) - set(self.tags):
             raise ValueError(f"start_from: not among the tags: {', '.join(sorted(unknown))}")
+        if self.long_look_back_seconds < self.look_back_seconds:
+            raise ValueError(f"long_look_back_seconds: must be at least look_back_seconds ({self.look_back_seconds:g})")
         for beside in self.beside_destination:
             try:
                 identifier(beside)
