@@ -1,0 +1,176 @@
+"""The journals that the real plugin wrote, sound and damaged: what reaches ClickHouse, what is held, what is recorded.
+
+All columns of all rows are compared with the recorded tables; tests/fixtures/README.md says what was damaged.
+"""
+
+from collections import Counter
+
+import pytest
+
+from local.fixtures import Case
+from tests.support.delivery import (
+    as_row,
+    assert_in_order,
+    clickhouse_rows,
+    deliver,
+    delivered_first,
+    holds,
+    in_order,
+    only,
+    quality,
+    verdicts,
+)
+from tests.support.events import Journal
+
+PID = "o-000003"
+
+
+class Delivered:
+    """One case, delivered until there was nothing to do."""
+
+    def __init__(self, case, keyspace, settings, spark, stack):
+        self.case, self.keyspace = Case(case), keyspace(case)
+        self.settings = settings(self.keyspace, case=case)
+        self.name, self.spark = only(self.settings), spark
+        self.journal = Journal(stack.session, self.keyspace)
+        self.runs = delivered_first(self.settings, spark)
+
+    def deliver(self):
+        """Once more, until there is nothing to do."""
+        return deliver(self.settings, self.name, self.spark)
+
+    def rows(self, tag=None):
+        """What is in ClickHouse."""
+        return [row for row in clickhouse_rows(self.settings, self.name) if tag in (None, row.tag)]
+
+    def view(self, tag=None, number=None):
+        """The recorded rows of tag_views as they have to be in ClickHouse; `number`: those of PID only."""
+        rows = [as_row(record) for record in self.case.table("tag_views").to_pylist()]
+        wanted = (row for row in rows if tag in (None, row.tag))
+        return sorted(r for r in wanted if number is None or (r.persistence_id, r.tag_pid_sequence_nr) == (PID, number))
+
+    def from_journal(self, number):
+        """The event of PID with a number of tag-0, as it has to be in ClickHouse: out of the recorded messages."""
+        tagged = [
+            record
+            for record in self.case.table("messages").to_pylist()
+            if record["persistence_id"] == PID and "tag-0" in (record["tags"] or ())
+        ]
+        record = sorted(tagged, key=lambda record: record["sequence_nr"])[number - 1]
+        placed = {"tag_name": "tag-0", "timebucket": int(record["timebucket"]), "tag_pid_sequence_nr": number}
+        return as_row({**record, **placed})
+
+
+@pytest.fixture
+def delivered(keyspace, settings, spark, stack):
+    """delivered(case) loads and delivers it."""
+    return lambda case: Delivered(case, keyspace, settings, spark, stack)
+
+
+def plugin_order(case, tag):
+    return [(tag, persistence_id, offset) for persistence_id, _, offset in case.delivered(tag)]
+
+
+@pytest.mark.parametrize("case", ["minute-buckets", "partition-boundary", "odd-names", "deleted-events", "split-brain"])
+def test_a_sound_view_arrives_whole_and_in_the_plugin_s_order(delivered, case):
+    found = delivered(case)
+    assert found.rows() == found.view()
+    assert len(found.runs) == 1 and found.runs[0]["findings"] == {}
+    assert holds(found.settings, found.name) == {}
+    pushed = [(tag, persistence_id, offset) for tag, persistence_id, _, _, offset in in_order(found.settings, found.name)]
+    for tag in found.case.tags:
+        assert [row for row in pushed if row[0] == tag] == plugin_order(found.case, tag), tag
+    assert set(verdicts(found.settings, found.name).values()) == {"exactly once"}
+    assert found.deliver() == []
+
+
+def test_a_journal_whose_tags_are_not_migrated_yet_is_an_empty_range(delivered):
+    found = delivered("legacy-tags")
+    assert found.runs == [] and found.rows() == []
+
+
+@pytest.mark.parametrize(("case", "number"), [("gap-middle", 5), ("gap-first", 1)])
+def test_a_lost_row_is_delivered_from_the_journal_and_the_view_is_mended(delivered, case, number):
+    found = delivered(case)
+    lost = found.from_journal(number)
+    assert lost not in found.view()
+    assert found.rows() == sorted([*found.view(), lost])
+    assert [as_row(record) for record in found.journal.rows(PID) if record["tag_pid_sequence_nr"] == number][0] == lost
+    assert sorted(map(as_row, found.journal.rows())) == sorted([*found.view(), lost])
+    assert found.runs[0]["findings"]["healed_from_journal"] == 1
+    assert holds(found.settings, found.name) == {}
+    assert_in_order(found.settings, found.name)
+    assert found.deliver() == [] and len(found.rows()) == 320
+    assert set(verdicts(found.settings, found.name).values()) == {"exactly once"}
+
+
+def test_a_persistence_id_that_the_view_lost_altogether_is_left_to_the_audit(delivered):
+    found = delivered("gap-whole-pid")
+    assert found.rows() == found.view()
+    assert Counter(row.tag for row in found.rows()) == {"tag-0": 144, "tag-1": 160}
+    assert holds(found.settings, found.name) == {} and found.deliver() == []
+
+
+def test_a_row_in_the_previous_bucket_is_found_and_delivered_in_its_place(delivered):
+    found = delivered("late-previous-bucket")
+    assert found.rows() == found.view() and len(found.rows()) == 320
+    assert_in_order(found.settings, found.name)
+    page = quality(found.settings, found.name, 1)["reports"]
+    # tag-0's row has a time that its bucket does not have, tag-1's has not
+    assert {tag["tag"]: tag["wrong_bucket"] for tag in page["tags"]} == {"tag-0": 1, "tag-1": 0}
+    (named,) = [row for row in page["offending"] if row["reason"] == "wrong_bucket"]
+    assert (named["tag"], named["persistence_id"], named["tag_pid_sequence_nr"]) == ("tag-0", PID, 5)
+    assert holds(found.settings, found.name) == {} and found.deliver() == []
+    assert set(verdicts(found.settings, found.name).values()) == {"exactly once"}
+
+
+def test_a_number_twice_is_delivered_once_and_an_event_under_a_second_number_is_held(delivered):
+    found = delivered("duplicate-nr")
+    first, _ = found.view("tag-0", 5)
+    assert found.rows("tag-0") == sorted([row for row in found.view("tag-0") if row not in found.view("tag-0", 5)] + [first])
+    assert found.rows("tag-1") == [row for row in found.view("tag-1") if row not in found.view("tag-1", 17)]
+    assert found.runs[0]["findings"]["duplicate_same_event"] == 1
+    ((key, hold),) = holds(found.settings, found.name).items()
+    assert (key, hold.reason, hold.held_rows) == (("tag-1", PID), "renumbered", 1)
+    assert (hold.hole.first, hold.hole.last) == (17, 17)
+    assert verdicts(found.settings, found.name) == {"tag-0": "exactly once", "tag-1": "1 held"}
+
+    (extra,) = [row for row in found.journal.rows(PID) if row["tag_pid_sequence_nr"] == 17]
+    found.journal.remove(extra)
+    before = found.rows()
+    found.deliver()
+    assert holds(found.settings, found.name) == {} and found.rows() == before and found.deliver() == []
+
+
+def test_numbers_against_the_order_of_time_are_delivered_in_number_order(delivered):
+    found = delivered("swapped-order")
+    assert found.rows() == found.view()
+    of_pid = [number for tag, pid, number, _, _ in in_order(found.settings, found.name) if (tag, pid) == ("tag-0", PID)]
+    assert of_pid == list(range(1, 17))
+    assert_in_order(found.settings, found.name)
+    assert found.runs[0]["findings"]["clock_skew"] == 1
+    assert holds(found.settings, found.name) == {} and found.deliver() == []
+
+
+def test_a_row_without_its_event_holds_what_is_behind_it_until_the_event_is_there(delivered):
+    found = delivered("null-event")
+    held = [
+        row for row in found.case.table("tag_views").to_pylist() if (row["tag_name"], row["persistence_id"]) == ("tag-0", PID)
+    ]
+    held = [row for row in held if row["tag_pid_sequence_nr"] >= 5]
+    through = sorted(as_row(record) for record in found.case.table("tag_views").to_pylist() if record not in held)
+    assert found.rows() == through and len(through) == 320 - 12
+    ((key, hold),) = holds(found.settings, found.name).items()
+    assert (key, hold.reason, hold.held_rows, hold.since_run) == (("tag-0", PID), "null_event", 12, 1)
+    assert (hold.hole.first, hold.hole.last) == (5, 5)
+    offending = [row for row in quality(found.settings, found.name, 1)["reports"]["offending"] if row["reason"] == "null_event"]
+    assert {row["tag_pid_sequence_nr"] for row in offending} == set(range(5, 17))
+    assert found.deliver() == [] and found.rows() == through
+
+    event = found.from_journal(5)
+    found.journal.view([{**held[0], "event": event.event, "ser_id": event.ser_id}])
+    (run,) = found.deliver()
+    assert run["rows"] == 12 and holds(found.settings, found.name) == {}
+    assert found.rows() == sorted([*through, event, *(as_row(record) for record in held[1:])])
+    assert_in_order(found.settings, found.name)
+    assert found.deliver() == []

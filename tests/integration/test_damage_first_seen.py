@@ -1,0 +1,123 @@
+"""A first number above 1 under each choice of first_seen; deleted holes that are still young; held rows that leave the view."""
+
+from datetime import timedelta
+
+import pytest
+
+from tagmill.delivery.interventions import Interventions
+from tests.support.delivery import (
+    OWNER,
+    as_row,
+    clickhouse_rows,
+    deliver,
+    delivered_first,
+    holds,
+    only,
+    verdicts,
+)
+from tests.support.events import events, this_hour
+
+BEGIN = this_hour() - timedelta(hours=2)
+BEFORE = BEGIN - timedelta(hours=2)
+# the pipelines deliver from BEGIN on; what was before is not theirs
+ROWS = [
+    *events("from-one", range(1, 4), BEGIN),
+    *events("goes-on", range(1, 4), BEFORE),
+    *events("goes-on", range(4, 7), BEGIN),
+    *events("lost-between", range(1, 3), BEFORE),
+    *events("lost-between", range(4, 7), BEGIN),
+    *events("nothing-before", range(4, 7), BEGIN),
+]
+WHOLE, GOES_ON, LOST, NOTHING = (
+    ("from-one", 1, 2, 3),
+    ("goes-on", 4, 5, 6),
+    ("lost-between", 4, 5, 6),
+    ("nothing-before", 4, 5, 6),
+)
+
+
+@pytest.fixture
+def first_seen(journal, settings, spark):
+    """first_seen(choice, **keys): the journal and the settings of a pipeline that was delivered."""
+
+    def run(choice, **keys):
+        written = journal()
+        written.view(ROWS)
+        wanted = {"tags": ["t"], "bucket_size": "Hour", "first_time_bucket": BEGIN.isoformat()}
+        wanted |= {"long_look_back_seconds": 4 * 3600, "look_back_seconds": 4 * 3600, "quality": {"max_held_share_percent": 100}}
+        configured = settings(written.keyspace, first_seen=choice, **{**wanted, **keys})
+        delivered_first(configured, spark)
+        return written, configured
+
+    return run
+
+
+def delivered(configured):
+    """(persistence_id, numbers…) in ClickHouse."""
+    found = {}
+    for row in clickhouse_rows(configured, only(configured)):
+        found.setdefault(row.persistence_id, []).append(row.tag_pid_sequence_nr)
+    return {(pid, *numbers) for pid, numbers in found.items()}
+
+
+def held(configured):
+    """Reason, missing numbers and held rows by persistence_id."""
+    return {
+        pid: (hold.reason, hold.hole.first, hold.hole.last, hold.held_rows)
+        for (_, pid), hold in holds(configured, only(configured)).items()
+    }
+
+
+def test_scan_takes_what_goes_on_from_before_the_range_and_what_has_nothing_before(first_seen):
+    _, configured = first_seen("scan")
+    assert delivered(configured) == {WHOLE, GOES_ON, NOTHING}
+    assert held(configured) == {"lost-between": ("first_seen", 1, 3, 3)}
+
+
+def test_assume_first_takes_them_all_and_a_lower_number_comes_late(first_seen, spark):
+    written, configured = first_seen("assume_first")
+    assert delivered(configured) == {WHOLE, GOES_ON, LOST, NOTHING} and held(configured) == {}
+    (lower,) = events("nothing-before", [3], BEGIN)
+    written.view([lower])
+    (run,) = deliver(configured, only(configured), spark)
+    assert run["rows"] == 1 and as_row(lower, late=1) in clickhouse_rows(configured, only(configured))
+    assert deliver(configured, only(configured), spark) == []
+
+
+def test_require_one_holds_until_a_person_gives_the_lower_numbers_up(first_seen, spark):
+    written, configured = first_seen("require_one")
+    name = only(configured)
+    assert delivered(configured) == {WHOLE}
+    assert held(configured) == {pid: ("first_seen", 1, 3, 3) for pid in ("goes-on", "lost-between", "nothing-before")}
+    by_hand = Interventions(configured, name, OWNER, "tester", "they were before our time")
+    assert "numbers 1 to 3 are given up" in by_hand.close_hold("t", "nothing-before")
+    deliver(configured, name, spark)
+    assert delivered(configured) == {WHOLE, NOTHING}
+
+    # the view loses every row, and with them what was held; the holds wait for rows that come back
+    written.session.execute(f"TRUNCATE {written.keyspace}.tag_views")
+    deliver(configured, name, spark)
+    assert held(configured) == {pid: ("first_seen", 1, 3, 0) for pid in ("goes-on", "lost-between")}
+    assert deliver(configured, name, spark) == [] and delivered(configured) == {WHOLE, NOTHING}
+    by_hand.close_hold("t", "lost-between")
+    assert set(held(configured)) == {"goes-on"} and deliver(configured, name, spark) == []
+    written.view([*ROWS, *events("goes-on", range(1, 4), BEGIN)])
+    deliver(configured, name, spark)
+    assert held(configured) == {}
+    assert delivered(configured) == {WHOLE, ("goes-on", 1, 2, 3, 4, 5, 6), LOST, NOTHING}
+    keys = [(row.persistence_id, row.sequence_nr) for row in clickhouse_rows(configured, name)]
+    assert len(keys) == len(set(keys)) and deliver(configured, name, spark) == []
+
+
+def test_a_deleted_hole_is_held_until_the_gap_timeout_is_over(journal, settings, spark):
+    written = journal()
+    written.view([*events("sound", range(1, 20), BEGIN), *events("deleted", (1, 2, 4), BEGIN)])
+    written.deleted_to("deleted", 3)
+    keys = {"tags": ["t"], "bucket_size": "Hour", "first_time_bucket": BEGIN.isoformat(), "name": "p_gap_timeout"}
+    patient = settings(written.keyspace, gap_timeout_seconds=3600, **keys)
+    delivered_first(patient, spark)
+    assert held(patient) == {"deleted": ("hole", 3, 3, 1)}
+    over = settings(written.keyspace, gap_timeout_seconds=0.001, **keys)
+    (run,) = deliver(over, only(over), spark)
+    assert run["rows"] == 1 and run["findings"]["hole_closed"] == 1 and held(over) == {}
+    assert verdicts(over, only(over)) == {"t": "exactly once"}

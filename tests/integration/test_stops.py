@@ -1,0 +1,95 @@
+"""What stops a run before it seals, so that nothing is delivered: bucket sizes that don't fit, broken keys, too much held."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tagmill.delivery import steps
+from tagmill.errors import DataQualityStop
+from tagmill.stores import schema
+from tests.support.delivery import OWNER, clickhouse_rows, deliver, holds, known_to_spark, only, quality, state, tagmill
+from tests.support.events import event, events, this_hour
+
+BEGIN = this_hour() - timedelta(hours=1)
+
+
+def stopped(settings, spark):
+    """Plan and seal a run that the gate has to stop; the error, after a look that nothing was delivered."""
+    schema.apply(settings)
+    name = only(settings)
+    planned = steps.plan(settings, name, owner=OWNER)
+    known_to_spark(settings, name, spark)
+    with pytest.raises(DataQualityStop) as error:
+        steps.seal(settings, name, planned["run"], planned["fence"], owner=OWNER, spark=spark)
+    assert clickhouse_rows(settings, name) == [] and holds(settings, name) == {}
+    assert state(settings, name, planned["run"]) == "ABANDONED"
+    assert Path(error.value.docs_page).is_file()
+    text = str(error.value)
+    assert "Nothing was sealed or delivered" in text and error.value.docs_page in text and "\n" not in text
+    return text
+
+
+@pytest.mark.parametrize(
+    ("case", "configured", "right"),
+    [("gap-middle", "Day", "Hour"), ("gap-middle", "Minute", "Hour"), ("minute-buckets", "Hour", "Minute")],
+)
+def test_a_bucket_size_that_does_not_fit_stops_the_run_and_names_the_one_that_does(
+    keyspace, settings, spark, case, configured, right
+):
+    wrong = settings(keyspace(case), case=case, bucket_size=configured)
+    text = stopped(wrong, spark)
+    assert "bucket_size is wrong" in text and f'set bucket_size = "{right}"' in text
+
+
+def test_more_held_than_tolerated_stops_the_run_and_the_page_names_the_rows(journal, settings, spark):
+    written = journal()
+    written.both(events("sound", range(1, 9), BEGIN))
+    written.view(row for row in events("broken", range(1, 5), BEGIN) if row["tag_pid_sequence_nr"] != 2)
+    keys = {"tags": ["t"], "bucket_size": "Hour", "first_time_bucket": BEGIN.isoformat(), "name": "p_too_much_held"}
+    strict = settings(written.keyspace, **keys)
+    text = stopped(strict, spark)
+    assert "18.182 % of the rows would be held back, 10 % are tolerated" in text
+    named = quality(strict, only(strict), 1)["reports"]["offending"]
+    assert [(row["persistence_id"], row["tag_pid_sequence_nr"], row["reason"]) for row in named] == [
+        ("broken", 3, "hole"),
+        ("broken", 4, "hole"),
+    ]
+    assert "broken" in Path(strict.storage.root, only(strict), "docs", "run-00000001", "index.html").read_text()
+
+    # the next run plans the range again; a person who accepts the share delivers what may go
+    tolerant = settings(written.keyspace, quality={"max_held_share_percent": 20}, **keys)
+    runs = deliver(tolerant, only(tolerant), spark)
+    assert runs[0]["run"] == 2 and sum(run["rows"] for run in runs) == 9
+    assert len(clickhouse_rows(tolerant, only(tolerant))) == 9
+    assert [hold.held_rows for hold in holds(tolerant, only(tolerant)).values()] == [2]
+
+
+def test_numbers_that_can_t_be_stop_the_run_by_command_with_one_line(journal, settings, spark, monkeypatch):
+    written = journal()
+    written.both(events("sound", range(1, 9), BEGIN))
+    written.view([event("broken", 0, BEGIN), event("broken", 1, BEGIN, sequence_nr=0)])
+    configured = settings(written.keyspace, tags=["t"], bucket_size="Hour", first_time_bucket=BEGIN.isoformat())
+    name = only(configured)
+    schema.apply(configured)
+    known_to_spark(configured, name, spark)
+    monkeypatch.setattr("tagmill.sparksession.session", lambda *_, **__: Unstoppable(spark))
+    code, _, said = tagmill(settings.file(name), "run", "deliver", "--pipeline", name)
+    (said,) = [line for line in said.splitlines() if not line.startswith("{")]  # what the gate only warns of is logged as JSON
+    assert code == 3 and said.startswith("error: run 1 of pipeline"), said
+    assert "2 rows without a persistence_id, or with a number or sequence_nr below 1" in said
+    assert "t 'broken' number 0 (sequence_nr 0)" in said and "index.html" in said
+    assert clickhouse_rows(configured, name) == [] and state(configured, name, 1) == "ABANDONED"
+
+
+class Unstoppable:
+    """The session that all tests share: a command must not stop it."""
+
+    def __init__(self, spark):
+        self._spark = spark
+
+    def __getattr__(self, name):
+        return getattr(self._spark, name)
+
+    def stop(self):
+        """Not now."""

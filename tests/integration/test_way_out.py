@@ -1,0 +1,224 @@
+"""The ledger's way out: abandon, void, resend; and what a range that is read again delivers."""
+
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+
+from tagmill.delivery import steps
+from tagmill.delivery.interventions import Interventions
+from tagmill.errors import BatchDiffers, GuardRefused
+from tagmill.stores import schema
+from tagmill.stores.clickhouse import ClickHouse
+from tagmill.stores.files import RunFiles
+from tagmill.stores.ledger import Ledger
+from tests.support.delivery import (
+    OWNER,
+    as_row,
+    clickhouse_rows,
+    deliver,
+    finish,
+    known_to_spark,
+    manifests,
+    only,
+    state,
+    tagmill,
+    verdicts,
+)
+from tests.support.events import events, this_hour
+
+BEGIN = this_hour() - timedelta(hours=2)
+WHY = ("--why", "seen in a test", "--yes")
+
+
+class Delivery:
+    """A small pipeline of two tags."""
+
+    def __init__(self, journal, settings, spark, **keys):
+        self.journal, self.spark, self.pages = journal, spark, settings
+        self.records = [
+            *events("a", range(1, 9), BEGIN, "t"),
+            *events("b", range(1, 9), BEGIN, "t"),
+            *events("a", range(1, 9), BEGIN, "u"),
+        ]
+        journal.both(self.records)
+        wanted = {"tags": ["t", "u"], "bucket_size": "Hour", "first_time_bucket": BEGIN.isoformat(), **keys}
+        self.settings = settings(journal.keyspace, **wanted)
+        self.name = only(self.settings)
+        schema.apply(self.settings)
+
+    def planned(self):
+        """A planned run."""
+        return steps.plan(self.settings, self.name, owner=OWNER)
+
+    def sealed(self):
+        """A sealed run: its number and fence."""
+        run = self.planned()
+        known_to_spark(self.settings, self.name, self.spark)
+        steps.seal(self.settings, self.name, run["run"], run["fence"], owner=OWNER, spark=self.spark)
+        return run
+
+    def deliver(self, **options):
+        """Until there is nothing to do."""
+        return deliver(self.settings, self.name, self.spark, **options)
+
+    def expected(self):
+        """What has to be in ClickHouse."""
+        return sorted(map(as_row, self.records))
+
+    def rows(self):
+        """What is there."""
+        return clickhouse_rows(self.settings, self.name)
+
+    def tagmill(self, *command):
+        """The command line."""
+        return tagmill(self.pages.file(self.name), *command, "--pipeline", self.name)
+
+    def slip_in(self, number):
+        """What a pusher leaves that died before it told the ledger: a batch that is in ClickHouse, and NEW."""
+        (batch,) = [b for b in manifests(self.settings, self.name)[-1].batches if b.number == number]
+        content = RunFiles(self.settings.storage.root).read(batch.file)
+        with ClickHouse(self.settings.clickhouse) as clickhouse:
+            clickhouse.insert_batch(self.name, UUID(batch.batch_id), 1, content)
+        return batch
+
+    def alter(self, change, where):
+        """Somebody changes stored rows."""
+        with ClickHouse(self.settings.clickhouse) as clickhouse:
+            clickhouse.client.command(f"ALTER TABLE `{self.name}` UPDATE {change} WHERE {where}", settings={"mutations_sync": 2})
+
+
+@pytest.fixture
+def delivery(journal, settings, spark):
+    """delivery(**pipeline keys)."""
+    return lambda **keys: Delivery(journal(), settings, spark, **keys)
+
+
+def test_an_abandoned_run_delivers_nothing_and_the_next_one_plans_its_range_again(delivery):
+    pipeline = delivery()
+    run = steps.plan(pipeline.settings, pipeline.name, owner="somebody at work")
+    code, _, said = pipeline.tagmill("run", "abandon", *WHY)
+    assert code == 75 and said.count("\n") == 1 and "somebody at work is at work. Nothing was done" in said
+    pipeline.journal.session.execute(f"DELETE FROM tagmill_test.leases WHERE pipeline = '{pipeline.name}'")
+    code, said, _ = pipeline.tagmill("run", "abandon", *WHY)
+    assert code == 0 and "run 1" in said and "ABANDONED" in said
+    with pytest.raises(Exception, match="taken over|abandoned"):  # the sealer that wakes up late
+        finish(pipeline.settings, pipeline.name, pipeline.spark, run)
+    assert pipeline.rows() == []
+    code, _, said = pipeline.tagmill("run", "abandon", *WHY)
+    assert code == 2 and said.count("\n") == 1 and "has no PLANNED run" in said and "Nothing was changed" in said
+    (run,) = pipeline.deliver()
+    assert run["run"] == 2 and pipeline.rows() == pipeline.expected()
+    with Ledger(pipeline.settings.cassandra) as ledger:
+        (done,) = ledger.interventions(pipeline.name)
+    assert (done.run, done.what, done.why) == (1, "run abandon", "seen in a test") and done.who
+
+
+def test_void_batches_are_delivered_by_the_next_run_and_once(delivery):
+    pipeline = delivery()
+    first = pipeline.sealed()
+    batch = manifests(pipeline.settings, pipeline.name)[0].batches[0]
+    code, said, _ = pipeline.tagmill("run", "void", *WHY)
+    assert code == 0 and "2 batches VOIDED" in said
+    with pytest.raises(Exception, match="taken over"):
+        steps.push(pipeline.settings, pipeline.name, first["run"], first["fence"], owner=OWNER)
+    runs = pipeline.deliver()
+    assert [run["run"] for run in runs] == [1, 2] and pipeline.rows() == pipeline.expected()
+    assert state(pipeline.settings, pipeline.name, 1) == "CLOSED"
+    # an insert of a void batch that wakes up now does nothing
+    content = RunFiles(pipeline.settings.storage.root).read(batch.file)
+    with ClickHouse(pipeline.settings.clickhouse) as clickhouse:
+        clickhouse.insert_batch(pipeline.name, UUID(batch.batch_id), 1, content)
+    assert pipeline.rows() == pipeline.expected() and pipeline.deliver() == []
+    assert verdicts(pipeline.settings, pipeline.name) == {"t": "exactly once", "u": "exactly once"}
+
+
+def test_a_batch_that_is_in_clickhouse_is_not_voided_and_can_still_be_sent_again(delivery):
+    pipeline = delivery()
+    pipeline.sealed()
+    batch = pipeline.slip_in(1)
+    code, _, said = pipeline.tagmill("run", "void", *WHY)
+    assert code == 2 and said.count("\n") == 1 and batch.batch_id in said and "is in ClickHouse. It was not voided" in said
+    (run,) = pipeline.deliver()
+    assert run["run"] == 1 and pipeline.rows() == pipeline.expected()
+    code, said, wrong = pipeline.tagmill("batches", "resend", batch.batch_id, "--run", "1", *WHY)
+    assert code == 0 and "generation 2 and verified" in said, wrong
+    assert pipeline.rows() == pipeline.expected()
+    assert verdicts(pipeline.settings, pipeline.name) == {"t": "exactly once", "u": "exactly once"}
+
+
+def test_a_row_altered_before_verification_stops_the_push_and_resend_mends_it(delivery):
+    pipeline = delivery()
+    run = pipeline.sealed()
+    batch = pipeline.slip_in(1)
+    pipeline.alter("event = 'forged'", "tag = 't' AND persistence_id = 'b' AND sequence_nr = 4")
+    with pytest.raises(BatchDiffers) as differs:
+        steps.push(pipeline.settings, pipeline.name, run["run"], run["fence"], owner=OWNER)
+    text = str(differs.value)
+    assert batch.batch_id in text and "ClickHouse has 16 rows" in text and "sealed are 16 rows" in text
+    code, _, wrong = pipeline.tagmill(*repair(text))
+    assert code == 0, wrong
+    assert [r["run"] for r in pipeline.deliver()] == [1]
+    assert pipeline.rows() == pipeline.expected()
+
+
+def repair(message):
+    """The command that a message names, less what `tagmill` adds."""
+    command = message.partition("Repair: tagmill ")[2].split()
+    del command[command.index("--pipeline") : command.index("--pipeline") + 2]
+    return [word for word in command if word not in ("--why", "…")] + list(WHY)
+
+
+def test_check_finds_a_row_altered_after_delivery_and_resend_mends_it(delivery):
+    pipeline = delivery()
+    pipeline.deliver()
+    assert pipeline.tagmill("check")[0] == 0
+    pipeline.alter("ser_manifest = 'Forged'", "tag = 'u' AND sequence_nr = 4")
+    code, table, said = pipeline.tagmill("check", "--json")
+    assert code == 3 and "1 of 2 tags are not delivered exactly once" in said
+    (batch,) = [b for b in manifests(pipeline.settings, pipeline.name)[0].batches if b.tag == "u"]
+    assert f"batch {batch.batch_id} of run 1 (IN_CLICKHOUSE) has other values in ClickHouse" in table
+    code, said, wrong = pipeline.tagmill("batches", "resend", batch.batch_id, "--run", "1", *WHY)
+    assert code == 0, wrong
+    assert pipeline.rows() == pipeline.expected() and pipeline.tagmill("check")[0] == 0
+
+    pipeline.alter("late = 1", "tag = 't' AND persistence_id = 'a' AND sequence_nr = 1")
+    with ClickHouse(pipeline.settings.clickhouse) as clickhouse:
+        clickhouse.delete_batch(pipeline.name, UUID(batch.batch_id), 9)
+    found = verdicts(pipeline.settings, pipeline.name)
+    assert "has other values" in found["t"] and "has 0 rows instead of 8" in found["u"]
+
+
+def test_a_range_read_again_delivers_what_was_missing_and_nothing_twice(delivery):
+    pipeline = delivery(look_back_seconds=0, long_look_back_seconds=0)
+    pipeline.deliver()
+    span = (BEGIN.isoformat(), (BEGIN + timedelta(hours=1)).isoformat())
+    before = pipeline.rows()
+    (run,) = pipeline.deliver(reread=span)
+    assert run["rows"] == 0 and run["batches"] == 0 and pipeline.rows() == before == pipeline.expected()
+
+    # a row that arrives long after its time is nobody's but the audit's, and a person's who reads its range again
+    late = events("c", [1, 2], BEGIN, "u")
+    pipeline.journal.both(late)
+    pipeline.records += late
+    assert pipeline.deliver() == [] and pipeline.rows() == before
+    (run,) = pipeline.deliver(reread=span)
+    assert run["rows"] == 2 and pipeline.rows() == pipeline.expected()
+    assert pipeline.deliver() == []
+    assert verdicts(pipeline.settings, pipeline.name) == {"t": "exactly once", "u": "exactly once"}
+
+
+def test_a_hold_can_t_be_touched_while_a_run_is_open(delivery):
+    pipeline = delivery()
+    pipeline.planned()
+    with pytest.raises(GuardRefused, match=r"run 1 of pipeline \w+ is not finished \(PLANNED\). Nothing was changed"):
+        Interventions(pipeline.settings, pipeline.name, OWNER, "tester", "a test").close_hold("t", "a")
+
+
+def test_the_first_delivery_of_one_tag_leaves_the_others_for_later(delivery):
+    pipeline = delivery()
+    (run,) = pipeline.deliver(tags=["u"])
+    assert [line["tag"] for line in run["tags"]] == ["u"]
+    assert pipeline.rows() == [row for row in pipeline.expected() if row.tag == "u"]
+    pipeline.deliver()
+    assert pipeline.rows() == pipeline.expected()
