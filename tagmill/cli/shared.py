@@ -51,7 +51,8 @@ def quiet_logs(verbose: bool) -> None:
     )
     logging.basicConfig(level=level, stream=sys.stderr)
     for name in ("cassandra", "py4j", "great_expectations", "urllib3", "clickhouse_connect"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+        # what they log as errors comes as an exception, too, and is told in one line
+        logging.getLogger(name).setLevel(logging.ERROR if verbose else logging.CRITICAL)
 
 
 def one_line_errors(command: Callable[..., R]) -> Callable[..., R]:
