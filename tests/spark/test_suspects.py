@@ -194,7 +194,13 @@ def test_healthy_journals_are_clean(journals: dict[str, Case], clean: set[str]) 
 
 def test_each_damage_makes_some_journal_a_suspect(journals: dict[str, Case], clean: set[str]) -> None:
     found = {case.damage[0] for name, case in journals.items() if len(case.damage) == 1 and name not in clean}
-    assert found >= set(DAMAGE) - {"other bucket"}
+    assert found >= set(DAMAGE) - {"other bucket", "missing below"}
+
+
+def test_what_is_missing_below_progress_makes_nobody_a_suspect(journals: dict[str, Case], clean: set[str]) -> None:
+    alone = {name for name, case in journals.items() if case.damage == ["missing below"]}
+    assert alone
+    assert alone <= clean
 
 
 def test_clean_rows_stand_in_their_files_in_the_rules_order(journals: dict[str, Case], clean: set[str]) -> None:
@@ -215,7 +221,9 @@ def test_the_summary_of_a_clean_journal_ends_where_the_rules_end(
     assert set(ends) == clean
     for name, end in ends.items():
         progress = judge(journals[name].known, [row for _, row in journals[name].rows], POLICY).progress
-        assert progress == Progress(end.high, end.high_sequence_nr, end.high_ticks, offsets[end.file, end.high_row])
+        before = journals[name].known
+        missing = before.missing if before else ()
+        assert progress == Progress(end.high, end.high_sequence_nr, end.high_ticks, offsets[end.file, end.high_row], missing)
 
 
 def test_rows_called_delivered_are_those_that_the_rules_drop(spark: SparkSession) -> None:
@@ -232,9 +240,10 @@ def test_rows_called_delivered_are_those_that_the_rules_drop(spark: SparkSession
     assert sum(dropped) == 8
 
 
-def test_rows_of_a_persistence_id_with_missing_numbers_are_never_called_delivered(spark: SparkSession) -> None:
+def test_numbers_in_or_below_what_is_missing_are_left_to_the_rules(spark: SparkSession) -> None:
     frame = spark.createDataFrame(
-        [(3, 30, 4, 40, "3-3"), (4, 40, 4, 40, "1-1")],
+        [(3, 30, 4, 40, "3-3"), (1, 10, 4, 40, "2-2"), (4, 40, 4, 40, "1-1"), (4, 40, 4, 40, "1-1,3-3"), (0, 0, 4, 40, "")],
         "tag_pid_sequence_nr bigint, sequence_nr bigint, known_number bigint, known_sequence_nr bigint, known_missing string",
     )
-    assert [row.delivered for row in frame.select(suspects.is_delivered().alias("delivered")).collect()] == [False, False]
+    told = [row.delivered for row in frame.select(suspects.is_delivered().alias("delivered")).collect()]
+    assert told == [False, False, True, True, False]
