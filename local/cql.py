@@ -6,7 +6,7 @@ from typing import Any
 
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, Session
 from cassandra.concurrent import execute_concurrent
-from cassandra.policies import DCAwareRoundRobinPolicy, TokenAwarePolicy
+from cassandra.policies import DCAwareRoundRobinPolicy, ExponentialReconnectionPolicy, TokenAwarePolicy
 from cassandra.query import BatchStatement, BatchType
 
 from tagmill.errors import StoreUnavailable
@@ -22,7 +22,12 @@ def session(port: int, host: str = "127.0.0.1") -> Iterator[Session]:
     """A session that is closed at the end; raises StoreUnavailable."""
     profile = ExecutionProfile(load_balancing_policy=TokenAwarePolicy(DCAwareRoundRobinPolicy("datacenter1")), request_timeout=60)
     cluster = Cluster(
-        [host], port=port, execution_profiles={EXEC_PROFILE_DEFAULT: profile}, protocol_version=5, connect_timeout=10
+        [host],
+        port=port,
+        execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+        protocol_version=5,
+        connect_timeout=10,
+        reconnection_policy=ExponentialReconnectionPolicy(0.5, 5),
     )
     try:
         try:

@@ -24,10 +24,10 @@ from cassandra import (
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, Session
 from cassandra.concurrent import execute_concurrent
-from cassandra.policies import DCAwareRoundRobinPolicy, TokenAwarePolicy
+from cassandra.policies import DCAwareRoundRobinPolicy, ExponentialReconnectionPolicy, TokenAwarePolicy
 from cassandra.protocol import ErrorMessage
 from cassandra.query import PreparedStatement
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from tagmill.errors import ConfigurationError, StoreUnavailable, TagmillError
 from tagmill.settings import CassandraSettings
@@ -35,6 +35,8 @@ from tagmill.settings import CassandraSettings
 # faults that pass: nothing was done, or doing it again changes nothing (every write here is idempotent)
 PASSING = (OperationTimedOut, ReadTimeout, ReadFailure, Unavailable, WriteTimeout, WriteFailure, NoHostAvailable)
 CONCURRENCY = 128
+# a node that restarts is back within this time
+PATIENCE_SECONDS = 45
 T = TypeVar("T")
 
 
@@ -57,6 +59,8 @@ class Cassandra:
             auth_provider=_auth(settings),
             ssl_context=_tls(settings),
             execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+            # the driver's own waits up to ten minutes before it looks at a node again
+            reconnection_policy=ExponentialReconnectionPolicy(0.5, 5),
             connect_timeout=settings.connect_timeout_seconds,
             control_connection_timeout=settings.connect_timeout_seconds,
         )
@@ -154,7 +158,7 @@ class Cassandra:
     def _retried(self, call: Callable[[], T]) -> T:
         for attempt in Retrying(
             retry=retry_if_exception_type(PASSING),
-            stop=stop_after_attempt(5),
+            stop=stop_after_delay(PATIENCE_SECONDS),
             wait=wait_random_exponential(0.2, max=5),
             reraise=True,
         ):
