@@ -18,7 +18,6 @@ from tagmill.delivery.scan import with_checksums
 from tagmill.settings import Settings
 from tagmill.stores import schema
 from tagmill.stores.clickhouse import ClickHouse, Totals
-from tests.spark.conftest import spark as spark  # noqa: PLC0414 - the same small session
 
 FRAME = (
     "tag string, persistence_id string, sequence_nr bigint, tag_pid_sequence_nr bigint, event_time bigint, offset string, "
