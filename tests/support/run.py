@@ -13,7 +13,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "build" / "test-results"
-SUITES = {"spark": ("tests/unit", "tests/spark", "tests/integration", "tests/faults"), "airflow": ("tests/dags",)}
+# a process each: the small Spark sessions of tests/spark and the one with the connector don't share a JVM
+SUITES = {"spark": ("tests/unit", "tests/spark"), "servers": ("tests/integration", "tests/faults"), "airflow": ("tests/dags",)}
+ENVIRONMENT = {"spark": "spark", "servers": "spark", "airflow": "airflow"}
 NO_TESTS = 5  # pytest's exit status when it collected nothing
 
 
@@ -24,9 +26,10 @@ def chosen(arguments: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
     options = [text for text in arguments if named.get(text, text) not in paths]
     if not paths:
         paths = [path for suite in SUITES.values() for path in suite if (ROOT / path).is_dir()]
-    split: dict[str, list[str]] = {"spark": [], "airflow": []}
+    split: dict[str, list[str]] = {suite: [] for suite in SUITES}
     for path in paths:
-        split["airflow" if path.removeprefix("./").startswith("tests/dags") else "spark"].append(path)
+        suites = (suite for suite, homes in SUITES.items() if path.removeprefix("./").startswith(homes))
+        split[next(suites, "servers")].append(path)
     return {name: found for name, found in split.items() if found}, options
 
 
@@ -48,8 +51,8 @@ def main(arguments: Sequence[str]) -> int:
     for name, paths in split.items():
         report = RESULTS / f"{name}.xml"
         report.unlink(missing_ok=True)
-        python = ROOT / "build" / "venvs" / name / "bin" / "python"
-        print(f"--- environment {name}: {' '.join(paths)}", flush=True)
+        python = ROOT / "build" / "venvs" / ENVIRONMENT[name] / "bin" / "python"
+        print(f"--- environment {ENVIRONMENT[name]}: {' '.join(paths)}", flush=True)
         code = subprocess.run([python, "-m", "pytest", f"--junit-xml={report}", *options, *paths], cwd=ROOT).returncode
         if code not in (0, NO_TESTS):
             status = status or code
