@@ -132,6 +132,10 @@ class _Sealing:
         doubtful = runs.where(~suspects.is_clean()).select(*KEY)
         if any(unit.kind == "again" for unit in self.plan.units):
             doubtful = doubtful.union(self._left_over(keys)).distinct()
+        if self.plan.holds:
+            # judged also when all that is left of them was delivered before: then the hold is over
+            looked = [(look.tag, look.persistence_id) for look in self.plan.holds]
+            doubtful = doubtful.union(self.spark.createDataFrame(looked, "tag string, persistence_id string")).distinct()
         waiting = self._frozen()
         frozen = (
             self.spark.createDataFrame(
