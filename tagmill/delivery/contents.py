@@ -11,6 +11,7 @@ from tagmill.delivery.evidence import Healed
 from tagmill.delivery.judging import FROM_JOURNAL
 from tagmill.delivery.model import Plan
 from tagmill.delivery.scan import as_batch_rows, with_checksums
+from tagmill.delivery.staged import FileTotal
 from tagmill.delivery.suspects import KEY
 from tagmill.stores.files import RunFiles
 from tagmill.stores.views import VIEW_COLUMNS
@@ -21,22 +22,6 @@ PAYLOAD_OF = (*NAMES, "row_checksum")
 VIEW_SCHEMA = ", ".join(
     f"{name} {dict(text='string', timeuuid='string', blob='binary').get(kind, kind)}" for name, kind in VIEW_COLUMNS.items()
 )
-
-
-@dataclass(frozen=True, slots=True)
-class FileTotal:
-    """One staged file. `window_rows`: rows in the look-back window that the run leaves behind."""
-
-    unit: int
-    file: str
-    tag: str
-    is_new: bool
-    rows: int
-    size: int
-    checksum: int
-    first_ticks: int
-    last_ticks: int
-    window_rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +46,6 @@ class Contents:
     cuts: list[CutTotal]
     places: DataFrame | None
     staged_folder: str
-
-
-def staged_totals(by_file: DataFrame, plan: Plan) -> list[FileTotal]:
-    """One row a staged file; their number is bounded by the plan's units."""
-    found = by_file.groupBy("unit", "file").agg(
-        F.sum("rows").alias("rows"),
-        F.sum("size").alias("size"),
-        F.sum("checksum").alias("checksum"),
-        F.min("low_ticks").alias("first_ticks"),
-        F.max("high_ticks").alias("last_ticks"),
-        F.sum("window_rows").alias("window_rows"),
-    )
-    units = {unit.number: unit for unit in plan.units}
-    totals = (FileTotal(tag=units[row.unit].tag, is_new=units[row.unit].kind == "new", **row.asDict()) for row in found.collect())
-    return sorted(totals, key=lambda total: (total.tag, total.unit, total.file))
 
 
 def fit(totals: list[FileTotal], max_bytes: int) -> list[FileTotal]:

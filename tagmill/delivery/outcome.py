@@ -18,6 +18,7 @@ from tagmill.delivery import contents
 from tagmill.delivery.evidence import MAX_HOLES, Healed
 from tagmill.delivery.judging import FROM_JOURNAL, Key
 from tagmill.delivery.model import Batch, Manifest, Plan, TagOutcome
+from tagmill.delivery.staged import FileTotal
 from tagmill.delivery.suspects import KEY
 from tagmill.settings import PipelineSettings
 from tagmill.stores.files import RunFiles
@@ -130,7 +131,7 @@ def manifest(sealed: Sealed) -> Manifest:
 def _batches(sealed: Sealed) -> tuple[list[Batch], dict[str, int]]:
     """The batches in the order in which they are pushed, and their numbers by staged file or 'stream/cut'."""
     plan = sealed.plan
-    entries: list[tuple[tuple[object, ...], str, contents.FileTotal | contents.CutTotal, bool]] = []
+    entries: list[tuple[tuple[object, ...], str, FileTotal | contents.CutTotal, bool]] = []
     for total in sealed.contents.as_they_are:
         file = f"{sealed.contents.staged_folder}/{total.file}"
         order = (total.tag, (0, total.unit, int(total.file.split("-")[1]), 0), total.file)

@@ -19,7 +19,7 @@ from tagmill.timeuuid import TICKS_PER_SECOND, from_datetime
 
 LONG_LOOK_EVERY = timedelta(hours=1)
 COUNT_AT_ONCE = 256
-COUNT_EVERY = 4
+COUNT_EVERY = 8
 # further than this from the last scan, the distinct partitions are scanned again instead of counting every possible bucket
 MAX_GUESSED_BUCKETS = 5000
 

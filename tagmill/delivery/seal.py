@@ -13,11 +13,11 @@ from pyspark.sql import functions as F
 from tagmill import checkpoints
 from tagmill.batches.states import RunState
 from tagmill.delivery import contents, outcome, recut, scan, sparkerrors, suspects
-from tagmill.delivery import staged as staged_files
 from tagmill.delivery.evidence import Investigation
 from tagmill.delivery.judging import JUDGED_SCHEMA, judged
 from tagmill.delivery.model import Manifest, Plan
 from tagmill.delivery.runfiles import add_batches, read_manifest, read_plan, write_document
+from tagmill.delivery.staged import summarise, windows
 from tagmill.errors import DataQualityStop, FenceRaised
 from tagmill.quality import gate
 from tagmill.quality.model import GateVerdict, Reports, SchemaColumn
@@ -105,14 +105,12 @@ class _Sealing:
         staged = self.spark.read.parquet(self.files.url(staged_folder))
         new_units = [unit.number for unit in self.plan.units if unit.kind == "new"]
         keys = suspects.keys_of(staged, new_units)
-        by_file = staged_files.summaries(
-            self.spark, self.files, staged_folder, staged_files.windows(self.plan, self.pipeline.bucket_size)
-        ).persist()
-        new_files = by_file.where(F.col("unit").isin(new_units))
+        summaries = f"{self.folder}/summaries.parquet"
+        totals = summarise(self.files, staged_folder, summaries, windows(self.plan, self.pipeline.bucket_size), set(new_units))
+        new_files = self.spark.read.parquet(self.files.url(summaries)).where(F.col("unit").isin(new_units))
         investigation = Investigation(self.ledger, self.views, self.plan, self.pipeline)
         verdict = self._judge(keys, new_files, investigation)
         checkpoints.reached("seal.judged")
-        totals = contents.staged_totals(by_file, self.plan)
         checked = self._gate(keys, verdict, [total.file for total in totals if total.is_new or self.plan.reread])
         contents_of_run = self._cut(staged, keys, new_files, totals, verdict, investigation)
         checkpoints.reached("seal.cut")

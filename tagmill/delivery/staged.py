@@ -1,17 +1,16 @@
-"""What the staged files hold: each file's key columns are read once, in a task of its own, and summed up by persistence_id.
+"""What the staged files hold: each file's key columns are read once and summed up by persistence_id.
 
-The rows of a file stand in Cassandra's order, so one stable sort by persistence_id shows whether each goes up by one; nothing is
-shuffled but the summaries. A file has at most `batch_rows` rows: that many keys are in a worker's memory.
+The rows of a file stand in Cassandra's order, so one stable sort by persistence_id shows whether each goes up by one. One file's keys
+are in memory at a time (it has at most `batch_rows` rows); nothing is shuffled, and no Spark job is needed for what takes 0.5 µs a row.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
 
 from tagmill.buckets import BucketSize
 from tagmill.delivery.model import Plan
@@ -21,15 +20,32 @@ Numbers = npt.NDArray[np.int64]
 # tag -> (after, until, first timebucket): rows in the window that the run leaves behind
 Windows = Mapping[str, tuple[int, int, int]]
 
-SUMMARY_SCHEMA = (
-    "unit int, file string, tag string, persistence_id string, low bigint, low_sequence_nr bigint, low_ticks bigint, high bigint, "
-    "high_sequence_nr bigint, high_ticks bigint, high_offset string, rows bigint, size bigint, checksum bigint, window_rows bigint, "
-    "sound boolean"
-)
-_ARROW = {"int": pa.int32(), "bigint": pa.int64(), "string": pa.string(), "boolean": pa.bool_()}
-_ARROW_SCHEMA = pa.schema([(name, _ARROW[kind]) for name, kind in (part.split() for part in SUMMARY_SCHEMA.split(", "))])
+SUMMARY = pa.schema(
+    {
+        "unit": pa.int32(), "file": pa.string(), "tag": pa.string(), "persistence_id": pa.string(),
+        "low": pa.int64(), "low_sequence_nr": pa.int64(), "low_ticks": pa.int64(),
+        "high": pa.int64(), "high_sequence_nr": pa.int64(), "high_ticks": pa.int64(), "high_offset": pa.string(),
+        "rows": pa.int64(), "size": pa.int64(), "checksum": pa.int64(), "window_rows": pa.int64(), "sound": pa.bool_(),
+    }
+)  # fmt: skip
 _NUMBERS = ("tag_pid_sequence_nr", "sequence_nr", "event_time", "timebucket", "size", "row_checksum")
 COLUMNS = ("unit", "tag", "persistence_id", "offset", "event_missing", "offset_broken", *_NUMBERS)
+
+
+@dataclass(frozen=True, slots=True)
+class FileTotal:
+    """One staged file. `window_rows`: rows in the look-back window that the run leaves behind; `checksum` modulo 2^64."""
+
+    unit: int
+    file: str
+    tag: str
+    is_new: bool
+    rows: int
+    size: int
+    checksum: int
+    first_ticks: int
+    last_ticks: int
+    window_rows: int
 
 
 def windows(plan: Plan, size: BucketSize) -> Windows:
@@ -37,33 +53,37 @@ def windows(plan: Plan, size: BucketSize) -> Windows:
     return {tag: (span.window_from, span.until, size.start(max(span.window_from, 0))) for tag, span in plan.tags.items()}
 
 
-def summaries(spark: SparkSession, files: RunFiles, folder: str, windows: Windows) -> DataFrame:
-    """One row a staged file and persistence_id: SUMMARY_SCHEMA.
+def summarise(files: RunFiles, folder: str, target: str, windows: Windows, new_units: set[int]) -> list[FileTotal]:
+    """Write one row a staged file and persistence_id to `target` (Parquet, SUMMARY); the files' totals by tag, unit and name.
 
     low and high are the first and the last number with their sequence_nr and time (ticks), `high_offset` the last one's offset;
     `checksum` is modulo 2^64. `sound`: in the order of the file the numbers go up by one, sequence_nr and time with them, and
     every row has an event and a sound offset.
     """
-    found = [name for name in files.names(folder) if name.endswith(".parquet")]
-    numbers = spark.range(0, len(found), 1, max(len(found), 1))
-    return numbers.mapInArrow(_task(files.root, folder, found, windows), SUMMARY_SCHEMA)
+    totals = []
+    with files.create(target) as sink, pq.ParquetWriter(sink, SUMMARY, compression="zstd") as writer:
+        for name in files.names(folder):
+            if not name.endswith(".parquet"):
+                continue
+            with files.open(f"{folder}/{name}") as source:
+                found = summary(pq.read_table(source, columns=list(COLUMNS)), name, windows)
+            if found.num_rows:
+                writer.write_batch(found)
+                totals.append(_total(found, new_units))
+    return sorted(totals, key=lambda total: (total.tag, total.unit, total.file))
 
 
-def _task(root: str, folder: str, found: list[str], windows: Windows) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    def summarise(batches: Iterable[Any]) -> Iterator[Any]:
-        files = RunFiles(root)
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                with files.open(f"{folder}/{found[number]}") as source:
-                    yield summary(pq.read_table(source, columns=list(COLUMNS)), found[number], windows)
-
-    return summarise
+def _total(found: pa.RecordBatch, new_units: set[int]) -> FileTotal:
+    unit, file, tag = (found[name][0].as_py() for name in ("unit", "file", "tag"))
+    sums = {name: int(found[name].to_numpy().sum()) for name in ("rows", "size", "checksum", "window_rows")}  # the checksum wraps
+    first, last = (int(found["low_ticks"].to_numpy().min()), int(found["high_ticks"].to_numpy().max()))
+    return FileTotal(unit=unit, file=file, tag=tag, is_new=unit in new_units, first_ticks=first, last_ticks=last, **sums)
 
 
 def summary(rows: pa.Table, file: str, windows: Windows) -> pa.RecordBatch:
-    """The summaries of one file's rows (COLUMNS, in the order of the file; one unit and tag): see `summaries`."""
+    """The summaries of one file's rows (COLUMNS, in the order of the file; one unit and tag): see `summarise`."""
     if not rows.num_rows:
-        return pa.RecordBatch.from_pylist([], schema=_ARROW_SCHEMA)
+        return pa.RecordBatch.from_pylist([], schema=SUMMARY)
     tag = rows["tag"][0].as_py()
     names = rows["persistence_id"].combine_chunks().dictionary_encode()
     owner = names.indices.to_numpy()
@@ -100,6 +120,4 @@ def summary(rows: pa.Table, file: str, windows: Windows) -> pa.RecordBatch:
         "window_rows": total(in_window.astype(np.int64)),
         "sound": np.logical_and.reduceat(follows & ~damaged, first),
     }
-    return pa.RecordBatch.from_arrays(
-        [pa.array(columns[field.name], field.type) for field in _ARROW_SCHEMA], schema=_ARROW_SCHEMA
-    )
+    return pa.RecordBatch.from_arrays([pa.array(columns[field.name], field.type) for field in SUMMARY], schema=SUMMARY)

@@ -57,6 +57,11 @@ class RunFiles:
         except OSError as error:
             raise StoreUnavailable(f"{self.url(relative)} can't be read: {error}") from None
 
+    def create(self, relative: str) -> BinaryIO:
+        """A file to write to, piece by piece."""
+        self.filesystem.create_dir(self.path(relative).rpartition("/")[0], recursive=True)
+        return cast(BinaryIO, self.filesystem.open_output_stream(self.path(relative)))
+
     def open(self, relative: str) -> BinaryIO:
         """A file to read from, seekable."""
         return cast(BinaryIO, self.filesystem.open_input_file(self.path(relative)))
