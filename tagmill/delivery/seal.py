@@ -17,7 +17,7 @@ from tagmill.delivery.evidence import Investigation
 from tagmill.delivery.judging import JUDGED_SCHEMA, judged
 from tagmill.delivery.model import Manifest, Plan
 from tagmill.delivery.runfiles import add_batches, read_manifest, read_plan, write_document
-from tagmill.delivery.staged import summarise, windows
+from tagmill.delivery.staged import FileTotal, summarise, windows
 from tagmill.errors import DataQualityStop, FenceRaised
 from tagmill.quality import gate
 from tagmill.quality.model import GateVerdict, Reports, SchemaColumn
@@ -233,7 +233,7 @@ class _Sealing:
         staged: DataFrame,
         keys: DataFrame,
         new_files: DataFrame,
-        totals: list[contents.FileTotal],
+        totals: list[FileTotal],
         verdict: _Judged,
         investigation: Investigation,
     ) -> contents.Contents:
