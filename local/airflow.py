@@ -30,7 +30,7 @@ class Airflow(Part):
 
     name: ClassVar[str] = "airflow"
     stop_signal: ClassVar[int] = signal.SIGINT
-    stop_seconds: ClassVar[float] = 45
+    stop_seconds: ClassVar[float] = 20  # it waits for running tasks, which are safe to kill
 
     def __init__(self, places: Places) -> None:
         super().__init__(places.home / "airflow", places.ports.airflow)

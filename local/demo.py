@@ -177,7 +177,7 @@ def _answer(port: int, query: str) -> str:
 def _fresh(report: Path) -> None:
     """Nobody takes an earlier report for this run's; one that can't be written is said before anything starts."""
     report.parent.mkdir(parents=True, exist_ok=True)
-    report.write_text("")
+    report.write_text("{}")
     report.unlink()
 
 
