@@ -2,7 +2,7 @@
 
 airflow      running, the DAG parsed and still paused, the journal loaded
 delivered    the DAG switched on and its first, scheduled run ended
-append       append(persistence_id, tag, n) writes new events into the view
+append       append(persistence_id, tag, n, at=now) writes new events into the view
 """
 
 import time
@@ -11,6 +11,7 @@ from collections import Counter
 from datetime import UTC, datetime
 
 import pytest
+from cassandra.util import uuid_from_time
 
 from local.fixtures import load_case
 from local.places import Places, Ports
@@ -90,7 +91,7 @@ def delivered(airflow):
 
 @pytest.fixture
 def append(stack, delivered):
-    """append(pid, tag, n) writes n new events of a persistence_id into the view, as an application would now."""
+    """append(pid, tag, n, at=now) writes n new events of a persistence_id into the view, as an application would."""
     columns = (
         "tag_name, timebucket, timestamp, persistence_id, tag_pid_sequence_nr, sequence_nr, event, event_manifest, ser_id,"
         " ser_manifest, writer_uuid"
@@ -99,10 +100,12 @@ def append(stack, delivered):
         f"INSERT INTO {delivered.keyspace}.tag_views ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, '', 9001, 'OrderPlaced', 'w')"
     )
 
-    def write(persistence_id: str, tag: str, n: int) -> Counter[tuple[str, str, int]]:
-        bucket = int(datetime.now(tz=UTC).timestamp() * 1000) // HOUR * HOUR
+    def write(persistence_id: str, tag: str, n: int, at: datetime | None = None) -> Counter[tuple[str, str, int]]:
+        moment = at or datetime.now(tz=UTC)
+        bucket = int(moment.timestamp() * 1000) // HOUR * HOUR
         for number in range(1, n + 1):
-            stack.session.execute(insert, (tag, bucket, uuid.uuid1(), persistence_id, number, number, b"{}"))
+            offset = uuid_from_time(moment.timestamp() + (number - n) / 1000)  # the last one at that moment
+            stack.session.execute(insert, (tag, bucket, offset, persistence_id, number, number, b"{}"))
         return Counter((tag, persistence_id, number) for number in range(1, n + 1))
 
     return write
