@@ -97,8 +97,8 @@ def demo(places: Places, once: bool, report: Path | None, events: int | None) ->
             outcome.write(report)
         _show(stack, settings, journal, outcome)
         if not once:
-            console.print("\nEverything stays up. Ctrl-C stops it and leaves no process behind.")
             with suppress(KeyboardInterrupt):
+                console.print("\nEverything stays up. Ctrl-C stops it and leaves no process behind.")
                 threading.Event().wait()
     return outcome
 

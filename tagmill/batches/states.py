@@ -36,7 +36,9 @@ BATCH_MOVES = frozenset(
     {
         (BatchState.NEW, BatchState.IN_CLICKHOUSE),
         (BatchState.NEW, BatchState.VOIDED),
-        (BatchState.IN_CLICKHOUSE, BatchState.NEW),  # sent again on purpose, under the next generation
+        # sent again on purpose, under the next generation
+        (BatchState.IN_CLICKHOUSE, BatchState.NEW),
+        (BatchState.NEW, BatchState.NEW),
     }
 )
 

@@ -6,7 +6,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tagmill.batches.columns import NAMES
-from tagmill.buckets import BucketSize, month
+from tagmill.buckets import month
 from tagmill.delivery.evidence import Healed
 from tagmill.delivery.judging import FROM_JOURNAL
 from tagmill.delivery.model import Plan
@@ -63,23 +63,15 @@ class Contents:
     staged_folder: str
 
 
-def staged_totals(keys: DataFrame, plan: Plan, size: BucketSize) -> list[FileTotal]:
+def staged_totals(by_file: DataFrame, plan: Plan) -> list[FileTotal]:
     """One row a staged file; their number is bounded by the plan's units."""
-    in_window = F.lit(False)
-    for tag, span in plan.tags.items():
-        in_window |= (
-            (F.col("tag") == tag)
-            & (F.col("event_time") > span.window_from)
-            & (F.col("event_time") <= span.until)
-            & (F.col("timebucket") >= size.start(max(span.window_from, 0)))
-        )
-    found = keys.groupBy("unit", "file").agg(
-        F.count(F.lit(1)).alias("rows"),
-        F.sum("size").cast("bigint").alias("size"),
-        F.sum("row_checksum").alias("checksum"),
-        F.min("event_time").alias("first_ticks"),
-        F.max("event_time").alias("last_ticks"),
-        F.count_if(in_window).alias("window_rows"),
+    found = by_file.groupBy("unit", "file").agg(
+        F.sum("rows").alias("rows"),
+        F.sum("size").alias("size"),
+        F.sum("checksum").alias("checksum"),
+        F.min("low_ticks").alias("first_ticks"),
+        F.max("high_ticks").alias("last_ticks"),
+        F.sum("window_rows").alias("window_rows"),
     )
     units = {unit.number: unit for unit in plan.units}
     totals = (FileTotal(tag=units[row.unit].tag, is_new=units[row.unit].kind == "new", **row.asDict()) for row in found.collect())
@@ -95,9 +87,9 @@ def fit(totals: list[FileTotal], max_bytes: int) -> list[FileTotal]:
     ]
 
 
-def touched_files(keys: DataFrame, excluded: DataFrame) -> set[str]:
+def touched_files(new_files: DataFrame, excluded: DataFrame) -> set[str]:
     """Names of new staged files with rows of excluded keys."""
-    rows = keys.where("is_new").select("file", *KEY).join(excluded, list(KEY), "left_semi")
+    rows = new_files.select("file", *KEY).join(excluded, list(KEY), "left_semi")
     return {row.file for row in rows.select("file").distinct().collect()}
 
 

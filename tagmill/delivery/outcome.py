@@ -44,7 +44,7 @@ class Sealed:
     attempt: str
     folder: str
     contents: contents.Contents
-    by_file: DataFrame
+    new_files: DataFrame
     decisions: DataFrame
     excluded: DataFrame | None
     missing: DataFrame | None
@@ -193,20 +193,20 @@ def _progress(sealed: Sealed, numbers: dict[str, int]) -> DataFrame:
 
 def _steps(sealed: Sealed) -> DataFrame:
     """Steps of clean rows: from the files' summaries where a file is a batch, else from the rows' places."""
-    known = sealed.by_file
+    known = sealed.new_files
     if sealed.excluded is not None:
         known = known.join(sealed.excluded, list(KEY), "left_anti")
+    as_files = known.select(
+        *KEY, F.col("high").alias("number"), F.col("high_sequence_nr").alias("sequence_nr"), F.col("high_offset").alias("offset"),
+        F.col("file").alias("source"),
+    )  # fmt: skip
+    if sealed.contents.places is None:
+        return _with_missing(as_files, sealed.missing)
     staged = sealed.spark.read.parquet(sealed.files.url(sealed.contents.staged_folder))
     rows = staged.select(
         F.col("_metadata.file_name").alias("file"), F.col("_metadata.row_index").alias("row_index"), *KEY,
         F.col("tag_pid_sequence_nr").alias("number"), "sequence_nr", "offset",
     )  # fmt: skip
-    last = known.select("file", F.col("high_row").alias("row_index"))
-    as_files = rows.join(last, ["file", "row_index"]).select(
-        *KEY, "number", "sequence_nr", "offset", F.col("file").alias("source")
-    )
-    if sealed.contents.places is None:
-        return _with_missing(as_files, sealed.missing)
     placed = sealed.contents.places.where(F.col("stream") < contents.JUDGED_STREAMS).select("file", "row_index", "stream", "cut")
     cut = rows.join(placed, ["file", "row_index"]).groupBy(*KEY, "stream", "cut").agg(
         F.max("number").alias("number"), F.max("sequence_nr").alias("sequence_nr"), F.max_by("offset", "number").alias("offset")

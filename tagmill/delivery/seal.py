@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from tagmill import checkpoints
 from tagmill.batches.states import RunState
 from tagmill.delivery import contents, outcome, recut, scan, sparkerrors, suspects
+from tagmill.delivery import staged as staged_files
 from tagmill.delivery.evidence import Investigation
 from tagmill.delivery.judging import JUDGED_SCHEMA, judged
 from tagmill.delivery.model import Manifest, Plan
@@ -104,17 +105,20 @@ class _Sealing:
         staged = self.spark.read.parquet(self.files.url(staged_folder))
         new_units = [unit.number for unit in self.plan.units if unit.kind == "new"]
         keys = suspects.keys_of(staged, new_units)
-        by_file = suspects.file_summaries(keys).persist()
+        by_file = staged_files.summaries(
+            self.spark, self.files, staged_folder, staged_files.windows(self.plan, self.pipeline.bucket_size)
+        ).persist()
+        new_files = by_file.where(F.col("unit").isin(new_units))
         investigation = Investigation(self.ledger, self.views, self.plan, self.pipeline)
-        verdict = self._judge(keys, by_file, investigation)
+        verdict = self._judge(keys, new_files, investigation)
         checkpoints.reached("seal.judged")
-        totals = contents.staged_totals(keys, self.plan, self.pipeline.bucket_size)
+        totals = contents.staged_totals(by_file, self.plan)
         checked = self._gate(keys, verdict, [total.file for total in totals if total.is_new or self.plan.reread])
-        contents_of_run = self._cut(staged, keys, totals, verdict, investigation)
+        contents_of_run = self._cut(staged, keys, new_files, totals, verdict, investigation)
         checkpoints.reached("seal.cut")
         manifest = outcome.manifest(
             outcome.Sealed(
-                self.files, self.spark, self.plan, self.pipeline, self.attempt, self.folder, contents_of_run, by_file,
+                self.files, self.spark, self.plan, self.pipeline, self.attempt, self.folder, contents_of_run, new_files,
                 verdict.decisions, verdict.excluded if verdict.any else None, verdict.missing,
                 verdict.frozen, verdict.frozen_rows if verdict.any else None, investigation.healed, checked.docs_page,
             )
@@ -124,9 +128,9 @@ class _Sealing:
 
     # -- judging
 
-    def _judge(self, keys: DataFrame, by_file: DataFrame, investigation: Investigation) -> _Judged:
+    def _judge(self, keys: DataFrame, new_files: DataFrame, investigation: Investigation) -> _Judged:
         name, first = self.plan.pipeline, self.plan.first
-        runs = suspects.with_progress(suspects.run_summaries(by_file), self.ledger_keyspace, name, none_yet=first)
+        runs = suspects.with_progress(suspects.run_summaries(new_files), self.ledger_keyspace, name, none_yet=first)
         runs = runs.persist()
         missing = None if first else runs.where("known_missing <> ''").select(*KEY, F.col("known_missing").alias("missing"))
         doubtful = runs.where(~suspects.is_clean()).select(*KEY)
@@ -227,12 +231,18 @@ class _Sealing:
     # -- the files
 
     def _cut(
-        self, staged: DataFrame, keys: DataFrame, totals: list[contents.FileTotal], verdict: _Judged, investigation: Investigation
+        self,
+        staged: DataFrame,
+        keys: DataFrame,
+        new_files: DataFrame,
+        totals: list[contents.FileTotal],
+        verdict: _Judged,
+        investigation: Investigation,
     ) -> contents.Contents:
         """Which staged files become batches as they are, and the batches that are written anew."""
         untouched = contents.fit(totals, self.pipeline.batch_bytes)
         excluded = verdict.excluded if verdict.any else None
-        touched = contents.touched_files(keys, excluded) if excluded is not None else set()
+        touched = contents.touched_files(new_files, excluded) if excluded is not None else set()
         as_they_are = [total for total in untouched if total.file not in touched]
         anew = [total for total in totals if total.is_new and total not in as_they_are]
         rows = contents.rows_to_recut(

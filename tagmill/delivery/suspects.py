@@ -1,8 +1,8 @@
 """Finds, on key columns alone, the persistence_ids that the rules must look at one by one; all others are continuous as they stand.
 
-Clean is: within each staged file and from file to file the numbers go up by one, and sequence_nr, time and file position with
-them; the first number follows progress (or is 1); every row has an event and a sound offset. It is shown by windows over one
-file's rows, then over the files' summaries: a persistence_id with a million rows is never one task's work.
+Clean is: within each staged file (tagmill.delivery.staged) and from file to file the numbers go up by one, and sequence_nr, time
+and file position with them; the first number follows progress (or is 1); every row has an event and a sound offset. Only the
+files' summaries are compared here: a persistence_id with a million rows is never one task's work.
 """
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
@@ -42,51 +42,8 @@ def keys_of(staged: DataFrame, new_units: list[int]) -> DataFrame:
     )
 
 
-def file_summaries(keys: DataFrame) -> DataFrame:
-    """One row a new file and persistence_id: first and last number with their sequence_nr and time, and whether all between is sound.
-
-    Rows are sorted by hashes of their names (numbers only: 4 million rows took a third of the time that sorting by the names
-    did); a second hash tells names apart whose first one is equal, and they are then not sound.
-    Out: unit, file, tag, persistence_id, low, high, low_sequence_nr, high_sequence_nr, low_ticks, high_ticks, high_row (the
-    row_index of the last number), rows, sound.
-    """
-    new = keys.where("is_new").withColumn("file_key", F.xxhash64("file")).withColumn("key", F.xxhash64(*KEY))
-    order = Window.partitionBy("file_key", "key").orderBy("tag_pid_sequence_nr", "row_index")
-    checked = ("tag_pid_sequence_nr", "sequence_nr", "event_time", "row_index")
-    rows = new.select(
-        "file_key",
-        "key",
-        F.hash(*KEY).alias("other_key"),
-        *checked,
-        (
-            ~F.col("event_missing") & ~F.col("offset_broken") & (F.col("tag_pid_sequence_nr") >= 1) & (F.col("sequence_nr") >= 1)
-        ).alias("intact"),
-    ).select("*", *(F.lag(name).over(order).alias(f"{name}_before") for name in checked))
-    follows = F.col("row_index_before").isNull() | (
-        (F.col("tag_pid_sequence_nr") == F.col("tag_pid_sequence_nr_before") + 1)
-        & (F.col("sequence_nr") > F.col("sequence_nr_before"))
-        & (F.col("event_time") >= F.col("event_time_before"))
-        & (F.col("row_index") > F.col("row_index_before"))
-    )
-    sums = rows.groupBy("file_key", "key").agg(
-        F.min("tag_pid_sequence_nr").alias("low"),
-        F.max("tag_pid_sequence_nr").alias("high"),
-        F.min("sequence_nr").alias("low_sequence_nr"),
-        F.max("sequence_nr").alias("high_sequence_nr"),
-        F.min("event_time").alias("low_ticks"),
-        F.max("event_time").alias("high_ticks"),
-        F.max("row_index").alias("high_row"),
-        F.count(F.lit(1)).alias("rows"),
-        (F.bool_and(F.coalesce(F.col("intact") & follows, F.lit(False))) & (F.min("other_key") == F.max("other_key"))).alias(
-            "sound"
-        ),
-    )
-    named = new.select("file_key", "key", "unit", "file", *KEY).distinct()
-    return sums.join(named, ["file_key", "key"]).drop("file_key", "key")
-
-
 def run_summaries(files: DataFrame) -> DataFrame:
-    """The same over all files of the run: one row a persistence_id.
+    """From staged.summaries of new files: one row a persistence_id, over all files of the run.
 
     Out: tag, persistence_id, low, low_sequence_nr, low_ticks, high, rows, sound.
     """

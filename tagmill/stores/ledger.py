@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 from cassandra import ConsistencyLevel
 
 from tagmill import names
-from tagmill.batches.states import BatchState, RunState
+from tagmill.batches.states import BatchState, RunState, may_move_batch, may_move_run
 from tagmill.continuity.model import Hole, Interval, Progress
 from tagmill.errors import ConfigurationError, FenceRaised
 from tagmill.settings import CassandraSettings
@@ -211,6 +211,8 @@ class Ledger:
 
     def finish_run(self, pipeline: str, run: int, fence: int, old: RunState, new: RunState, reason: str = "") -> None:
         """SEALED → CLOSED or PLANNED → ABANDONED; raises FenceRaised."""
+        if not may_move_run(old, new):
+            raise ValueError(f"a run doesn't go from {old} to {new}")
         done = self.cassandra.transact(
             f"UPDATE {self.keyspace}.runs SET state = ?, closed_at = ?, reason = ?"
             " WHERE pipeline = ? AND run = ? IF state = ? AND fence = ?",
@@ -256,6 +258,8 @@ class Ledger:
         self, pipeline: str, run: int, fence: int, batch: BatchRow, new: BatchState, generation: int | None = None
     ) -> None:
         """A batch's next state under this fence; raises FenceRaised."""
+        if not may_move_batch(batch.state, new):
+            raise ValueError(f"a batch doesn't go from {batch.state} to {new}")
 
         def landed() -> bool:
             self.current(pipeline, run, fence)

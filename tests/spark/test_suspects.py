@@ -4,15 +4,19 @@ Many random journals, one persistence_id each, go through Spark in one job; the 
 """
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from tagmill.continuity.model import Action, FirstSeen, Policy, Progress, Reason, Row
 from tagmill.continuity.rules import judge
-from tagmill.delivery import suspects
+from tagmill.delivery import staged, suspects
+from tagmill.stores.files import RunFiles
 from tagmill.stores.ledger import write_intervals
 from tagmill.timeuuid import lowest
 
@@ -21,10 +25,7 @@ START = 17_952_444_000_000_000
 BUCKETS_A_UNIT = 2
 ROWS_A_FILE = 120
 POLICY = Policy(FirstSeen.REQUIRE_ONE, START + 100 * HOUR, HOUR, 5000)
-KEYS = (
-    "unit int, file string, row_index bigint, is_new boolean, tag string, persistence_id string, tag_pid_sequence_nr bigint, "
-    "sequence_nr bigint, event_time bigint, offset string, writer_uuid string, event_missing boolean, offset_broken boolean"
-)
+WINDOWS = {"order": (START + HOUR, START + 3 * HOUR, (START + HOUR) // 10_000)}
 KNOWN = (
     "tag string, persistence_id string, known_number bigint, known_sequence_nr bigint, known_ticks bigint, known_offset string, "
     "known_missing string"
@@ -142,20 +143,30 @@ def cases(seed: int) -> list[Case]:
     return found
 
 
-def as_staged(journals: list[Case]) -> list[tuple[Any, ...]]:
-    """Key rows as the scan stages them: a unit of some buckets in Cassandra's order, cut into files by rows."""
+def as_staged(journals: list[Case]) -> dict[str, list[dict[str, Any]]]:
+    """Rows as the scan stages them, by file: a unit of some buckets in Cassandra's order, cut into files by rows."""
     rows = [(hour, row.ticks, case.name, row) for case in journals for hour, row in case.rows]
     rows.sort(key=lambda item: (item[0] // BUCKETS_A_UNIT, item[0], item[1], item[2], item[3].number))
-    staged, counts = [], dict[int, int]()
+    files: dict[str, list[dict[str, Any]]] = {}
+    counts: dict[int, int] = {}
     for hour, _, name, row in rows:
         unit = hour // BUCKETS_A_UNIT
         place = counts[unit] = counts.get(unit, -1) + 1
-        file = f"part-{unit:05d}-c{place // ROWS_A_FILE:03d}.parquet"
-        staged.append(
-            (unit, file, place % ROWS_A_FILE, True, "order", name, row.number, row.sequence_nr, row.ticks, row.offset,
-             row.writer_uuid, row.event_missing, row.offset_broken)
+        files.setdefault(f"part-{unit:05d}-c{place // ROWS_A_FILE:03d}.parquet", []).append(
+            {"unit": unit, "tag": "order", "persistence_id": name, "offset": row.offset, "event_missing": row.event_missing,
+             "offset_broken": row.offset_broken, "tag_pid_sequence_nr": row.number, "sequence_nr": row.sequence_nr,
+             "event_time": row.ticks, "timebucket": (START + hour * HOUR) // 10_000, "size": len(name), "row_checksum": 2**62 + row.ticks}
         )  # fmt: skip
-    return staged
+    return files
+
+
+def summaries(spark: SparkSession, root: Path, journals: list[Case]) -> DataFrame:
+    """What staged.summaries says of files with these rows."""
+    files = as_staged(journals)
+    for name, rows in files.items():
+        root.joinpath("staged").mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.Table.from_pylist(rows), root / "staged" / name, row_group_size=50)
+    return staged.summaries(spark, RunFiles(str(root)), "staged", WINDOWS)
 
 
 @pytest.fixture(scope="module")
@@ -164,9 +175,9 @@ def journals() -> dict[str, Case]:
 
 
 @pytest.fixture(scope="module")
-def clean(spark: SparkSession, journals: dict[str, Case]) -> set[str]:
+def clean(spark: SparkSession, journals: dict[str, Case], tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """The persistence_ids that the fast path calls clean."""
-    keys = spark.createDataFrame(as_staged(list(journals.values())), KEYS)
+    by_file = summaries(spark, tmp_path_factory.mktemp("all"), list(journals.values()))
     known = spark.createDataFrame(
         [
             ("order", name, k.number, k.sequence_nr, k.ticks, k.offset, write_intervals(k.missing))
@@ -175,8 +186,8 @@ def clean(spark: SparkSession, journals: dict[str, Case]) -> set[str]:
         ],
         KNOWN,
     )
-    summaries = suspects.run_summaries(suspects.file_summaries(keys)).join(known, list(suspects.KEY), "left")
-    judged = summaries.select("persistence_id", suspects.is_clean().alias("clean")).collect()
+    runs = suspects.run_summaries(by_file).join(known, list(suspects.KEY), "left")
+    judged = runs.select("persistence_id", suspects.is_clean().alias("clean")).collect()
     assert {row.persistence_id for row in judged} == set(journals)
     assert all(row.clean is not None for row in judged)  # null would be neither clean nor a suspect
     return {row.persistence_id for row in judged if row.clean}
@@ -205,25 +216,43 @@ def test_what_is_missing_below_progress_makes_nobody_a_suspect(journals: dict[st
 
 def test_clean_rows_stand_in_their_files_in_the_rules_order(journals: dict[str, Case], clean: set[str]) -> None:
     in_files: dict[str, list[int]] = {}
-    for staged in as_staged(list(journals.values())):
-        in_files.setdefault(staged[5], []).append(staged[6])
+    for rows in as_staged(list(journals.values())).values():
+        for row in rows:
+            in_files.setdefault(row["persistence_id"], []).append(row["tag_pid_sequence_nr"])
     assert all(in_files[name] == sorted(in_files[name]) for name in clean)
 
 
 def test_the_summary_of_a_clean_journal_ends_where_the_rules_end(
-    spark: SparkSession, journals: dict[str, Case], clean: set[str]
+    spark: SparkSession, journals: dict[str, Case], clean: set[str], tmp_path: Path
 ) -> None:
-    staged = [row for row in as_staged(list(journals.values())) if row[5] in clean]
-    offsets = {(row[1], row[2]): row[9] for row in staged}
-    ends: dict[str, Any] = {}
-    for found in suspects.file_summaries(spark.createDataFrame(staged, KEYS)).orderBy("high").collect():
-        ends[found.persistence_id] = found
+    ends = {
+        row.persistence_id: row
+        for row in summaries(spark, tmp_path, [journals[name] for name in clean]).orderBy("high").collect()
+    }
     assert set(ends) == clean
     for name, end in ends.items():
         progress = judge(journals[name].known, [row for _, row in journals[name].rows], POLICY).progress
         before = journals[name].known
         missing = before.missing if before else ()
-        assert progress == Progress(end.high, end.high_sequence_nr, end.high_ticks, offsets[end.file, end.high_row], missing)
+        assert progress == Progress(end.high, end.high_sequence_nr, end.high_ticks, end.high_offset, missing)
+
+
+def test_summaries_add_up_to_the_rows_of_their_files(spark: SparkSession, journals: dict[str, Case], tmp_path: Path) -> None:
+    after, until, bucket = WINDOWS["order"]
+    found: dict[str, list[int]] = {}
+    for row in summaries(spark, tmp_path, list(journals.values())).collect():
+        sums = found.setdefault(row.file, [0, 0, 0, 0])
+        for i, value in enumerate((row.rows, row.size, row.checksum, row.window_rows)):
+            sums[i] = (sums[i] + value) % 2**64
+    assert found == {
+        file: [
+            len(rows),
+            sum(row["size"] for row in rows),
+            sum(row["row_checksum"] for row in rows) % 2**64,
+            sum(after < row["event_time"] <= until and row["timebucket"] >= bucket for row in rows),
+        ]
+        for file, rows in as_staged(list(journals.values())).items()
+    }
 
 
 def test_rows_called_delivered_are_those_that_the_rules_drop(spark: SparkSession) -> None:
