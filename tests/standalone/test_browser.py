@@ -33,16 +33,16 @@ def browser(delivered, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(browser, delivered):
-    """The DAG's page, asked for by a stranger, who is sent to the login and from there back."""
+    """Tagmill's page, asked for by a stranger, who is sent to the login and from there back."""
     opened = browser.new_page()
-    assert opened.goto("/tagmill/").status == 401
-    opened.goto(f"/dags/{DAG}")
+    opened.goto("/tagmill/")
     opened.get_by_role("heading", name="Sign into Airflow").wait_for()
     user, password = delivered.airflow.login()
     opened.get_by_label("Username").fill(user)
     opened.get_by_label("Password").fill(password)
     opened.get_by_role("button", name="Sign in").click()
-    opened.wait_for_url(f"**/dags/{DAG}")
+    opened.wait_for_url("**/tagmill/")
+    opened.get_by_role("heading", name="Tagmill").wait_for()
     return opened
 
 
