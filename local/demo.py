@@ -38,6 +38,7 @@ COLUMNS = ("tag", "in_view", "delivered", "held", "batches", "clickhouse_rows", 
 BASE_TIMEOUT_SECONDS = 1200
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 110)
+app = typer.Typer(add_completion=False)
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Outcome:
         file.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
+@app.command()
 def run(
     once: Annotated[bool, typer.Option("--once", help="Stop by itself; exit code 0 only if all arrived, row for row.")] = False,
     report: Annotated[Path | None, typer.Option(help="Write the result as JSON into this file.")] = None,
@@ -234,9 +236,3 @@ def _stop_on_signals() -> None:
 def _ignore_signals() -> None:
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-
-
-if __name__ == "__main__":
-    app = typer.Typer(add_completion=False)
-    app.command()(run)
-    app(prog_name="bin/run")

@@ -79,7 +79,7 @@ def test_an_earlier_report_is_removed_and_the_folder_of_a_new_one_is_made(tmp_pa
 )
 def test_a_wrong_option_is_one_line_and_starts_nothing(options, message, tmp_path):
     done = subprocess.run(
-        [sys.executable, "-m", "local.demo", *options],
+        [sys.executable, "-m", "local", *options],
         env={**os.environ, "TAGMILL_HOME": str(tmp_path / "home")},
         cwd=ROOT,
         capture_output=True,
