@@ -44,7 +44,7 @@ def summaries(spark: SparkSession, files: RunFiles, folder: str, windows: Window
     `checksum` is modulo 2^64. `sound`: in the order of the file the numbers go up by one, sequence_nr and time with them, and
     every row has an event and a sound offset.
     """
-    found = files.names(folder)
+    found = [name for name in files.names(folder) if name.endswith(".parquet")]
     numbers = spark.range(0, len(found), 1, max(len(found), 1))
     return numbers.mapInArrow(_task(files.root, folder, found, windows), SUMMARY_SCHEMA)
 
