@@ -1,11 +1,13 @@
 """bin/run before it starts anything: one at a time, a report that can be written, ports that differ, options that are understood."""
 
 import os
+import signal
 import subprocess
 import sys
-import time
+import threading
 
 import pytest
+from typer.testing import CliRunner
 
 from local import demo
 from local.places import PORTS, ROOT, Places, Ports
@@ -18,8 +20,8 @@ from pathlib import Path
 from local.demo import _alone
 from local.places import Places, Ports
 with _alone(Places(Path(sys.argv[1]), Ports())) as lock:
-    subprocess.Popen(["sleep", sys.argv[2]], pass_fds=[lock.fileno()])  # stands for the guard
-    print("locked", flush=True)
+    guard = subprocess.Popen(["sleep", "60"], pass_fds=[lock.fileno()])  # stands for it
+    print(guard.pid, flush=True)
     time.sleep(60)
 """
 
@@ -29,37 +31,17 @@ def places(tmp_path):
     return Places(tmp_path / "home", Ports())
 
 
-@pytest.fixture
-def holder(places):
-    """holder(seconds): another bin/run, whose guard lives for so long after it."""
-    started = []
-
-    def start(seconds: float) -> "subprocess.Popen[str]":
-        command = [sys.executable, "-c", HOLDER, str(places.home), str(seconds)]
-        started.append(subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True))
-        assert started[-1].stdout.readline() == "locked\n"
-        return started[-1]
-
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
-
-
-def test_a_second_run_in_the_same_home_is_refused(places, holder):
-    holder(0)
-    with pytest.raises(LeaseTaken, match="another bin/run uses .*it was left alone"), demo._alone(places):
-        pass
-
-
-def test_what_a_killed_run_left_is_waited_for_until_its_guard_has_ended_it(places, holder, capsys):
-    began = time.monotonic()
-    killed = holder(2)
-    killed.kill()
-    os.waitid(os.P_PID, killed.pid, os.WEXITED | os.WNOWAIT)  # dead, and still a zombie
-    with demo._alone(places):
-        assert time.monotonic() - began > 1
-    assert "waiting until what a killed bin/run left is stopped" in capsys.readouterr().out
+def test_a_second_run_is_refused_and_what_a_killed_one_left_is_waited_for_until_its_guard_has_ended_it(places, capsys):
+    command = [sys.executable, "-c", HOLDER, str(places.home)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as other:
+        guard = int(other.stdout.readline())
+        with pytest.raises(LeaseTaken, match="another bin/run uses .*it was left alone"), demo._alone(places):
+            pass
+        other.kill()
+        os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)  # dead, and still a zombie
+        threading.Timer(0.5, os.kill, (guard, signal.SIGKILL)).start()
+        with demo._alone(places):
+            assert "waiting until what a killed bin/run left is stopped" in capsys.readouterr().out
 
 
 def test_an_earlier_report_is_removed_and_the_folder_of_a_new_one_is_made(tmp_path):
@@ -77,16 +59,11 @@ def test_an_earlier_report_is_removed_and_the_folder_of_a_new_one_is_made(tmp_pa
         (["--events", "0"], "error: --events 0: give at least 1. Nothing was started"),
     ],
 )
-def test_a_wrong_option_is_one_line_and_starts_nothing(options, message, tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "local", *options],
-        env={**os.environ, "TAGMILL_HOME": str(tmp_path / "home")},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done
+def test_a_wrong_option_is_one_line_and_starts_nothing(options, message, tmp_path, monkeypatch):
+    monkeypatch.setenv("TAGMILL_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(demo, "_stop_on_signals", lambda: None)
+    done = CliRunner().invoke(demo.app, options)
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1), done
     assert message in done.stderr
 
 
