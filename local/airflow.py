@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from local.airflow_api import AirflowApi
 from local.errors import one_line
-from local.java import SPARK, java_home
+from local.java import SPARK, find_java, java_home
 from local.part import Part
 from local.places import Places
 from tagmill.errors import ConfigurationError
@@ -30,7 +30,7 @@ class Airflow(Part):
 
     name: ClassVar[str] = "airflow"
     stop_signal: ClassVar[int] = signal.SIGINT
-    stop_seconds: ClassVar[float] = 45
+    stop_seconds: ClassVar[float] = 20  # it waits for running tasks, which are safe to kill
 
     def __init__(self, places: Places) -> None:
         super().__init__(places.home / "airflow", places.ports.airflow)
@@ -45,6 +45,7 @@ class Airflow(Part):
         folder = self.places.airflow_venv / "bin"
         if not (folder / "airflow").exists():
             raise ConfigurationError(f"there is no Airflow in {self.places.airflow_venv}; Airflow was not started. Run bin/setup")
+        find_java(SPARK)  # for its tasks
         # -P: the folder `local` must not come before Airflow's own modules
         return [str(folder / "python"), "-P", str(self.places.root / "local" / "standalone.py")]
 

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import IO, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -26,6 +26,7 @@ from local.errors import explained
 from local.guard import Guard
 from local.journal import Generated, Journal, Orders
 from local.places import Places, resolve
+from local.processes import alive
 from local.stack import Stack
 from local.verify import differences
 from tagmill.delivery.report import tag_table
@@ -35,7 +36,9 @@ from tagmill.stores import schema
 
 COLUMNS = ("tag", "in_view", "delivered", "held", "batches", "clickhouse_rows", "verdict")
 BASE_TIMEOUT_SECONDS = 1200
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 110)
+app = typer.Typer(add_completion=False)
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,7 @@ class Outcome:
         file.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
+@app.command()
 def run(
     once: Annotated[bool, typer.Option("--once", help="Stop by itself; exit code 0 only if all arrived, row for row.")] = False,
     report: Annotated[Path | None, typer.Option(help="Write the result as JSON into this file.")] = None,
@@ -83,7 +87,9 @@ def demo(places: Places, once: bool, report: Path | None, events: int | None) ->
     journal: Journal = Orders() if events is None else Generated(events, places.home)
     places = places if events is None else replace(places, config_name=f"{journal.name}.toml")
     stack = Stack(places)
-    with _alone(places), _stopped_at_the_end(stack):
+    if report:
+        _fresh(report)
+    with _alone(places) as lock, _stopped_at_the_end(stack, lock):
         settings = _prepared(stack, journal)
         runner = DagRunner(stack.airflow.api(), f"deliver_{journal.name}", console)
         console.print(f"Airflow delivers ({runner.dag}) …")
@@ -107,7 +113,6 @@ def _prepared(stack: Stack, journal: Journal) -> Settings:
     os.environ["TAGMILL_CASSANDRA__PORT"] = str(places.ports.cassandra)
     os.environ["TAGMILL_CLICKHOUSE__PORT"] = str(places.ports.clickhouse)
     stack.airflow.stop()  # one that was left may have another configuration
-    stack.require()
     stack.up(("cassandra", "clickhouse"), console.print)
     with _starting_beside(stack, "airflow"):
         settings = Settings.load()
@@ -171,42 +176,63 @@ def _answer(port: int, query: str) -> str:
         return str(answer.read().decode())
 
 
+def _fresh(report: Path) -> None:
+    """Nobody takes an earlier report for this run's; one that can't be written is said before anything starts."""
+    report.parent.mkdir(parents=True, exist_ok=True)
+    report.write_text("{}")
+    report.unlink()
+
+
+def _tell(text: str) -> None:
+    with suppress(OSError):  # the terminal may be gone
+        console.print(text)
+
+
 @contextmanager
-def _stopped_at_the_end(stack: Stack) -> Iterator[None]:
-    """However this ends: by itself, by a signal, or killed (then the guard does it)."""
-    guard = Guard(stack.parts())
+def _stopped_at_the_end(stack: Stack, lock: IO[str]) -> Iterator[None]:
+    """However this ends: by itself, by a signal, or killed (then the guard does it, and keeps the lock until it is done)."""
+    stack.require()
+    guard = Guard(stack.parts(), lock.fileno())
     try:
         yield
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must not interrupt the stop
-        console.print("stopping …")
-        stack.down(tell=console.print)
+        _ignore_signals()
+        _tell("stopping …")
+        stack.down(tell=_tell)
         guard.release()
 
 
 @contextmanager
-def _alone(places: Places) -> Iterator[None]:
-    """One demo at a time in a home."""
+def _alone(places: Places) -> Iterator[IO[str]]:
+    """One demo at a time in a home; what a killed one left is stopped first, by its guard."""
     places.home.mkdir(parents=True, exist_ok=True)
-    with open(places.home / "demo.lock", "w") as lock:
+    with open(places.home / "demo.lock", "a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise LeaseTaken(
-                f"another bin/run uses {places.home}; it was left alone. Stop it with Ctrl-C, or choose another folder "
-                "with TAGMILL_HOME and other ports with TAGMILL_LOCAL_CASSANDRA_PORT, …_CLICKHOUSE_PORT, …_AIRFLOW_PORT"
-            ) from None
-        yield
+            lock.seek(0)
+            if alive(int(lock.read() or 0)):
+                raise LeaseTaken(
+                    f"another bin/run uses {places.home}; it was left alone. Stop it with Ctrl-C, or choose another folder "
+                    "with TAGMILL_HOME and other ports with TAGMILL_LOCAL_CASSANDRA_PORT, …_CLICKHOUSE_PORT, …_AIRFLOW_PORT"
+                ) from None
+            console.print("waiting until what a killed bin/run left is stopped …")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        yield lock
 
 
 def _stop_on_signals() -> None:
     def stop(number: int, _: Any) -> None:
+        _ignore_signals()  # a second Ctrl-C must not interrupt the stop
         raise KeyboardInterrupt(number)
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in SIGNALS:
         signal.signal(number, stop)
 
 
-if __name__ == "__main__":
-    typer.run(run)
+def _ignore_signals() -> None:
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)

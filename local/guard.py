@@ -15,9 +15,12 @@ from local.processes import end, marked
 
 
 class Guard:
-    """Watches this process on behalf of some parts; `release` when they were stopped the normal way."""
+    """Watches this process on behalf of some parts; `release` when they were stopped the normal way.
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    `held`: descriptors (of a file lock) that stay open until all is stopped, whoever dies before.
+    """
+
+    def __init__(self, parts: Sequence[Part], *held: int) -> None:
         reading, self._writing = os.pipe()
         signals = [f"{int(part.stop_signal)}:{part.mark}" for part in parts]
         self._process = subprocess.Popen(
@@ -25,7 +28,7 @@ class Guard:
             stdin=reading,
             cwd=ROOT,
             start_new_session=True,
-            close_fds=True,
+            pass_fds=held,
         )
         os.close(reading)
 

@@ -120,7 +120,7 @@ class Part(ABC):
                 which = f"port {port}" if port == self.port else f"its internal port {port} (it follows from {self.port})"
                 raise PortBusy(
                     f"{self.name}: {which} is in use by another program, which was left alone; {self.name} was not started. "
-                    f"Choose another port with --{self.name}-port or TAGMILL_LOCAL_{self.name.upper()}_PORT, or stop that program"
+                    f"Choose another port with TAGMILL_LOCAL_{self.name.upper()}_PORT, or stop that program"
                 )
 
     def _spawn(self) -> "subprocess.Popen[bytes]":

@@ -27,6 +27,14 @@ def marked(mark: str) -> list[psutil.Process]:
     return found
 
 
+def alive(pid: int) -> bool:
+    """Whether a process with this pid still runs."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
 def end(mark: str, first: Sequence[psutil.Process], first_signal: int, seconds: float) -> int:
     """Ask `first` politely, then end everything with the mark; returns how many had to be ended the hard way."""
     known = set(marked(mark)) | set(first)

@@ -52,10 +52,17 @@ class Stack:
         return [getattr(self, name) for name in NAMES if not names or name in names]
 
     def require(self, names: Sequence[str] = ()) -> None:
-        """Raise what would keep the parts from starting: too little space, a busy port."""
+        """Raise what would keep the parts from starting: too little space, a busy port, one port for two, no Java."""
         require_space(self.places.home)
+        ports = [port for part in self.parts() for port in part.ports()]
+        if twice := {port for port in ports if ports.count(port) > 1}:
+            raise ConfigurationError(
+                f"port {min(twice)} is given to two parts of the stack (Cassandra takes its own and that plus 10000). "
+                "Nothing was started. Choose other ports with TAGMILL_LOCAL_CASSANDRA_PORT, …_CLICKHOUSE_PORT, …_AIRFLOW_PORT"
+            )
         for part in self.parts(names):
             part.require_ports()
+            part.command()  # raises when its program or its Java is missing
 
     def up(self, names: Sequence[str] = (), tell: Told = _silent) -> None:
         """Start the parts; when one fails, those that this call started are stopped again."""

@@ -8,14 +8,16 @@ import logging
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from airflow.api_fastapi.core_api.security import get_user
 from fastapi import Depends, FastAPI, HTTPException, Request
-from fastapi.responses import HTMLResponse, JSONResponse, Response
+from fastapi.exception_handlers import http_exception_handler
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
 from tagmill.airflow import connections
 from tagmill.airflow.overview import overview
-from tagmill.airflow.pages import NoSuchPage, read_page
+from tagmill.airflow.pages import NoSuchPage, base_url, read_page
 from tagmill.errors import TagmillError
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ def create_app() -> FastAPI:
     app.add_api_route("/api/pipelines", pipelines)
     app.add_api_route("/docs/{pipeline}/{path:path}", page, response_class=HTMLResponse)
     app.add_exception_handler(TagmillError, _explained)
+    app.add_exception_handler(HTTPException, _login_first)
     return app
 
 
@@ -64,6 +67,14 @@ def page(pipeline: str, path: str) -> Response:
     except NoSuchPage:
         raise HTTPException(404, "There is no such page") from None
     return HTMLResponse(content, 200, HEADERS)
+
+
+async def _login_first(request: Request, error: Exception) -> Response:
+    """A stranger's browser goes to the login, and comes back from there; everything else gets the status."""
+    assert isinstance(error, HTTPException)  # noqa: S101 - what it is registered for
+    if error.status_code == 401 and "text/html" in request.headers.get("accept", ""):
+        return RedirectResponse(f"{base_url()}/api/v2/auth/login?next={quote(request.url.path)}", 302)
+    return await http_exception_handler(request, error)
 
 
 async def _explained(_: Request, error: Exception) -> Response:

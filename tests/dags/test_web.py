@@ -53,6 +53,13 @@ def test_nothing_is_shown_without_a_login(stranger, pages, path):
     assert "the page" not in answer.text
 
 
+def test_a_strangers_browser_is_sent_to_the_login(stranger, pages):
+    path = "/docs/orders/run-00000007/index.html"
+    answer = stranger.get(path, headers={"Accept": "text/html,*/*;q=0.8"}, follow_redirects=False)
+    assert answer.status_code == 302
+    assert answer.headers["Location"].endswith(f"/api/v2/auth/login?next={path}")
+
+
 @pytest.mark.parametrize("path", ["/docs", "/redoc", "/openapi.json"])
 def test_the_frameworks_own_pages_are_off(user, path):
     assert user.get(path).status_code == 404

@@ -80,7 +80,7 @@ def test_a_busy_port_is_one_line_and_nothing_stays_started(home, ports):
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert f"clickhouse: port {ports['clickhouse']} is in use by another program" in done.stderr
-    assert "--clickhouse-port" in done.stderr
+    assert "TAGMILL_LOCAL_CLICKHOUSE_PORT" in done.stderr
     assert remaining(home) == []
 
 

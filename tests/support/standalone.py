@@ -17,6 +17,7 @@ from local.places import Places
 from local.processes import MARKER, marked
 from tagmill.errors import StoreUnavailable
 
+DAG = "deliver_orders"
 PASSWORDS = {"cassandra": "Cassandra's-s3cr3t", "clickhouse": "ClickHouse's-s3cr3t"}
 
 

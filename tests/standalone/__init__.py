@@ -1,0 +1,1 @@
+"""What runs in a real Airflow, started once for all of these tests."""

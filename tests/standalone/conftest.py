@@ -1,0 +1,111 @@
+"""One Airflow standalone and one pipeline for all tests of this folder: by REST and in a browser.
+
+airflow      running, the DAG parsed and still paused, the journal loaded
+delivered    the DAG switched on and its first, scheduled run ended
+append       append(persistence_id, tag, n, at=now) writes new events into the view
+"""
+
+import time
+import uuid
+from collections import Counter
+from datetime import UTC, datetime
+
+import pytest
+from cassandra.util import uuid_from_time
+
+from local.fixtures import load_case
+from local.places import Places, Ports
+from tests.support.stack import free_port
+from tests.support.standalone import DAG, AirflowWithPasswords, Standalone
+
+HOUR = 3_600_000
+CONFIG = """
+[cassandra]
+port = {cassandra}
+ledger_keyspace = "tagmill_by_airflow"
+[clickhouse]
+port = {clickhouse}
+[spark]
+driver_memory = "1g"
+jars = "{jars}"
+[storage]
+root = "data"
+[pipelines.orders]
+keyspace = "{keyspace}"
+bucket_size = "Hour"
+tags = ["billing", "order", "shipping"]
+first_time_bucket = "20261121T07:00"
+destination = "orders"
+schedule = "@hourly"
+eventual_consistency_delay_seconds = 0
+lease_seconds = 10
+"""
+
+
+@pytest.fixture(scope="package")
+def airflow(stack):
+    """Airflow with the DAG parsed and still paused; the journal is loaded and the schema applied."""
+    from tagmill.settings import Settings
+    from tagmill.stores import schema
+
+    keyspace = f"t_{uuid.uuid4().hex[:12]}"
+    load_case(stack.session, "orders", keyspace)
+    ports = Ports(stack.cassandra.port, stack.clickhouse.port, free_port())
+    places = Places(stack.home / "standalone", ports)
+    places.home.mkdir()
+    places.config.write_text(
+        CONFIG.format(cassandra=ports.cassandra, clickhouse=ports.clickhouse, jars=places.jars / "spark", keyspace=keyspace)
+    )
+    schema.apply(Settings.load(places.config))
+    server = AirflowWithPasswords(places)
+    try:
+        server.start()
+        running = Standalone(places, server, server.api())
+        end = time.monotonic() + 90
+        while not running.api.dag_is_there(DAG):
+            assert time.monotonic() < end, running.api.import_errors()
+            time.sleep(0.5)
+        running.keyspace = keyspace
+        yield running
+    finally:
+        server.stop()
+        stack.session.execute(f"DROP KEYSPACE IF EXISTS {keyspace}")
+        stack.session.execute("DROP KEYSPACE IF EXISTS tagmill_by_airflow")
+    assert running.left() == []
+
+
+@pytest.fixture(scope="package")
+def delivered(airflow):
+    """The DAG switched on and its first, scheduled run ended; with what was seen of its processes."""
+    with airflow.lookout() as seen:
+        airflow.api.pause(DAG, False)
+        end = time.monotonic() + 60
+        while not airflow.api.runs(DAG):
+            assert time.monotonic() < end, "no run was scheduled"
+            time.sleep(0.5)
+        runs = airflow.settle(DAG)
+    airflow.first = seen
+    assert set(runs.values()) == {"success"}, {run: airflow.errors(DAG, run) for run in runs}
+    return airflow
+
+
+@pytest.fixture
+def append(stack, delivered):
+    """append(pid, tag, n, at=now) writes n new events of a persistence_id into the view, as an application would."""
+    columns = (
+        "tag_name, timebucket, timestamp, persistence_id, tag_pid_sequence_nr, sequence_nr, event, event_manifest, ser_id,"
+        " ser_manifest, writer_uuid"
+    )
+    insert = stack.session.prepare(
+        f"INSERT INTO {delivered.keyspace}.tag_views ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, '', 9001, 'OrderPlaced', 'w')"
+    )
+
+    def write(persistence_id: str, tag: str, n: int, at: datetime | None = None) -> Counter[tuple[str, str, int]]:
+        moment = at or datetime.now(tz=UTC)
+        bucket = int(moment.timestamp() * 1000) // HOUR * HOUR
+        for number in range(1, n + 1):
+            offset = uuid_from_time(moment.timestamp() + (number - n) / 1000)  # the last one at that moment
+            stack.session.execute(insert, (tag, bucket, offset, persistence_id, number, number, b"{}"))
+        return Counter((tag, persistence_id, number) for number in range(1, n + 1))
+
+    return write

@@ -1,0 +1,125 @@
+"""What a person does in Airflow's UI, in a real browser: log in, look at Tagmill's page, trigger the DAG, see the run succeed."""
+
+import re
+import shutil
+from datetime import UTC, datetime
+
+import pytest
+from playwright.sync_api import expect, sync_playwright
+
+from tests.support.standalone import DAG
+
+CHROMIUM = shutil.which("chromium")
+# as root, and without a word to anybody outside
+OPTIONS = (
+    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update"
+    " --disable-sync"
+).split()
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on PATH: apt-get install chromium")
+
+
+@pytest.fixture(scope="module")
+def browser(delivered, tmp_path_factory):
+    """A browser of its own profile at Airflow's address; nobody is logged in."""
+    with sync_playwright() as playwright:
+        context = playwright.chromium.launch_persistent_context(
+            tmp_path_factory.mktemp("chromium"), executable_path=CHROMIUM, args=OPTIONS, base_url=delivered.api.base
+        )
+        context.set_default_timeout(60_000)
+        expect.set_options(timeout=60_000)
+        yield context
+        context.close()
+
+
+@pytest.fixture(scope="module")
+def page(browser, delivered):
+    """Tagmill's page, asked for by a stranger, who is sent to the login and from there back."""
+    opened = browser.new_page()
+    opened.goto("/tagmill/")
+    opened.get_by_role("heading", name="Sign into Airflow").wait_for()
+    user, password = delivered.airflow.login()
+    opened.get_by_label("Username").fill(user)
+    opened.get_by_label("Password").fill(password)
+    opened.get_by_role("button", name="Sign in").click()
+    opened.wait_for_url("**/tagmill/")
+    opened.get_by_role("heading", name="Tagmill").wait_for()
+    return opened
+
+
+@pytest.fixture
+def dialog(page):
+    """What 'Trigger' on the DAG's page opens."""
+    page.goto(f"/dags/{DAG}")
+    page.get_by_role("button", name="Trigger Dag").click()
+    opened = page.get_by_role("dialog").filter(has_text="Run Parameters")
+    opened.get_by_text("deliver only these tags of the pipeline").wait_for()
+    return opened
+
+
+def button(dialog):
+    return dialog.get_by_test_id("trigger-dag-submit")
+
+
+def choose_tag(page, dialog, tag):
+    dialog.get_by_label("Clear selected options").click()
+    dialog.get_by_role("combobox", name="Select one or multiple values").fill(tag)
+    page.keyboard.press("Enter")
+
+
+def choose_moment(page, dialog, label, date, time):
+    dialog.get_by_role("group").filter(has_text=label).get_by_test_id("datetime-input").click()
+    page.get_by_placeholder("YYYY/MM/DD").fill(date)
+    page.get_by_placeholder("HH:mm").fill(time)
+    page.keyboard.press("Escape")
+
+
+def write_json(page, dialog, text):
+    dialog.get_by_role("button", name="Advanced Options").click()
+    dialog.locator(".monaco-editor").click()
+    page.keyboard.press("Control+A")
+    page.keyboard.insert_text(text)
+    page.keyboard.press("Control+Shift+End")  # the editor closes brackets by itself
+    page.keyboard.press("Delete")
+
+
+def test_the_menu_leads_to_tagmills_page(page):
+    page.goto("/")
+    page.get_by_role("button", name="Browse").click()
+    page.get_by_role("menuitem", name="Tagmill").click()
+    shown = page.frame_locator("iframe")
+    for tag in ("billing", "order", "shipping"):
+        row = shown.get_by_role("row").filter(has=page.get_by_role("cell", name=tag, exact=True))
+        expect(row.get_by_role("cell").last).to_have_text("exactly once")
+    shown.get_by_role("link", name="page").last.click()
+    expect(shown.get_by_role("heading", name="run-00000001 passed")).to_be_visible()
+
+
+def test_a_run_without_a_tag_can_t_be_triggered(dialog):
+    expect(button(dialog)).to_be_enabled()
+    dialog.get_by_label("Clear selected options").click()
+    expect(button(dialog)).to_be_disabled()
+
+
+def test_a_wrong_tag_is_refused_and_the_dialog_says_why(page, dialog, delivered):
+    known = delivered.api.runs(DAG)
+    write_json(page, dialog, '{"tags": ["nope"]}')
+    button(dialog).click()
+    expect(dialog).to_contain_text("Invalid input for param tags: 'nope' is not one of")
+    assert delivered.api.runs(DAG) == known
+
+
+def test_a_run_of_chosen_params_is_seen_to_succeed(page, dialog, delivered, append, stack):
+    append("by-browser", "order", 5, at=datetime(2026, 11, 21, 8, 30, tzinfo=UTC))  # long past the watermark
+    choose_tag(page, dialog, "order")
+    choose_moment(page, dialog, "Read again from", "2026/11/21", "08:00")
+    choose_moment(page, dialog, "Read again until", "2026/11/21", "09:00")
+    button(dialog).click()
+    page.wait_for_url(re.compile("/runs/manual__"))
+    run = page.url.rpartition("/")[2]
+    conf = {"tags": ["order"], "reread_from": "2026-11-21T08:00:00.000Z", "reread_until": "2026-11-21T09:00:00.000Z"}
+    assert delivered.call("GET", f"/dags/{DAG}/dagRuns/{run}")["conf"] == conf
+    delivered.succeed(DAG, run)
+    # of the run, of plan, seal, push and close; nothing is left to do again
+    expect(page.get_by_text("Success", exact=True)).to_have_count(5)
+    found = stack.rows("SELECT tag, sequence_nr FROM orders WHERE persistence_id = 'by-browser' ORDER BY sequence_nr")
+    assert list(found) == [("order", number) for number in range(1, 6)]

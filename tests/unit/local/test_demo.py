@@ -1,0 +1,73 @@
+"""bin/run before it starts anything: one at a time, a report that can be written, ports that differ, options that are understood."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+from typer.testing import CliRunner
+
+from local import demo
+from local.places import PORTS, ROOT, Places, Ports
+from local.stack import Stack
+from tagmill.errors import ConfigurationError, LeaseTaken
+
+HOLDER = """
+import subprocess, sys, time
+from pathlib import Path
+from local.demo import _alone
+from local.places import Places, Ports
+with _alone(Places(Path(sys.argv[1]), Ports())) as lock:
+    guard = subprocess.Popen(["sleep", "60"], pass_fds=[lock.fileno()])  # stands for it
+    print(guard.pid, flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def places(tmp_path):
+    return Places(tmp_path / "home", Ports())
+
+
+def test_a_second_run_is_refused_and_what_a_killed_one_left_is_waited_for_until_its_guard_has_ended_it(places, capsys):
+    command = [sys.executable, "-c", HOLDER, str(places.home)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as other:
+        guard = int(other.stdout.readline())
+        with pytest.raises(LeaseTaken, match="another bin/run uses .*it was left alone"), demo._alone(places):
+            pass
+        other.kill()
+        os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)  # dead, and still a zombie
+        threading.Timer(0.5, os.kill, (guard, signal.SIGKILL)).start()
+        with demo._alone(places):
+            assert "waiting until what a killed bin/run left is stopped" in capsys.readouterr().out
+
+
+def test_an_earlier_report_is_removed_and_the_folder_of_a_new_one_is_made(tmp_path):
+    report = tmp_path / "not" / "there" / "r.json"
+    demo._fresh(report)
+    report.write_text("old")
+    demo._fresh(report)
+    assert report.parent.is_dir() and not report.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--report", "."], "error: .: Is a directory"),
+        (["--events", "0"], "error: --events 0: give at least 1. Nothing was started"),
+    ],
+)
+def test_a_wrong_option_is_one_line_and_starts_nothing(options, message, tmp_path, monkeypatch):
+    monkeypatch.setenv("TAGMILL_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(demo, "_stop_on_signals", lambda: None)
+    done = CliRunner().invoke(demo.app, options)
+    assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1), done
+    assert message in done.stderr
+
+
+def test_one_port_for_two_parts_is_said_before_anything_starts(tmp_path):
+    stack = Stack(Places(tmp_path, Ports(cassandra=PORTS["cassandra"], clickhouse=PORTS["cassandra"] + 10000)))
+    with pytest.raises(ConfigurationError, match=f"port {PORTS['cassandra'] + 10000} is given to two parts"):
+        stack.require()
