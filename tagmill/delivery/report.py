@@ -60,6 +60,8 @@ def _verdict(line: dict[str, Any], wrong: list[str]) -> str:
         return f"differs: {line['clickhouse_rows'] - line['delivered']:+d} rows in ClickHouse"
     if line["held"]:
         return f"{line['held']} held"
+    if line["in_view"] is None and not line["delivered"]:
+        return "nothing delivered yet"
     if line["in_view"] is not None and line["in_view"] > line["delivered"]:
         return f"{line['in_view'] - line['delivered']} not delivered"
     return EXACTLY_ONCE
