@@ -1,0 +1,124 @@
+"""The answer to an insert is lost, or the server is: what counts is what ClickHouse has."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.support import faulty_clickhouse
+
+
+def push_and_close(one: Any, run: int, fence: int) -> None:
+    from tagmill.delivery import steps
+    from tests.faults.conftest import dead_process
+
+    steps.push(one.settings, one.pipeline, run, fence, owner=dead_process())
+    steps.close(one.settings, one.pipeline, run, fence, owner=dead_process())
+
+
+def inserts(one: Any) -> list[tuple[str, str]]:
+    """Token and fault of the inserts that the server saw."""
+    statements = faulty_clickhouse.log(one.stack.clickhouse.port)
+    return [(token, fault) for text, token, fault in statements if text.startswith(f"INSERT INTO `{one.table}` ")]
+
+
+@pytest.mark.parametrize("window", ["window", "no window"])
+@pytest.mark.parametrize("kind", ["drop_after", "error_after", "drop_before", "error_before"])
+def test_an_insert_whose_answer_is_lost_is_there_once(
+    kind: str, window: str, delivery: Callable[..., Any], spark: Any, undisturbed: Callable[[str], Any]
+) -> None:
+    """drop_*: the connection ends without an answer. Without a window only the condition in the insert holds."""
+    one = delivery()
+    run, fence = one.sealed(spark)
+    if window == "no window":
+        one.without_deduplication()
+    faulty_clickhouse.order(one.stack.clickhouse.port, kind, match=f"INSERT INTO `{one.table}` ", times=2)
+    push_and_close(one, run, fence)
+    tokens = [token for token, _ in inserts(one)]
+    faults = [fault for _, fault in inserts(one) if fault]
+    assert faults == [kind, kind]
+    # after a commit ClickHouse is asked first, and has it
+    assert (len(tokens) > len(set(tokens))) == kind.endswith("before")
+    undisturbed("gap-middle").equals(one)
+    assert one.check().code == 0
+
+
+def test_a_retry_after_the_window_inserts_nothing(
+    delivery: Callable[..., Any], spark: Any, undisturbed: Callable[[str], Any]
+) -> None:
+    """The very statement again, when no token is known any more."""
+    from uuid import UUID
+
+    from tagmill.stores.clickhouse import ClickHouse
+
+    one = delivery()
+    run, fence = one.sealed(spark)
+    push_and_close(one, run, fence)
+    one.without_deduplication()
+    with ClickHouse(one.settings.clickhouse) as clickhouse:
+        for batch in one.manifest().batches:
+            clickhouse.insert_batch(one.table, UUID(batch.batch_id), 1, one.path(batch.file).read_bytes())
+    undisturbed("gap-middle").equals(one)
+    assert one.check().code == 0
+
+
+@pytest.mark.parametrize("kind", ["kill_during", "kill_after"])
+def test_the_server_dies_at_the_insert_and_comes_back(
+    kind: str, delivery: Callable[..., Any], spark: Any, undisturbed: Callable[[str], Any]
+) -> None:
+    """The push waits for it, or its retry goes on."""
+    from tagmill.errors import StoreUnavailable
+
+    one = delivery(parallel_inserts=1)
+    run, fence = one.sealed(spark)
+    server = one.stack.clickhouse
+    faulty_clickhouse.order(server.port, kind, match=f"INSERT INTO `{one.table}` ", ms=5)
+    dead = server.process()
+    back = threading.Thread(target=lambda: (dead.wait(60), server.start()))
+    back.start()
+    try:
+        push_and_close(one, run, fence)
+    except StoreUnavailable:
+        back.join()
+        push_and_close(one, run, fence)
+    finally:
+        back.join()
+    undisturbed("gap-middle").equals(one)
+    assert one.check().code == 0
+
+
+def test_a_server_that_stays_away_ends_the_command_with_one_line_and_the_next_one_finishes(
+    delivery: Callable[..., Any], spark: Any, undisturbed: Callable[[str], Any]
+) -> None:
+    one = delivery()
+    one.sealed(spark)
+    waiting = one.deliver(at="push.before_insert")
+    one.stack.clickhouse.kill()
+    try:
+        ended = waiting.end()
+    finally:
+        one.stack.clickhouse.start()
+    assert ended.code == 75, ended
+    assert "ClickHouse at 127.0.0.1" in ended.error
+    assert "Run the same command again" in ended.error
+    one.finish()
+    undisturbed("gap-middle").equals(one)
+    assert one.check().code == 0
+
+
+def test_a_server_that_is_slow_is_waited_for(delivery: Callable[..., Any], spark: Any, undisturbed: Callable[[str], Any]) -> None:
+    """Longer than the lease: it is renewed meanwhile."""
+    one = delivery(lease_seconds=5)
+    one.sealed(spark)
+    faulty_clickhouse.order(one.stack.clickhouse.port, "delay", match=f"INSERT INTO `{one.table}` ", ms=8000)
+    slow = one.deliver()
+    while not inserts(one):
+        time.sleep(0.1)
+    time.sleep(6)
+    other = one.deliver().end()
+    assert other.code == 75, other
+    assert "is at work" in other.error
+    assert slow.end().code == 0
+    undisturbed("gap-middle").equals(one)

@@ -1,0 +1,76 @@
+"""Cassandra goes away in the middle of a run: the command waits, or ends with one line and 75, and the next one finishes."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from cassandra import DriverException
+from cassandra.cluster import NoHostAvailable
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+
+
+@contextmanager
+def away(stack: Any, seconds: float) -> Iterator[None]:
+    """Cassandra is stopped; it comes back `seconds` after the block has begun."""
+    stack.cassandra.stop()
+    back = threading.Thread(target=lambda: (time.sleep(seconds), stack.cassandra.start()))
+    back.start()
+    try:
+        yield
+    finally:
+        back.join()
+        is_back(stack)
+
+
+def is_back(stack: Any) -> None:
+    """The tests' own session tries again at growing intervals."""
+    for attempt in Retrying(
+        retry=retry_if_exception_type((NoHostAvailable, DriverException)), stop=stop_after_delay(120), wait=wait_fixed(0.5)
+    ):
+        with attempt:
+            stack.session.execute("SELECT release_version FROM system.local")
+            stack.session.cluster.refresh_schema_metadata()
+
+
+@pytest.mark.parametrize("instant", ["seal.staged", "close.before_progress"])
+def test_cassandra_is_restarted_in_the_middle_of_a_run(
+    instant: str, delivery: Callable[..., Any], spark: Any, undisturbed: Callable[[str], Any]
+) -> None:
+    expected = undisturbed("gap-middle")
+    one = delivery()
+    if not instant.startswith("seal"):
+        one.sealed(spark)
+    running = one.deliver(at=instant)
+    with away(one.stack, 4):
+        ended = running.end()
+    assert ended.code in (0, 75), ended
+    if ended.code == 75:
+        assert "Cassandra at 127.0.0.1" in ended.error
+    one.finish()
+    expected.equals(one)
+    assert one.check().code == 0
+
+
+@pytest.mark.parametrize("instant", ["seal.begun", "push.after_insert"])
+def test_cassandra_that_stays_away_ends_the_command_with_one_line_and_the_next_one_finishes(
+    instant: str, delivery: Callable[..., Any], spark: Any, undisturbed: Callable[[str], Any]
+) -> None:
+    expected = undisturbed("gap-middle")
+    one = delivery(sections={"cassandra": {"request_timeout_seconds": 5, "connect_timeout_seconds": 3}})
+    if not instant.startswith("seal"):
+        one.sealed(spark)
+    running = one.deliver(at=instant)
+    one.stack.cassandra.stop()
+    try:
+        ended = running.end()
+    finally:
+        one.stack.cassandra.start()
+        is_back(one.stack)
+    assert ended.code == 75, ended
+    assert "Cassandra" in ended.error
+    one.finish()
+    expected.equals(one)
+    assert one.check().code == 0

@@ -1,0 +1,42 @@
+"""Two commands at once: one works, the other waits or says who works."""
+
+from collections.abc import Callable
+from typing import Any
+
+from tagmill.stores import lease
+
+
+def test_two_deliveries_at_once_deliver_once(delivery: Callable[..., Any], spark: Any, undisturbed: Callable[[str], Any]) -> None:
+    """Both start in the same moment; neither waits. The one that gets no lease names the holder."""
+    one = delivery()
+    one.sealed(spark)
+    both = [one.deliver(at="push.before_insert") if i == 0 else one.deliver() for i in range(2)]
+    refused = both[1].end()
+    assert refused.code == 75, refused
+    assert f"cli/{lease.socket.gethostname()}/{both[0].process.pid}/" in refused.error
+    assert "is at work. Nothing was done; try again later" in refused.error
+    assert both[0].end().code == 0
+    undisturbed("gap-middle").equals(one)
+    assert one.check().code == 0
+
+
+def test_started_in_the_same_moment_with_time_to_wait_both_end_well(
+    delivery: Callable[..., Any], undisturbed: Callable[[str], Any]
+) -> None:
+    one = delivery(lease_wait_seconds=120)
+    both = [one.deliver(), one.deliver()]
+    assert [command.end().code for command in both] == [0, 0], [command.ended() for command in both]
+    undisturbed("gap-middle").equals(one)
+    assert one.check().code == 0
+
+
+def test_a_person_is_kept_out_while_a_run_is_at_work(delivery: Callable[..., Any], spark: Any) -> None:
+    one = delivery()
+    one.sealed(spark)
+    at_work = one.deliver(at="push.before_insert")
+    for verb in ("void", "abandon"):
+        refused = one.start("run", verb, "--why", "impatience", "--yes").end()
+        assert refused.code == 75, refused
+        assert "is at work" in refused.error
+    assert at_work.end().code == 0
+    assert {state for *_, state, _ in one.batches()} == {"IN_CLICKHOUSE"}
