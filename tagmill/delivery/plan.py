@@ -36,15 +36,24 @@ class Planner:
     """Makes the plan of one pipeline's next run."""
 
     def __init__(
-        self, ledger: Ledger, views: Views, name: str, pipeline: PipelineSettings, tags: list[str], now: datetime
+        self,
+        ledger: Ledger,
+        views: Views,
+        name: str,
+        pipeline: PipelineSettings,
+        tags: list[str],
+        now: datetime,
+        built_to: int | None = None,
     ) -> None:
+        """`built_to` (ticks): how far the view is built; what is later isn't in it yet."""
         self.ledger = ledger
         self.views = views
         self.name = name
         self.pipeline = pipeline
         self.tags = tags
         self.now = now
-        self.until = from_datetime(now - timedelta(seconds=pipeline.eventual_consistency_delay_seconds))
+        until = from_datetime(now - timedelta(seconds=pipeline.eventual_consistency_delay_seconds))
+        self.until = until if built_to is None else min(until, built_to)
         self.marks = ledger.watermarks(name)
 
     def plan(self, run: int) -> Plan | None:
