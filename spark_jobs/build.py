@@ -8,7 +8,7 @@ from pathlib import Path
 from tagmill.jobreport import job_report
 from tagmill.settings import Settings
 from tagmill.sparksession import session
-from tagmill.views.build import build
+from tagmill.views.build import build, check
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -27,6 +27,7 @@ def main(argv: Sequence[str]) -> int:
     args = parse(argv)
     with job_report("build", args.pipeline, None, args.report) as report:
         settings = Settings.load(args.config)
+        check(settings, args.pipeline)
         spark = session(settings, name=f"tagmill build {args.pipeline}")
         try:
             report.result = build(

@@ -33,9 +33,10 @@ def build(
     from tagmill.sparksession import session
     from tagmill.stores.lease import this_process
     from tagmill.views.build import build as build_views
+    from tagmill.views.build import check
 
     configured, begun = settings(), time.monotonic()
-    configured.pipeline(pipeline)
+    check(configured, pipeline)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as display:
         task = display.add_task(f"{pipeline}: starting Spark", total=None)

@@ -49,12 +49,8 @@ def build(
     from tagmill.delivery.steps import leased
     from tagmill.views.reading import Journal
 
+    check(settings, pipeline)
     chosen = settings.pipeline(pipeline)
-    if chosen.views != "tagmill":
-        raise GuardRefused(
-            f'pipeline {pipeline}: the application numbers the events of journal {chosen.keyspace} (views = "application"). '
-            'Nothing was built. If it runs with events-by-tag off, set views = "tagmill"'
-        )
     with leased(settings, pipeline, owner, wait=chosen.lease_wait_seconds) as (ledger, lease):
         builds = Builds(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace)
         journal = Journal.look(ledger.cassandra, chosen.keyspace)
@@ -64,6 +60,21 @@ def build(
             result = _Builder(settings, pipeline, builds, journal, spark, tell or (lambda _: None)).run(row, adopt)
         lease.give_back()
         return result
+
+
+def check(settings: Settings, pipeline: str) -> None:
+    """Refuse, before Spark is started, what can't be built; raises GuardRefused, ConfigurationError."""
+    from tagmill.stores.ledger import Ledger
+    from tagmill.views.reading import Journal
+
+    chosen = settings.pipeline(pipeline)
+    if chosen.views != "tagmill":
+        raise GuardRefused(
+            f'pipeline {pipeline}: the application numbers the events of journal {chosen.keyspace} (views = "application"). '
+            'Nothing was built. If it runs with events-by-tag off, set views = "tagmill"'
+        )
+    with Ledger(settings.cassandra) as ledger:
+        Journal.look(ledger.cassandra, chosen.keyspace)
 
 
 class _Builder:

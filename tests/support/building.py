@@ -3,6 +3,8 @@
 from typing import Any
 from uuid import UUID
 
+from cassandra.concurrent import execute_concurrent_with_args
+from cassandra.query import UNSET_VALUE
 from pyspark.errors import AnalysisException
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
@@ -40,6 +42,20 @@ def rows(stack: Any, keyspace: str, table: str) -> list[dict[str, Any]]:
     """All rows of a table of the journal, all columns, sorted; uuids as text."""
     found = stack.session.execute(f"SELECT * FROM {keyspace}.{table}")
     return in_order([{name: _plain(value) for name, value in row._asdict().items()} for row in found])
+
+
+def load_messages(session: Any, case: str, keyspace: str, after: int, until: int) -> None:
+    """The rows of a case's messages with after < sequence_nr <= until."""
+    table = Case(case).table("messages")
+    names = table.column_names
+    insert = session.prepare(f"INSERT INTO {keyspace}.messages ({', '.join(names)}) VALUES ({', '.join('?' for _ in names)})")
+    values = []
+    for row in table.to_pylist():
+        if after < row["sequence_nr"] <= until:
+            row |= {"timestamp": UUID(row["timestamp"]), "tags": set(row["tags"] or ())}
+            values.append(tuple(UNSET_VALUE if row[name] in (None, set()) else row[name] for name in names))
+    for success, outcome in execute_concurrent_with_args(session, insert, values):
+        assert success, outcome
 
 
 def recorded(case: str, table: str) -> list[dict[str, Any]]:
