@@ -15,6 +15,7 @@ from tagmill.batches.states import RunState
 from tagmill.delivery.model import Manifest, Plan
 from tagmill.errors import ConfigurationError, TagmillError, TerminalError, TransientError
 from tagmill.settings import Settings, moment
+from tagmill.stores.builds import Builds, BuildState
 from tagmill.stores.files import RunFiles
 from tagmill.stores.lease import Lease
 from tagmill.stores.ledger import Ledger, RunRow
@@ -22,6 +23,8 @@ from tagmill.stores.views import Views
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from tagmill.delivery.plan import Built
 
 log = structlog.get_logger()
 Result = dict[str, Any]
@@ -44,7 +47,7 @@ def plan(
         if unfinished:
             return _taken_over(ledger, unfinished, owner)
         views = Views(ledger.cassandra, chosen.keyspace)
-        planner = Planner(ledger, views, pipeline, chosen, wanted, datetime.now(UTC), _built_to(settings, ledger, pipeline))
+        planner = Planner(ledger, views, pipeline, chosen, wanted, datetime.now(UTC), _built(settings, ledger, pipeline))
         made = planner.reread(number, *span) if span else planner.plan(number)
         if made is None:
             lease.give_back()
@@ -121,20 +124,22 @@ def leased(settings: Settings, pipeline: str, owner: str, *, wait: float = 0) ->
             raise
 
 
-def _built_to(settings: Settings, ledger: Ledger, pipeline: str) -> int | None:
-    """How far the pipeline's view is built (ticks), None where the application writes it; raises ConfigurationError."""
-    from tagmill.stores.builds import Builds
+def _built(settings: Settings, ledger: Ledger, pipeline: str) -> Built | None:
+    """How far the pipeline's view is built, None where the application writes it; raises ConfigurationError."""
+    from tagmill.delivery.plan import Built
 
     chosen = settings.pipeline(pipeline)
     if chosen.views == "application":
         return None
-    newest = Builds(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace).newest()
+    builds = Builds(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace)
+    newest = builds.newest()
     if newest is None or newest.built_to is None:
         raise ConfigurationError(
             f'pipeline {pipeline}: the view of journal {chosen.keyspace} was never built (views = "tagmill"). Nothing was planned. '
             f"Build it: tagmill views build --pipeline {pipeline}"
         )
-    return newest.built_to
+    done = newest.build if newest.state == BuildState.DONE else newest.build - 1
+    return Built(done, newest.built_to, builds.late(pipeline))
 
 
 def _taken_over(ledger: Ledger, row: RunRow, owner: str) -> Result:

@@ -4,6 +4,7 @@ A build is SEALED when its events and numbers are fixed as files, DONE when all 
 IF build = ? AND fence = ?, so a builder that wakes up late changes nothing.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -52,7 +53,8 @@ class Builds:
     def __init__(self, cassandra: Cassandra, ledger_keyspace: str, journal: str) -> None:
         self.cassandra = cassandra
         self.journal = journal
-        self.table = f"{names.cql(ledger_keyspace)}.view_builds"
+        self.ledger = names.cql(ledger_keyspace)
+        self.table = f"{self.ledger}.view_builds"
         metadata = cassandra.cluster.metadata.keyspaces.get(ledger_keyspace)
         if metadata is not None and "view_builds" not in metadata.tables:
             cassandra.cluster.refresh_keyspace_metadata(ledger_keyspace)
@@ -124,6 +126,34 @@ class Builds:
         if row is None or row.fence != fence:
             raise self._lost()
         return row
+
+    # -- rows that come late
+
+    def add_late(self, build: int, earliest: dict[str, int]) -> None:
+        """Per tag, the earliest tick at or before what the build before this one had reached."""
+        self.cassandra.write_many(
+            f"INSERT INTO {self.ledger}.view_late (journal, tag, build, from_ticks) VALUES (?, ?, ?, ?)",
+            ((self.journal, tag, build, ticks) for tag, ticks in earliest.items()),
+        )
+
+    def late(self, pipeline: str) -> dict[str, int]:
+        """Per tag, from where a delivery has to look again (ticks): late rows of builds that it has not seen yet."""
+        rows = self.cassandra.execute(f"SELECT tag, build FROM {self.ledger}.view_seen WHERE pipeline = ?", pipeline)
+        seen = {row.tag: row.build for row in rows}
+        found: dict[str, int] = {}
+        for row in self.cassandra.stream(
+            f"SELECT tag, build, from_ticks FROM {self.ledger}.view_late WHERE journal = ?", self.journal
+        ):
+            if row.build > seen.get(row.tag, 0):
+                found[row.tag] = min(row.from_ticks, found.get(row.tag, row.from_ticks))
+        return found
+
+    def has_seen(self, pipeline: str, run: int, build: int, tags: Iterable[str]) -> None:
+        """A closed run has read the late rows of all builds up to this one."""
+        self.cassandra.write_many(
+            f"INSERT INTO {self.ledger}.view_seen (pipeline, tag, build) VALUES (?, ?, ?) USING TIMESTAMP ?",
+            ((pipeline, tag, build, run) for tag in tags),
+        )
 
     def _is_attempt(self, attempt: UUID) -> bool:
         row = self.newest()

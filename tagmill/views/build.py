@@ -136,7 +136,7 @@ class _Builder:
         manifest = Manifest(
             journal=self.journal.keyspace, pipeline=self.name, build=row.build + 1, folder=folder,
             bucket_size=self.pipeline.bucket_size, until=until, written_at=max(row.written_at + 1, time.time_ns() // 1000),
-            meta=self.journal.meta, persistence_ids=stands.count(), moved=0, events=0, rows=0, before_first_time_bucket=0,
+            meta=self.journal.meta, persistence_ids=stands.count(), moved=0, events=0, rows=0, before_first_time_bucket=0, late_from={},
             waiting={}, examples=[],
         )  # fmt: skip
         if not found and not adopt:
@@ -162,6 +162,7 @@ class _Builder:
                 "events": events_built[0],
                 "rows": sums[0],
                 "before_first_time_bucket": sums[1],
+                "late_from": self._late(numbers, row),
                 "waiting": {Reason(line["reason"]): line["count"] for line in waits.groupBy("reason").count().collect()},
                 "examples": [
                     Waiting(persistence_id=line[numbering.ID], sequence_nr=line["upto"] + 1, reason=Reason(line["reason"]))
@@ -169,6 +170,13 @@ class _Builder:
                 ],
             }
         ), refused
+
+    def _late(self, numbers: DataFrame, row: BuildRow) -> dict[str, int]:
+        """Per tag, the earliest new row at a time up to which the view was built already: its persistence_id had waited."""
+        from pyspark.sql import functions as F
+
+        late = numbers.where(F.col("ticks") <= (row.built_to or -1)).groupBy("tag_name").agg(F.min("ticks").alias("from_ticks"))
+        return {line["tag_name"]: line["from_ticks"] for line in late.collect()}
 
     def _no_events(self) -> DataFrame:
         return self.spark.createDataFrame(
@@ -237,6 +245,7 @@ class _Builder:
         from tagmill.views import writing
 
         writing.write(self.spark, manifest, self.settings.cassandra.ledger_keyspace, self.files.url(manifest.folder), self.tell)
+        self.builds.add_late(manifest.build, manifest.late_from)
         checkpoints.reached("build.before_end")
         self.builds.finish(row, manifest.until)
         self._sweep()

@@ -48,7 +48,10 @@ class Waiting(Document):
 
 
 class Manifest(Document):
-    """A sealed build: where its files are, and what they hold. `until`, `built_to`: ticks; `written_at`: microseconds."""
+    """A sealed build: where its files are, and what they hold. `until`: ticks; `written_at`: microseconds.
+
+    `late_from`: per tag, the earliest row (ticks) at a time that the build before had passed.
+    """
 
     journal: str
     pipeline: str
@@ -63,5 +66,6 @@ class Manifest(Document):
     events: int
     rows: int
     before_first_time_bucket: int
+    late_from: dict[str, int]
     waiting: dict[Reason, int]
     examples: list[Waiting]
