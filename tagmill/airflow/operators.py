@@ -190,7 +190,7 @@ class SealOperator(JobOperator):
         super().__init__(**kwargs)
         self.planned = planned
 
-    def execute(self, context: Context) -> dict[str, Any]:
+    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """Seal the run, unless it is sealed already."""
         run, state = self.planned["run"], self.planned["state"]
         if state == RunState.PLANNED:
