@@ -1,5 +1,6 @@
 """The rules of numbering once more, one persistence_id at a time and in plain Python: what the build has to agree with."""
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 
@@ -25,24 +26,22 @@ class Stand:
 def build(stand: Stand, journal: list[Event]) -> tuple[dict[tuple[str, int], int], Stand, str | None]:
     """The numbers by (tag, sequence_nr), where it stands afterwards, and why it stops before the last event."""
     start = max(stand.sequence_nr, stand.deleted_to)
-    there = sorted(event.sequence_nr for event in journal if event.sequence_nr > start)
-    by_number = {event.sequence_nr: event for event in journal}
+    by_number: dict[int, list[Event]] = defaultdict(list)
+    for event in journal:
+        if event.sequence_nr > start:
+            by_number[event.sequence_nr].append(event)
     upto, reason = start, None
-    while upto < max(there, default=0):
-        following = upto + 1
-        if following not in there:
-            reason = "hole"
-        elif there.count(following) > 1:
-            reason = "two_writers"
-        elif by_number[following].flaw:
-            reason = by_number[following].flaw
-        if reason:
+    while upto < max(by_number, default=0):
+        found = by_number.get(upto + 1, [])
+        reasons = [event.flaw for event in found if event.flaw] + ["hole"] * (not found) + ["two_writers"] * (len(found) > 1)
+        if reasons:
+            reason = min(reasons)
             break
-        upto = following
+        upto += 1
     numbers: dict[tuple[str, int], int] = {}
     last = dict(stand.numbers)
     for sequence_nr in range(start + 1, upto + 1):
-        for tag in by_number[sequence_nr].tags:
+        for tag in by_number[sequence_nr][0].tags:
             number, before = last.get(tag, (0, 0))
             if sequence_nr > before:
                 last[tag] = (number + 1, sequence_nr)

@@ -8,8 +8,13 @@ import pytest
 from local.fixtures import WITHOUT_VIEWS
 from tagmill.buckets import BucketSize
 from tagmill.errors import GuardRefused
+from tagmill.stores.files import RunFiles
 from tagmill.timeuuid import ticks
+from tagmill.views import reading, writing
+from tagmill.views.build import _Builder
+from tagmill.views.model import Manifest
 from tests.support.building import VIEWS, built, load_messages, recorded, records, rows
+from tests.support.delivery import as_row, clickhouse_rows, deliver, only, verdicts
 
 HEALTHY = ["orders", "minute-buckets", "odd-names", "partition-boundary"]
 
@@ -93,3 +98,70 @@ def test_a_view_of_the_plugin_is_adopted_and_continued(stack, keyspace, settings
     for table in VIEWS:
         assert rows(stack, journal, table) == recorded("minute-buckets", table), table
     assert built(first, spark)["moved"] == 0
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"LONG": 7, "SLICES_AT_ONCE": 2},  # every persistence_id is a long one
+        {"WHOLE_SHARE": 0},  # everything that a record is known of is looked up by sequence_nr
+        {"WHOLE_SHARE": 0, "LARGEST_WINDOW": 1},
+    ],
+    ids=["slices", "windows", "whole"],
+)
+@pytest.mark.parametrize("case", ["orders", "partition-boundary"])
+def test_each_way_of_reading_finds_the_same(case, limits, monkeypatch, stack, keyspace, settings, spark):
+    for name, value in limits.items():
+        monkeypatch.setattr(reading, name, value)
+    journal = keyspace(case, ("metadata", "all_persistence_ids"))
+    configured = settings(journal, case=case, views="tagmill")
+    for after, until in ((0, 15), (15, 60)):
+        load_messages(stack.session, case, journal, after, until)
+        built(configured, spark)
+    for table in VIEWS:
+        assert rows(stack, journal, table) == recorded(case, table), table
+
+
+def test_a_builder_that_writes_late_puts_nothing_back(stack, keyspace, settings, spark, monkeypatch):
+    """The files of the first build are written once more after the second one is done, as by a builder that was frozen."""
+    monkeypatch.setattr(_Builder, "_sweep", lambda self: None)
+    journal = keyspace("orders", ("metadata", "all_persistence_ids"))
+    configured = settings(journal, case="orders", views="tagmill")
+    load_messages(stack.session, "orders", journal, 0, 15)
+    built(configured, spark)
+    files = RunFiles(configured.storage.root)
+    home = f"{only(configured)}/views"
+    (first,) = files.folders(home)
+    load_messages(stack.session, "orders", journal, 15, 40)
+    built(configured, spark)
+    before = {table: rows(stack, journal, table) for table in VIEWS} | {"records": records(stack, journal)}
+    manifest = Manifest.model_validate_json(files.read(f"{home}/{first}/manifest.json"))
+    writing.write(spark, manifest, configured.cassandra.ledger_keyspace, files.url(manifest.folder), lambda _: None)
+    assert before == {table: rows(stack, journal, table) for table in VIEWS} | {"records": records(stack, journal)}
+    assert before["tag_views"] == recorded("orders", "tag_views")
+
+
+def test_what_is_built_is_delivered_exactly_once_also_what_had_waited(stack, keyspace, settings, spark):
+    """One persistence_id waits behind a hole while the others are delivered; filled, its old events are delivered, too."""
+    journal = keyspace("orders", WITHOUT_VIEWS)
+    waiting = "o-000007"
+    missing = stack.session.execute(
+        f"SELECT * FROM {journal}.messages WHERE persistence_id = %s AND partition_nr = 0 AND sequence_nr = 5", (waiting,)
+    ).one()
+    stack.session.execute(
+        f"DELETE FROM {journal}.messages WHERE persistence_id = %s AND partition_nr = 0 AND sequence_nr = 5", (waiting,)
+    )
+    configured = settings(journal, case="orders", views="tagmill", look_back_seconds=0, long_look_back_seconds=0)
+    name = only(configured)
+    assert built(configured, spark)["waiting"] == 1
+    assert sum(run["rows"] for run in deliver(configured, name, spark)) < 21_600
+    names = [column for column, value in missing._asdict().items() if value is not None]
+    stack.session.execute(
+        f"INSERT INTO {journal}.messages ({', '.join(names)}) VALUES ({', '.join('%s' for _ in names)})",
+        [getattr(missing, column) for column in names],
+    )
+    assert built(configured, spark)["waiting"] == 0
+    (run,) = deliver(configured, name, spark)
+    assert run["rows"] > 50 and run["held"] == 0
+    assert clickhouse_rows(configured, name) == sorted(as_row(row) for row in recorded("orders", "tag_views"))
+    assert set(verdicts(configured, name).values()) == {"exactly once"}
