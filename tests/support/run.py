@@ -14,7 +14,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "build" / "test-results"
 # a process each: the small Spark sessions of tests/spark and the one with the connector don't share a JVM
-SUITES = {"spark": ("tests/unit", "tests/spark"), "servers": ("tests/integration", "tests/faults"), "airflow": ("tests/dags",)}
+SUITES = {
+    "spark": ("tests/unit", "tests/spark"),
+    "servers": ("tests/integration", "tests/faults", "tests/interop"),
+    "airflow": ("tests/dags",),
+}
 ENVIRONMENT = {"spark": "spark", "servers": "spark", "airflow": "airflow"}
 NO_TESTS = 5  # pytest's exit status when it collected nothing
 
