@@ -63,7 +63,7 @@ class Orders(Journal):
     """The order journal that the real plugin wrote, with what it read from it."""
 
     name = "orders"
-    tables = TABLES
+    tables: tuple[str, ...] = TABLES
 
     def __init__(self) -> None:
         self.case = Case("orders")
