@@ -26,7 +26,7 @@ from tagmill.timeuuid import from_datetime
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tagmill.views.model import Manifest, Tell
+    from tagmill.views.model import Manifest, Tell, Waiting
 
 log = structlog.get_logger()
 Result = dict[str, Any]
@@ -120,7 +120,7 @@ class _Builder:
         from pyspark.sql import functions as F
 
         from tagmill.views import numbering, reading
-        from tagmill.views.model import Manifest, Reason, Waiting
+        from tagmill.views.model import Manifest, Reason
 
         until = from_datetime(datetime.now(UTC) - timedelta(seconds=self.pipeline.eventual_consistency_delay_seconds))
         folder = f"{self.home}/attempt-{uuid4().hex[:12]}"
@@ -129,14 +129,14 @@ class _Builder:
         ids = reading.persistence_ids(self.spark, self.journal)
         ledger_keyspace = self.settings.cassandra.ledger_keyspace
         stands = self._fixed(reading.stands(self.spark, self.journal, ledger_keyspace, ids, adopt=adopt), f"{url}/stands")
-        refused = self._refused(stands, row, adopt)
+        count, refused = self._counted(stands, row, adopt)
         reader = reading.Reader(self.spark, self.journal, f"{url}/events", until, self.tell)
         checkpoints.reached("build.reading")
         found = reader.stage(stands)
         manifest = Manifest(
             journal=self.journal.keyspace, pipeline=self.name, build=row.build + 1, folder=folder,
             bucket_size=self.pipeline.bucket_size, until=until, written_at=max(row.written_at + 1, time.time_ns() // 1000),
-            meta=self.journal.meta, persistence_ids=stands.count(), moved=0, events=0, rows=0, before_first_time_bucket=0, late_from={},
+            meta=self.journal.meta, persistence_ids=count, moved=0, events=0, rows=0, before_first_time_bucket=0, late_from={},
             waiting={}, examples=[],
         )  # fmt: skip
         if not found and not adopt:
@@ -144,39 +144,49 @@ class _Builder:
         self.tell("numbering")
         events = reader.events() if found else self._no_events()
         open_ids = stands.where("not refused")
-        taken, ends = numbering.accepted(events, open_ids)
-        ends = self._fixed(ends, f"{url}/ends")
+        ends = self._fixed(numbering.ends(events, open_ids), f"{url}/ends")
+        taken = numbering.accepted(events, ends)
         numbers = self._fixed(numbering.numbered(taken, open_ids, self.pipeline.bucket_size), f"{url}/numbers")
-        records = self._fixed(numbering.records(taken, numbers, ends, open_ids), f"{url}/records")
+        records = self._fixed(numbering.records(events, numbers, ends, open_ids), f"{url}/records")
         checkpoints.reached("build.numbered")
-        first = from_datetime(self.pipeline.first_time_bucket)
-        sums = numbers.agg(F.count("*"), F.coalesce(F.sum((F.col("ticks") < first).cast("bigint")), F.lit(0))).first()
-        waits = ends.where(F.col("reason").isNotNull() & (F.col("reason") != Reason.YOUNG.value))
-        events_built = (
-            ends.join(open_ids, numbering.ID).agg(F.coalesce(F.sum(F.col("upto") - F.col("from_nr")), F.lit(0))).first()
+        early, late = F.col("ticks") < from_datetime(self.pipeline.first_time_bucket), F.col("ticks") <= (row.built_to or -1)
+        sums = numbers.agg(F.count("*").alias("rows"), F.count_if(early).alias("early"), F.count_if(late).alias("late")).first()
+        stops = (
+            ends.groupBy("reason")
+            .agg(F.count("*").alias("ids"), F.sum(F.col("upto") - F.col("from_nr")).alias("events"))
+            .collect()
         )
-        assert sums is not None and events_built is not None
+        assert sums is not None
+        waiting = {Reason(line["reason"]): line["ids"] for line in stops if line["reason"] not in (None, Reason.YOUNG.value)}
         return manifest.model_copy(
             update={
                 "moved": records.count(),
-                "events": events_built[0],
-                "rows": sums[0],
-                "before_first_time_bucket": sums[1],
-                "late_from": self._late(numbers, row),
-                "waiting": {Reason(line["reason"]): line["count"] for line in waits.groupBy("reason").count().collect()},
-                "examples": [
-                    Waiting(persistence_id=line[numbering.ID], sequence_nr=line["upto"] + 1, reason=Reason(line["reason"]))
-                    for line in waits.orderBy("reason", numbering.ID).limit(EXAMPLES).collect()
-                ],
+                "events": sum(line["events"] for line in stops),
+                "rows": sums["rows"],
+                "before_first_time_bucket": sums["early"],
+                "late_from": self._late(numbers.where(late)) if sums["late"] else {},
+                "waiting": waiting,
+                "examples": self._examples(ends) if waiting else [],
             }
         ), refused
 
-    def _late(self, numbers: DataFrame, row: BuildRow) -> dict[str, int]:
+    def _examples(self, ends: DataFrame) -> list[Waiting]:
+        """The first persistence ids that wait."""
+        from pyspark.sql import functions as F
+
+        from tagmill.views.model import Reason, Waiting
+
+        waits = ends.where(F.col("reason").isNotNull() & (F.col("reason") != Reason.YOUNG.value))
+        return [
+            Waiting(persistence_id=line["persistence_id"], sequence_nr=line["upto"] + 1, reason=Reason(line["reason"]))
+            for line in waits.orderBy("reason", "persistence_id").limit(EXAMPLES).collect()
+        ]
+
+    def _late(self, rows: DataFrame) -> dict[str, int]:
         """Per tag, the earliest new row at a time up to which the view was built already: its persistence_id had waited."""
         from pyspark.sql import functions as F
 
-        late = numbers.where(F.col("ticks") <= (row.built_to or -1)).groupBy("tag_name").agg(F.min("ticks").alias("from_ticks"))
-        return {line["tag_name"]: line["from_ticks"] for line in late.collect()}
+        return {line["tag_name"]: line["first"] for line in rows.groupBy("tag_name").agg(F.min("ticks").alias("first")).collect()}
 
     def _no_events(self) -> DataFrame:
         return self.spark.createDataFrame(
@@ -190,15 +200,15 @@ class _Builder:
         rows.write.mode("overwrite").parquet(url)
         return self.spark.read.schema(rows.schema).parquet(url)
 
-    def _refused(self, stands: DataFrame, row: BuildRow, adopt: bool) -> list[Any]:
-        """How many persistence ids somebody else has numbered, and the first; raises GuardRefused when there is no build of ours."""
+    def _counted(self, stands: DataFrame, row: BuildRow, adopt: bool) -> tuple[int, list[Any]]:
+        """How many persistence ids there are; how many of them somebody else has numbered, and the first of those.
+
+        Raises GuardRefused when they were numbered before there was a build of ours.
+        """
         from pyspark.sql import functions as F
 
-        line = (
-            stands.where("refused")
-            .agg(F.count("*").alias("count"), F.min_by(F.struct("*"), "persistence_id").alias("first"))
-            .first()
-        )
+        first = F.min_by(F.when(F.col("refused"), F.struct("*")), F.when(F.col("refused"), F.col("persistence_id")))
+        line = stands.agg(F.count("*").alias("all"), F.count_if("refused").alias("count"), first.alias("first")).first()
         assert line is not None
         if line["count"] and row.build == 0 and not adopt:
             raise GuardRefused(
@@ -206,7 +216,7 @@ class _Builder:
                 f"{line['first']['persistence_id']!r}; see tag_write_progress and tag_scanning), and there is no build of ours. "
                 f"Nothing was written. {self._way_out()}"
             )
-        return [line["count"], line["first"]] if line["count"] else []
+        return line["all"], [line["count"], line["first"]] if line["count"] else []
 
     def _refusal(self, refused: list[Any]) -> GuardRefused:
         count, first = refused

@@ -15,26 +15,42 @@ from tagmill.views.model import SLICE, Reason
 ID = "persistence_id"
 
 
-def accepted(events: DataFrame, stands: DataFrame, slice_size: int = SLICE) -> tuple[DataFrame, DataFrame]:
-    """The events up to the first one that has to wait, and where each persistence_id then stands.
+def ends(events: DataFrame, stands: DataFrame, slice_size: int = SLICE) -> DataFrame:
+    """Where each persistence_id stands once the events up to the first one that has to wait are built.
 
     In: `events` persistence_id, partition_nr, sequence_nr, timestamp, ticks, tags, flaw (a Reason or null), in any order;
     `stands` persistence_id, from_nr, both bigint.
-    Out: the events that may be numbered, with `slice`; and, one row a persistence_id, `upto` (its last such sequence_nr, else from_nr),
-    `reason` (why it stops there; null: nothing is behind it).
+    Out, one row a persistence_id with events: from_nr, `upto` (its last event that may be numbered, else from_nr), `reason` (why it stops
+    there; null: nothing is behind it).
     """
     in_order = Window.partitionBy(ID, "slice").orderBy("sequence_nr", "timestamp")
-    marked = events.select(
-        ID, "partition_nr", "sequence_nr", "timestamp", "ticks", "tags", "flaw",
-        F.expr(f"sequence_nr div {slice_size}").alias("slice"),
-    ).withColumn("before", F.lag("sequence_nr").over(in_order))  # fmt: skip
+    marked = events.select(ID, _slice(slice_size), "sequence_nr", "timestamp", "flaw").withColumn(
+        "before", F.lag("sequence_nr").over(in_order)
+    )
     slices = marked.groupBy(ID, "slice").agg(
         F.min("sequence_nr").alias("first"), F.max("sequence_nr").alias("last"), F.min(_stop()).alias("stop")
     )
-    ends = _ends(slices, stands)
-    upto = slices.select(ID, "slice").join(ends.select(ID, "upto"), ID)
-    taken = marked.drop("before", "flaw").join(upto, [ID, "slice"]).where("sequence_nr <= upto").drop("upto")
-    return taken, ends
+    chain = Window.partitionBy(ID).orderBy("slice")
+    chained = slices.join(stands.select(ID, "from_nr"), ID).withColumn("before", F.coalesce(F.lag("last").over(chain), "from_nr"))
+    edge = F.when(F.col("before") < F.col("first") - 1, _at(F.col("before"), F.lit(Reason.HOLE.value)))
+    firsts = chained.select(ID, "from_nr", "last", F.least("stop", edge).alias("stop")).groupBy(ID).agg(
+        F.first("from_nr").alias("from_nr"), F.max("last").alias("last"), F.min("stop").alias("stop")
+    )  # fmt: skip
+    return firsts.select(
+        ID, "from_nr", F.coalesce(F.col("stop.upto"), F.col("last")).alias("upto"), F.col("stop.reason").alias("reason")
+    )
+
+
+def accepted(events: DataFrame, ends: DataFrame, slice_size: int = SLICE) -> DataFrame:
+    """The events that may be numbered: persistence_id, slice, sequence_nr, timestamp, ticks, tags."""
+    sliced = events.select(ID, _slice(slice_size), "sequence_nr", "timestamp", "ticks", "tags")
+    # by slice, not by persistence_id: a long one is joined in many tasks
+    upto = sliced.select(ID, "slice").distinct().join(ends.select(ID, "upto"), ID)
+    return sliced.join(upto, [ID, "slice"]).where("sequence_nr <= upto").drop("upto")
+
+
+def _slice(size: int) -> Column:
+    return F.expr(f"sequence_nr div {size}").alias("slice")
 
 
 def _stop() -> Column:
@@ -49,18 +65,6 @@ def _stop() -> Column:
 
 def _at(upto: Column, reason: Column) -> Column:
     return F.struct(upto.alias("upto"), reason.alias("reason"))
-
-
-def _ends(slices: DataFrame, stands: DataFrame) -> DataFrame:
-    """One row a persistence_id: the first stop in or between its slices."""
-    chain = Window.partitionBy(ID).orderBy("slice")
-    chained = slices.join(stands.select(ID, "from_nr"), ID).withColumn("before", F.coalesce(F.lag("last").over(chain), "from_nr"))
-    edge = F.when(F.col("before") < F.col("first") - 1, _at(F.col("before"), F.lit(Reason.HOLE.value)))
-    ends = chained.select(ID, "last", "stop", edge.alias("edge")).groupBy(ID).agg(
-        F.max("last").alias("last"), F.min("stop").alias("stop"), F.min("edge").alias("edge")
-    )  # fmt: skip
-    stop = F.least("stop", "edge")
-    return ends.select(ID, F.coalesce(stop["upto"], F.col("last")).alias("upto"), stop["reason"].alias("reason"))
 
 
 def timebucket(size: BucketSize) -> Column:
@@ -100,13 +104,16 @@ def numbered(taken: DataFrame, stands: DataFrame, size: BucketSize) -> DataFrame
     )  # fmt: skip
 
 
-def records(taken: DataFrame, numbers: DataFrame, ends: DataFrame, stands: DataFrame) -> DataFrame:
+def records(events: DataFrame, numbers: DataFrame, ends: DataFrame, stands: DataFrame) -> DataFrame:
     """Where each persistence_id stands after the build: those that moved, or were adopted.
 
-    In: `numbers` of `numbered`; `stands` with persistence_id, from_nr, partition_nr, scanned, progress, adopted.
+    In: `events`, `ends` and `numbers` as above; `stands` with persistence_id, from_nr, partition_nr, scanned, progress, adopted.
     Out: persistence_id, sequence_nr, partition_nr, scanned, progress (sorted by tag), new (the tags whose progress moved).
     """
-    places = taken.groupBy(ID).agg(F.max_by("partition_nr", "sequence_nr").alias("place"))
+    last = ends.select(ID, F.col("upto").alias("sequence_nr"))
+    places = (
+        events.select(ID, "sequence_nr", F.col("partition_nr").alias("place")).join(last, [ID, "sequence_nr"]).drop("sequence_nr")
+    )
     line = F.struct(
         F.col("tag_name").alias("tag"),
         F.col("tag_pid_sequence_nr").alias("number"),
@@ -119,7 +126,7 @@ def records(taken: DataFrame, numbers: DataFrame, ends: DataFrame, stands: DataF
     return (
         stands.join(places, ID, "left")
         .where("place is not null or adopted")
-        .join(ends, ID, "left")
+        .join(ends.select(ID, "upto"), ID, "left")
         .join(moved, ID, "left")
         .withColumn("moved", F.coalesce("moved", empty))
         .withColumn("new", F.transform("moved", lambda line: line["tag"]))

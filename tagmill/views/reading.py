@@ -115,8 +115,10 @@ def stands(spark: SparkSession, journal: Journal, ledger_keyspace: str, ids: Dat
     last number of each tag), `found` (tag_write_progress, the same), `refused`. With `adopt`, what is found there is the start
     where they differ, and `adopted` says so.
     """
+    # a constant would leave the join as a filter, and the join would read the whole table: this one isn't known to be constant
+    name = F.concat(F.lit(journal.keyspace), F.substring(ID, 1, 0))
     records = (
-        ids.select(F.lit(journal.keyspace).alias("journal"), ID)
+        ids.select(name.alias("journal"), ID)
         .join(table(spark, ledger_keyspace, "view_progress", directJoinSetting="on"), ["journal", ID], "left")
         .select(ID, "sequence_nr", "partition_nr", "scanned", "numbers", "sequence_nrs", "offsets")
     )
@@ -185,11 +187,13 @@ class Reader:
         self.messages = table(spark, journal.keyspace, "messages", directJoinSetting="on").select(*journal.columns)
 
     def stage(self, stands: DataFrame) -> bool:
-        """Write all new events to `folder`/pass-N; whether there are any. Needs of `stands`: what `stands` returns."""
+        """Write all new events to `folder`/pass-N; whether there are any. In: what `stands` returns."""
         open_ids = stands.where("not refused")
         jumped = open_ids.where("deleted_to > sequence_nr").select(ID, "from_nr", F.col("partition_nr").alias("first"))
         plain = open_ids.where("deleted_to <= sequence_nr").select(ID, "from_nr", F.col("partition_nr").alias("first"), "known")
-        self._windows(plain.where("known").drop("known"))
+        known = plain.where("known").drop("known")
+        if known.take(1):
+            self._windows(known)
         self._partitions(plain.where("not known").drop("known").unionByName(self._behind_deletions(jumped)))
         return self.passes > 0
 

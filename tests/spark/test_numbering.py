@@ -68,8 +68,8 @@ def in_spark(spark: SparkSession, cases: dict[str, tuple[Stand, list[Event]]], s
         progress = [(tag, number, nr, "") for tag, (number, nr) in sorted(begun.numbers.items())]
         known.append((name, begun.sequence_nr, 0, start, None, False, progress))
     events_frame, stands = spark.createDataFrame(rows, EVENTS), spark.createDataFrame(known, STANDS)
-    taken, ends = numbering.accepted(events_frame, stands, slice_size)
-    numbers = numbering.numbered(taken, stands, BucketSize.HOUR)
+    ends = numbering.ends(events_frame, stands, slice_size).cache()
+    numbers = numbering.numbered(numbering.accepted(events_frame, ends, slice_size), stands, BucketSize.HOUR).cache()
     found: dict[str, Any] = {name: {"numbers": {}, "upto": None, "reason": None, "progress": None} for name in cases}
     for row in numbers.collect():
         key = (row.tag_name, row.sequence_nr)
@@ -78,7 +78,7 @@ def in_spark(spark: SparkSession, cases: dict[str, tuple[Stand, list[Event]]], s
         found[row.persistence_id]["numbers"][key] = row.tag_pid_sequence_nr
     for row in ends.collect():
         found[row.persistence_id] |= {"upto": row.upto, "reason": row.reason}
-    for row in numbering.records(taken, numbers, ends, stands).collect():
+    for row in numbering.records(events_frame, numbers, ends, stands).collect():
         lines = {line.tag: (line.number, line.sequence_nr) for line in row.progress}
         found[row.persistence_id]["progress"] = (row.sequence_nr, row.partition_nr, lines)
     return found
