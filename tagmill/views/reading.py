@@ -24,11 +24,15 @@ META = ["meta_ser_id", "meta_ser_manifest", "meta"]
 # columns of older layouts; where they are filled, the event waits for a migration
 OLD_TAGS = ["tag1", "tag2", "tag3"]
 REACH = 3
+# two, so that a missing event with another one behind it is seen
+FIRST_WINDOW = 2
 # a window that would be larger, or is no smaller than this share of what lies before it, is read by partition
 LARGEST_WINDOW = 4096
 WHOLE_SHARE = 16
 # where deletions have emptied the first partitions, the next event is looked for in so many
 SEARCHED_PARTITIONS = 1024
+# a task holds a page of each partition that it reads side by side: the connector's own 512 times 5000 rows wouldn't fit
+BY_PARTITION = {"spark.cassandra.concurrent.reads": "32", "spark.cassandra.input.fetch.sizeInRows": "1000"}
 # longer persistence_ids are read in slices of so many sequence_nrs, some at a time
 LONG, SLICES_AT_ONCE = 100_000, 8
 
@@ -185,6 +189,9 @@ class Reader:
         self.tell = tell
         self.passes = 0
         self.messages = table(spark, journal.keyspace, "messages", directJoinSetting="on").select(*journal.columns)
+        self.partitions = table(spark, journal.keyspace, "messages", directJoinSetting="on", **BY_PARTITION).select(
+            *journal.columns
+        )
 
     def stage(self, stands: DataFrame) -> bool:
         """Write all new events to `folder`/pass-N; whether there are any. In: what `stands` returns."""
@@ -215,7 +222,7 @@ class Reader:
             (F.col("from_nr") + 1).alias("sequence_nr"),
             F.explode(F.sequence("first", until)).alias("partition_nr"),
         )
-        found = self._looked_up(keys, "partition_nr", "sequence_nr").select(ID, "from_nr", "partition_nr")
+        found = self._looked_up(keys).select(ID, "from_nr", "partition_nr")
         exact = found.groupBy(ID, "from_nr").agg(F.min("partition_nr").alias("first"))
         # a hole behind the deletions: nothing has the next sequence_nr, then only the first partitions are looked at
         rest = ids.join(exact.select(ID), ID, "left_anti")
@@ -223,7 +230,7 @@ class Reader:
 
     def _windows(self, ids: DataFrame) -> None:
         """Look up sequence_nrs from from_nr + 1 on. In: persistence_id, from_nr, first (partition_nr of the last event built)."""
-        window, full = 1, ids
+        window, full = FIRST_WINDOW, ids
         while True:
             ahead = full.select(
                 ID,
@@ -231,7 +238,7 @@ class Reader:
                 F.explode(F.sequence(F.col("from_nr") + 1, F.col("from_nr") + window)).alias("sequence_nr"),
                 F.col("first"),
             ).select("*", F.explode(F.sequence("first", F.col("first") + (REACH - 1))).alias("partition_nr"))
-            found = self._kept(self._looked_up(ahead, "partition_nr", "sequence_nr"))
+            found = self._kept(self._looked_up(ahead))
             if found is None:
                 return
             reached = found.groupBy(ID).agg(F.max("sequence_nr").alias("last"), F.max("partition_nr").alias("first"))
@@ -257,7 +264,7 @@ class Reader:
                 self._slices(long)
                 ids = ids.join(F.broadcast(long.select(ID)), ID, "left_anti")
             keys = ids.select("*", F.explode(F.sequence("first", F.col("first") + (REACH - 1))).alias("partition_nr"))
-            found = self._kept(self._looked_up(keys, "partition_nr").where("sequence_nr > from_nr"))
+            found = self._kept(self._spread(keys).join(self.partitions, [ID, "partition_nr"]).where("sequence_nr > from_nr"))
             if found is None:
                 return
             ids = self._settled(_onward(ids, found))
@@ -268,7 +275,7 @@ class Reader:
             ID, "from_nr", "first", (F.col("from_nr") + LONG).alias("sequence_nr"),
             F.explode(F.sequence("first", F.col("first") + (REACH - 1))).alias("partition_nr"),
         )  # fmt: skip
-        long = self._settled(self._looked_up(keys, "partition_nr", "sequence_nr").select(ID, "from_nr", "first").distinct())
+        long = self._settled(self._looked_up(keys).select(ID, "from_nr", "first").distinct())
         return long if long.take(1) else None
 
     def _slices(self, ids: DataFrame) -> None:
@@ -278,7 +285,7 @@ class Reader:
         while True:
             frames = []
             for part in range(lowest, lowest + SLICES_AT_ONCE):
-                within = self.messages.where((F.col("sequence_nr") > part * LONG) & (F.col("sequence_nr") <= (part + 1) * LONG))
+                within = self.partitions.where((F.col("sequence_nr") > part * LONG) & (F.col("sequence_nr") <= (part + 1) * LONG))
                 frames.append(self._spread(keys).join(within, [ID, "partition_nr"]).where("sequence_nr > from_nr"))
             found = self._kept(reduce(DataFrame.unionAll, frames))
             if found is None:
@@ -294,8 +301,9 @@ class Reader:
             if not keys.take(1):
                 return
 
-    def _looked_up(self, keys: DataFrame, *more: str) -> DataFrame:
-        return self._spread(keys).join(self.messages, [ID, *more])
+    def _looked_up(self, keys: DataFrame) -> DataFrame:
+        """Single events. In: persistence_id, partition_nr, sequence_nr and what is to be kept beside them."""
+        return self._spread(keys).join(self.messages, [ID, "partition_nr", "sequence_nr"])
 
     def _spread(self, keys: DataFrame) -> DataFrame:
         """Over all cores, however few bytes the keys are: what they fetch is large."""
