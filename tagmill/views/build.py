@@ -189,11 +189,8 @@ class _Builder:
         return {line["tag_name"]: line["first"] for line in rows.groupBy("tag_name").agg(F.min("ticks").alias("first")).collect()}
 
     def _no_events(self) -> DataFrame:
-        return self.spark.createDataFrame(
-            [],
-            "persistence_id string, partition_nr bigint, sequence_nr bigint, timestamp string, tags array<string>, ticks bigint,"
-            " flaw string",
-        )
+        columns = "'' AS persistence_id, id AS partition_nr, id AS sequence_nr, '' AS timestamp, id AS ticks".split(", ")
+        return self.spark.range(0).selectExpr(*columns, "array('') AS tags", "cast(null AS string) AS flaw")
 
     def _fixed(self, rows: DataFrame, url: str) -> DataFrame:
         """The same rows whenever they are read again."""

@@ -66,10 +66,11 @@ def view_rows(spark: SparkSession, events: DataFrame, numbers: DataFrame, manife
     tagged = events.where("tags is not null").select(
         ID, "sequence_nr", "timestamp", timebucket(manifest.bucket_size), F.explode("tags").alias("tag_name"), *payload
     )
+    # the numbers of a task fit into its memory (ROWS_PER_TASK): looked up there, so that payloads are sorted by two keys, not by five
     rows = _parted(tagged, large, tasks).join(
-        _parted(numbers.drop("timestamp", "ticks"), large, tasks), [*PARTITION, ID, "sequence_nr"]
+        _parted(numbers.drop("timestamp", "ticks"), large, tasks).hint("shuffle_hash"), [*PARTITION, ID, "sequence_nr"]
     )
-    return rows.select(*columns)
+    return rows.select(*columns).sortWithinPartitions("tag_name", "timebucket")
 
 
 def _parted(rows: DataFrame, large: DataFrame, tasks: int) -> DataFrame:
