@@ -189,8 +189,11 @@ class _Builder:
         return {line["tag_name"]: line["first"] for line in rows.groupBy("tag_name").agg(F.min("ticks").alias("first")).collect()}
 
     def _no_events(self) -> DataFrame:
-        columns = "'' AS persistence_id, id AS partition_nr, id AS sequence_nr, '' AS timestamp, id AS ticks".split(", ")
-        return self.spark.range(0).selectExpr(*columns, "array('') AS tags", "cast(null AS string) AS flaw")
+        text = "cast(id AS string)"
+        return self.spark.range(0).selectExpr(
+            f"{text} AS persistence_id", "id AS partition_nr", "id AS sequence_nr", f"{text} AS timestamp", "id AS ticks",
+            f"array({text}) AS tags", f"{text} AS flaw",
+        )  # fmt: skip
 
     def _fixed(self, rows: DataFrame, url: str) -> DataFrame:
         """The same rows whenever they are read again."""

@@ -168,13 +168,13 @@ def _found(spark: SparkSession, journal: Journal) -> DataFrame:
 
 def _scanned(spark: SparkSession, journal: Journal) -> DataFrame:
     if "tag_scanning" not in journal.tables:
-        return spark.range(0).select(F.lit("").alias(ID), F.col("id").alias("scanned_now"))
+        return spark.range(0).select(F.col("id").cast("string").alias(ID), F.col("id").alias("scanned_now"))
     return table(spark, journal.keyspace, "tag_scanning").select(ID, F.col("sequence_nr").alias("scanned_now"))
 
 
 def _deleted(spark: SparkSession, journal: Journal) -> DataFrame:
     if "metadata" not in journal.tables:
-        return spark.range(0).select(F.lit("").alias(ID), F.col("id").alias("deleted_to"))
+        return spark.range(0).select(F.col("id").cast("string").alias(ID), F.col("id").alias("deleted_to"))
     return table(spark, journal.keyspace, "metadata").select(ID, "deleted_to")
 
 
