@@ -47,7 +47,7 @@ def version() -> None:
 @schema.command("apply")
 @one_line_errors
 def apply_schema() -> None:
-    """Create what is missing: the ledger in Cassandra, each pipeline's table and view in ClickHouse. Changes nothing that is there."""
+    """Create what is missing: the ledger, tables of views that Tagmill builds, each pipeline's table in ClickHouse. No more."""
     from tagmill.stores.schema import apply
 
     for name in apply(settings()):

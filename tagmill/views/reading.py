@@ -60,9 +60,8 @@ class Journal:
     def _check(self) -> None:
         for table in ("messages", "tag_views", "tag_write_progress"):
             if table not in self.tables:
-                raise ConfigurationError(
-                    f"keyspace {self.keyspace} has no table {table}. Nothing was built; is it the journal's keyspace?"
-                )
+                way = "is it the journal's keyspace?" if table == "messages" else "create it: tagmill schema apply"
+                raise ConfigurationError(f"keyspace {self.keyspace} has no table {table}. Nothing was built; {way}")
         if missing := [column for column in REQUIRED if column not in self.tables["messages"]]:
             raise ConfigurationError(
                 f"{self.keyspace}.messages has no column {' and '.join(missing)}. Nothing was built; migrate the journal first"
