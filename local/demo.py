@@ -11,7 +11,7 @@ import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +24,7 @@ from local.cql import session
 from local.dagrun import DagRunner
 from local.errors import explained
 from local.guard import Guard
-from local.journal import Generated, Journal, Orders, OrdersWithoutViews
+from local.journal import Generated, Journal, Orders
 from local.places import Places, resolve
 from local.stack import Stack
 from local.verify import differences
@@ -40,17 +40,16 @@ console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isat
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the demo found: per tag, and where a second journal is shown whose view Tagmill built, the same of that."""
+    """What the demo found."""
 
     ok: bool
     seconds: float
     tags: list[dict[str, Any]]
-    built: list[dict[str, Any]]
 
     def write(self, file: Path) -> None:
         """As JSON."""
         file.parent.mkdir(parents=True, exist_ok=True)
-        content = asdict(self)
+        content = {"ok": self.ok, "seconds": self.seconds, "tags": self.tags}
         file.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
@@ -85,15 +84,11 @@ def demo(places: Places, once: bool, report: Path | None, events: int | None) ->
     places = places if events is None else replace(places, config_name=f"{journal.name}.toml")
     stack = Stack(places)
     with _alone(places), _stopped_at_the_end(stack):
-        journals = [journal] if events else [journal, OrdersWithoutViews()]
-        settings = _prepared(stack, journals)
-        # a configuration from before keeps its pipelines
-        journals = [one for one in journals if one.name in settings.pipelines]
-        for one in journals:
-            runner = DagRunner(stack.airflow.api(), f"deliver_{one.name}", console)
-            console.print(f"Airflow {'builds the view and ' * (one is not journal)}delivers ({runner.dag}) …")
-            runner.deliver(BASE_TIMEOUT_SECONDS + (events or 0) / 1000)
-        outcome = _outcome(settings, journals, began)
+        settings = _prepared(stack, journal)
+        runner = DagRunner(stack.airflow.api(), f"deliver_{journal.name}", console)
+        console.print(f"Airflow delivers ({runner.dag}) …")
+        runner.deliver(BASE_TIMEOUT_SECONDS + (events or 0) / 1000)
+        outcome = _outcome(settings, journal, began)
         if report:
             outcome.write(report)
         _show(stack, settings, journal, outcome)
@@ -104,9 +99,9 @@ def demo(places: Places, once: bool, report: Path | None, events: int | None) ->
     return outcome
 
 
-def _prepared(stack: Stack, journals: list[Journal]) -> Settings:
-    """The stack with schema and journals; Airflow starts while they are loaded."""
-    places, journal = stack.places, journals[0]
+def _prepared(stack: Stack, journal: Journal) -> Settings:
+    """The stack with schema and journal; Airflow starts while the journal is loaded."""
+    places = stack.places
     write_config(places, pipeline=journal.name, first_time_bucket=journal.first_time_bucket)
     os.environ[CONFIG_VARIABLE] = str(places.config)
     os.environ["TAGMILL_CASSANDRA__PORT"] = str(places.ports.cassandra)
@@ -117,10 +112,9 @@ def _prepared(stack: Stack, journals: list[Journal]) -> Settings:
     with _starting_beside(stack, "airflow"):
         settings = Settings.load()
         schema.apply(settings)
+        console.print(f"loading the journal {journal.name} …")
         with session(places.ports.cassandra) as connected:
-            for one in journals:
-                console.print(f"loading the journal {one.name} …")
-                one.load(connected)
+            journal.load(connected)
     return settings
 
 
@@ -140,22 +134,21 @@ def _starting_beside(stack: Stack, name: str) -> Iterator[None]:
             raise
 
 
-def _outcome(settings: Settings, journals: list[Journal], began: float) -> Outcome:
-    ok, tables = True, []
-    for journal in journals:
-        tables.append([{name: row[name] for name in COLUMNS} for row in tag_table(settings, journal.name)])
-        found = differences(settings, journal)
-        for tag, lines in found.items():
-            for line in lines:
-                console.print(f"[red]{journal.name}, {tag}: {line}[/]")
-        ok = ok and {row["tag"] for row in tables[-1]} == set(journal.tags) and not any(found.values())
-    return Outcome(ok, round(time.monotonic() - began, 1), tables[0], tables[1] if len(tables) > 1 else [])
+def _outcome(settings: Settings, journal: Journal, began: float) -> Outcome:
+    rows = [{name: row[name] for name in COLUMNS} for row in tag_table(settings, journal.name)]
+    found = differences(settings, journal)
+    for tag, lines in found.items():
+        for line in lines:
+            console.print(f"[red]{tag}: {line}[/]")
+    complete = {row["tag"] for row in rows} == set(journal.tags)
+    return Outcome(complete and not any(found.values()), round(time.monotonic() - began, 1), rows)
 
 
 def _show(stack: Stack, settings: Settings, journal: Journal, outcome: Outcome) -> None:
-    console.print(_table(outcome.tags))
-    if outcome.built:
-        console.print(_table(outcome.built, "the same journal without views: built by Tagmill, then delivered"))
+    table = Table(*(name.replace("_", " ") for name in COLUMNS))
+    for row in outcome.tags:
+        table.add_row(*(f"{row[name]:,}" if isinstance(row[name], int) else str(row[name]) for name in COLUMNS))
+    console.print(table)
     verdict = (
         "[green]what arrived equals the journal, row for row[/]"
         if outcome.ok
@@ -171,13 +164,6 @@ def _show(stack: Stack, settings: Settings, journal: Journal, outcome: Outcome) 
     console.print(f"config     {stack.places.config}   (export {CONFIG_VARIABLE}={stack.places.config})")
     console.print(f'SQL        curl -s http://127.0.0.1:{stack.clickhouse.port}/ --data-binary "{query}"\n')
     console.print(_answer(stack.clickhouse.port, query))
-
-
-def _table(rows: list[dict[str, Any]], title: str | None = None) -> Table:
-    table = Table(*(name.replace("_", " ") for name in COLUMNS), title=title, title_justify="left")
-    for row in rows:
-        table.add_row(*(f"{row[name]:,}" if isinstance(row[name], int) else str(row[name]) for name in COLUMNS))
-    return table
 
 
 def _answer(port: int, query: str) -> str:
