@@ -23,6 +23,7 @@ CONFIG_VARIABLE = "TAGMILL_CONFIG"
 Identifier = Annotated[str, AfterValidator(identifier)]
 Consistency = Literal["ONE", "LOCAL_ONE", "TWO", "THREE", "QUORUM", "LOCAL_QUORUM", "EACH_QUORUM", "ALL"]
 FirstSeen = Literal["require_one", "assume_first", "scan"]
+WhoNumbers = Literal["application", "tagmill"]
 
 
 def moment(value: Any) -> Any:
@@ -133,6 +134,9 @@ class PipelineSettings(Section):
     first_time_bucket: Moment = Field(description="events-by-tag.first-time-bucket of the application")
     start_from: dict[str, Moment] = Field(default_factory=dict, description="per tag: deliver only what is later")
     destination: Identifier
+    views: WhoNumbers = Field(
+        "application", description="who writes tag_views; tagmill: built before each run, the application has events-by-tag off"
+    )
     schedule: str | None = "@hourly"
     eventual_consistency_delay_seconds: float = Field(10, ge=0)
     look_back_seconds: float = Field(120, ge=0, description="read again in each run for rows that arrived late")
@@ -193,6 +197,13 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _apart(self) -> "Settings":
+        built: dict[str, str] = {}
+        for name, pipeline in self.pipelines.items():
+            if pipeline.views == "tagmill" and (first := built.setdefault(pipeline.keyspace, name)) != name:
+                raise ValueError(
+                    f"pipelines.{name}.views: keyspace {pipeline.keyspace} is built by pipeline {first}, for all its tags; "
+                    'leave it at "application" here'
+                )
         taken = {beside: name for name, pipeline in self.pipelines.items() for beside in pipeline.beside_destination}
         for name, pipeline in self.pipelines.items():
             if other := taken.get(pipeline.destination):

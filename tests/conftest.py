@@ -10,7 +10,7 @@ Servers start when a test asks for them; unit tests ask for none.
 import json
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,15 +46,15 @@ def stack() -> Iterator[Any]:
 
 @pytest.fixture
 def keyspace(stack: Any) -> Iterator[Callable[..., str]]:
-    """keyspace(case) loads a fixture case under a new name and returns the name; dropped after the test."""
-    from local.fixtures import load_case
+    """keyspace(case, tables) loads a fixture case (or some tables of it) under a new name and returns the name; dropped after the test."""
+    from local.fixtures import TABLES, load_case
 
     made: list[str] = []
 
-    def load(case: str) -> str:
+    def load(case: str, tables: Sequence[str] = TABLES) -> str:
         name = f"t_{uuid.uuid4().hex[:12]}"
         made.append(name)
-        load_case(stack.session, case, name)
+        load_case(stack.session, case, name, tables=tables)
         return name
 
     yield load

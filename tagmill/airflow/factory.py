@@ -1,5 +1,7 @@
 """DAG `deliver_<pipeline>` from the validated configuration: plan → seal → push → close → once more if the plan was capped.
 
+Where Tagmill keeps the view itself (views = "tagmill"), build comes before plan.
+
 Airflow's interval is only a label: a late, manual or repeated run does the same right thing. See docs/ for what each task does.
 """
 
@@ -10,7 +12,7 @@ from typing import Any
 from airflow.sdk import DAG, Asset, Param, get_current_context, task
 
 from tagmill.airflow import steps
-from tagmill.airflow.operators import DrainBacklogOperator, SealOperator
+from tagmill.airflow.operators import BuildOperator, DrainBacklogOperator, SealOperator
 from tagmill.settings import PipelineSettings, Settings
 
 SPARK_POOL, CLICKHOUSE_POOL = "spark", "clickhouse"
@@ -43,11 +45,11 @@ def deliver_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
         default_args={"owner": "tagmill", **RETRIES},
     )
     with dag:
-        _tasks(pipeline, asset, settings.spark.airflow_connection, jobs)
+        _tasks(pipeline, configured, asset, settings.spark.airflow_connection, jobs)
     return dag
 
 
-def _tasks(pipeline: str, asset: Asset, spark_connection: str, jobs: Path) -> None:
+def _tasks(pipeline: str, configured: PipelineSettings, asset: Asset, spark_connection: str, jobs: Path) -> None:
     @task(execution_timeout=SHORT)
     def plan() -> dict[str, Any]:
         return steps.plan(pipeline, get_current_context())
@@ -61,6 +63,16 @@ def _tasks(pipeline: str, asset: Asset, spark_connection: str, jobs: Path) -> No
         return steps.close(pipeline, planned, pushed, asset, get_current_context())
 
     planned = plan()
+    if configured.views == "tagmill":
+        build = BuildOperator(
+            task_id="build",
+            pipeline=pipeline,
+            application=str(jobs / "build.py"),
+            conn_id=spark_connection,
+            pool=SPARK_POOL,
+            execution_timeout=LONG,
+        )
+        build >> planned
     seal = SealOperator(
         task_id="seal",
         pipeline=pipeline,

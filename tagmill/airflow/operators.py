@@ -63,34 +63,27 @@ class QuietSparkSubmitHook(SparkSubmitHook):
                 os.killpg(self._submit_sp.pid, signal.SIGKILL)
 
 
-class SealOperator(SparkSubmitOperator):
-    """Runs spark_jobs/seal.py for a planned run where the Spark connection says, and reads its report.
+class JobOperator(SparkSubmitOperator):
+    """Runs a script of spark_jobs/ where the Spark connection says, and reads its report.
 
     Args:
         pipeline: name in the configuration.
-        planned: what the plan task returned (run, fence, state).
-        application: path of the job script.
+        application: path of the job script; its name is the step's.
     """
 
-    template_fields: Sequence[str] = ("planned",)
     ui_color = "#d8e8f8"
 
-    def __init__(self, *, pipeline: str, planned: Any, application: str, **kwargs: Any) -> None:
-        super().__init__(application=application, name=f"tagmill-seal-{pipeline}", durable=False, **kwargs)
+    def __init__(self, *, pipeline: str, application: str, **kwargs: Any) -> None:
+        self.step = Path(application).stem
+        super().__init__(application=application, name=f"tagmill-{self.step}-{pipeline}", durable=False, **kwargs)
         self.pipeline = pipeline
-        self.planned = planned
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
-        """Seal the run. Out: the job's report as figures and short texts.
+        """Run the job. Out: its report as figures and short texts.
 
         Raises AirflowFailException for wrong configuration and data quality (with the link to the page), AirflowException for
         what a retry may mend.
         """
-        run, state = self.planned["run"], self.planned["state"]
-        if state != RunState.PLANNED:
-            message = f"run {run} of {self.pipeline} is {state} already: Spark is not started"
-            self.log.info("%s", message)
-            return {"run": run, "message": message}
         with told_to_airflow():
             settings = connections.load_settings()
             report_file = self._report_file(settings, context)
@@ -100,9 +93,21 @@ class SealOperator(SparkSubmitOperator):
         self.log.info("%s", report.get("message"))
         return small(report)
 
+    def _job(self) -> str:
+        """What it does, for messages."""
+        return f"{self.step} of {self.pipeline}"
+
+    def _job_arguments(self) -> Sequence[str]:
+        """Arguments that only this job has."""
+        return ()
+
+    def _report_folder(self) -> str:
+        """Below the pipeline's folder."""
+        return "reports"
+
     def _run(self, settings: Settings, report_file: Path, context: Context) -> dict[str, Any]:
         """Run Spark; what the job's report says decides, not how spark-submit ended."""
-        job = f"seal of run {self.planned['run']} of {self.pipeline}"
+        job = self._job()
         died: AirflowException | None = None
         try:
             super().execute(context)
@@ -123,8 +128,7 @@ class SealOperator(SparkSubmitOperator):
         self.conf = {key: value for key, value in spark_conf(settings).items() if key != "spark.master"}
         self.application_args = [
             *("--pipeline", self.pipeline),
-            *("--run", str(self.planned["run"])),
-            *("--fence", str(self.planned["fence"])),
+            *self._job_arguments(),
             *("--owner", owner),
             *("--config", str(connections.config_file())),
             *("--report", str(report_file)),
@@ -136,7 +140,7 @@ class SealOperator(SparkSubmitOperator):
         if "://" in settings.storage.root:
             root = Path(os.environ.get("AIRFLOW_HOME", "~/airflow")).expanduser() / "tagmill-reports"
         attempt = f"{re.sub(r'[^A-Za-z0-9.-]', '_', context['dag_run'].run_id)}-{context['ti'].try_number}"
-        file = root / self.pipeline / f"run-{self.planned['run']:08d}" / "reports" / f"seal-{attempt}.json"
+        file = root / self.pipeline / self._report_folder() / f"{self.step}-{attempt}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.unlink(missing_ok=True)
         return file
@@ -171,6 +175,44 @@ class SealOperator(SparkSubmitOperator):
             application_args=self.application_args,
             properties_file=properties_file,
         )
+
+
+class SealOperator(JobOperator):
+    """Runs spark_jobs/seal.py for a planned run.
+
+    Args:
+        planned: what the plan task returned (run, fence, state).
+    """
+
+    template_fields: Sequence[str] = ("planned",)
+
+    def __init__(self, *, planned: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.planned = planned
+
+    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
+        """Seal the run, unless it is sealed already."""
+        run, state = self.planned["run"], self.planned["state"]
+        if state == RunState.PLANNED:
+            return super().execute(context)
+        message = f"run {run} of {self.pipeline} is {state} already: Spark is not started"
+        self.log.info("%s", message)
+        return {"run": run, "message": message}
+
+    def _job(self) -> str:
+        return f"seal of run {self.planned['run']} of {self.pipeline}"
+
+    def _job_arguments(self) -> Sequence[str]:
+        return ("--run", str(self.planned["run"]), "--fence", str(self.planned["fence"]))
+
+    def _report_folder(self) -> str:
+        return f"run-{self.planned['run']:08d}/reports"
+
+
+class BuildOperator(JobOperator):
+    """Runs spark_jobs/build.py: the view of the pipeline's journal, before a run is planned."""
+
+    template_fields: Sequence[str] = ()
 
 
 class DrainBacklogOperator(TriggerDagRunOperator):

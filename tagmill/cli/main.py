@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 import tagmill
-from tagmill.cli import local, look, mend, run, shared
+from tagmill.cli import local, look, mend, run, shared, views
 from tagmill.cli.shared import one_line_errors, out, settings
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ schema = typer.Typer(help="The tables that Tagmill needs.", no_args_is_help=True
 app.add_typer(local.app, name="local")
 app.add_typer(schema, name="schema")
 app.add_typer(run.app, name="run")
+app.add_typer(views.app, name="views")
 app.add_typer(mend.holds, name="holds")
 app.add_typer(mend.progress, name="progress")
 app.add_typer(mend.batches, name="batches")
@@ -46,7 +47,7 @@ def version() -> None:
 @schema.command("apply")
 @one_line_errors
 def apply_schema() -> None:
-    """Create what is missing: the ledger in Cassandra, each pipeline's table and view in ClickHouse. Changes nothing that is there."""
+    """Create what is missing: the ledger, tables of views that Tagmill builds, each pipeline's table in ClickHouse. No more."""
     from tagmill.stores.schema import apply
 
     for name in apply(settings()):

@@ -17,11 +17,12 @@ from tagmill import checkpoints, names
 from tagmill.batches.states import BatchState, RunState, may_close
 from tagmill.continuity.model import Hole, Progress
 from tagmill.delivery.model import Manifest, TagOutcome
-from tagmill.delivery.runfiles import read_manifest
+from tagmill.delivery.runfiles import read_manifest, read_plan
 from tagmill.errors import TransientError
 from tagmill.settings import PipelineSettings, Settings
+from tagmill.stores.builds import Builds
 from tagmill.stores.files import RunFiles
-from tagmill.stores.ledger import BatchRow, HoldRow, Ledger, Watermark, read_intervals
+from tagmill.stores.ledger import BatchRow, HoldRow, Ledger, RunRow, Watermark, read_intervals
 from tagmill.stores.views import VIEW_COLUMNS
 
 
@@ -46,9 +47,19 @@ def close(settings: Settings, ledger: Ledger, name: str, run: int, fence: int) -
     checkpoints.reached("close.after_progress")
     _write_holds(ledger, files, manifest, void_tags)
     _move_watermarks(settings.pipeline(name), ledger, manifest, batches, void_tags)
+    _note_build(settings, ledger, files, row, [tag for tag in manifest.tags if tag not in void_tags])
     checkpoints.reached("close.before_end")
     ledger.finish_run(name, run, fence, RunState.SEALED, RunState.CLOSED)
     return manifest
+
+
+def _note_build(settings: Settings, ledger: Ledger, files: RunFiles, row: RunRow, tags: list[str]) -> None:
+    """What the view's builds had written late before this run was planned is delivered now."""
+    pipeline = settings.pipeline(row.pipeline)
+    if pipeline.views == "tagmill" and row.plan_file and (build := read_plan(files, row).build) is not None:
+        Builds(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline.keyspace).has_seen(
+            row.pipeline, row.run, build, tags
+        )
 
 
 def _progress(files: RunFiles, manifest: Manifest, voided: set[int], void_tags: set[str]) -> Iterator[tuple[str, str, Progress]]:

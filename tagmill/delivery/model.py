@@ -80,7 +80,7 @@ class HoldLook(Document):
 
 
 class Plan(Document):
-    """What a run reads. Never changed."""
+    """What a run reads. Never changed. `build`: the newest build of the view, where Tagmill keeps it."""
 
     pipeline: str
     run: int
@@ -91,6 +91,7 @@ class Plan(Document):
     units: list[Unit]
     holds: list[HoldLook]
     view_columns: dict[str, str]
+    build: int | None = None
     more: bool
 
     @property

@@ -24,6 +24,15 @@ COUNT_EVERY = 8
 MAX_GUESSED_BUCKETS = 5000
 
 
+@dataclass(frozen=True, slots=True)
+class Built:
+    """How far a view is built: number of the build, its end (ticks), and per tag from where rows have come late (ticks)."""
+
+    build: int
+    to: int
+    late: dict[str, int]
+
+
 @dataclass(slots=True)
 class _Draft:
     ranges: dict[str, TagRange] = field(default_factory=dict)
@@ -36,15 +45,25 @@ class Planner:
     """Makes the plan of one pipeline's next run."""
 
     def __init__(
-        self, ledger: Ledger, views: Views, name: str, pipeline: PipelineSettings, tags: list[str], now: datetime
+        self,
+        ledger: Ledger,
+        views: Views,
+        name: str,
+        pipeline: PipelineSettings,
+        tags: list[str],
+        now: datetime,
+        built: Built | None = None,
     ) -> None:
+        """`built` where Tagmill keeps the view itself: what is later than it reaches isn't in the view yet."""
         self.ledger = ledger
         self.views = views
         self.name = name
         self.pipeline = pipeline
         self.tags = tags
         self.now = now
-        self.until = from_datetime(now - timedelta(seconds=pipeline.eventual_consistency_delay_seconds))
+        until = from_datetime(now - timedelta(seconds=pipeline.eventual_consistency_delay_seconds))
+        self.until = until if built is None else min(until, built.to)
+        self.built = built
         self.marks = ledger.watermarks(name)
 
     def plan(self, run: int) -> Plan | None:
@@ -52,11 +71,13 @@ class Planner:
         columns = self.views.columns()
         draft = self._new_rows()
         looks = list(hold_looks.looks(self.ledger, self.views, self.name, self.pipeline, self.tags, self.now))
-        if not draft.new and not looks and not self._look_back_due():
+        late = self._late_slices()
+        if not draft.new and not looks and not late and not self._look_back_due():
             return None
         for tag in draft.ranges:
             draft.again.extend(self._look_back(tag, draft.ranges[tag]))
         draft.again.extend(self._hold_slices(looks))
+        draft.again.extend(late)
         return self._document(run, draft, [look for look, _ in looks], columns, reread=False)
 
     def reread(self, run: int, start: datetime, end: datetime) -> Plan | None:
@@ -220,6 +241,15 @@ class Planner:
         first: dict[str, int] = {}
         for look, from_ticks in looks:
             first[look.tag] = min(from_ticks, first.get(look.tag, from_ticks))
+        yield from self._up_to_watermarks(first)
+
+    def _late_slices(self) -> list[tuple[str, Slice]]:
+        """What builds have written at times that were delivered already: its persistence_id had waited in the journal."""
+        late = self.built.late if self.built else {}
+        return list(self._up_to_watermarks({tag: ticks for tag, ticks in late.items() if tag in self.tags}))
+
+    def _up_to_watermarks(self, first: dict[str, int]) -> Iterator[tuple[str, Slice]]:
+        """Per tag, the slices from a tick to its watermark."""
         for tag, from_ticks in first.items():
             mark = self.marks.get(tag)
             if mark:
@@ -242,6 +272,7 @@ class Planner:
             units=units,
             holds=looks,
             view_columns=columns,
+            build=self.built.build if self.built and not reread else None,
             more=draft.more,
         )
 

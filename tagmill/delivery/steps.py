@@ -15,6 +15,7 @@ from tagmill.batches.states import RunState
 from tagmill.delivery.model import Manifest, Plan
 from tagmill.errors import ConfigurationError, TagmillError, TerminalError, TransientError
 from tagmill.settings import Settings, moment
+from tagmill.stores.builds import Builds, BuildState
 from tagmill.stores.files import RunFiles
 from tagmill.stores.lease import Lease
 from tagmill.stores.ledger import Ledger, RunRow
@@ -22,6 +23,8 @@ from tagmill.stores.views import Views
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from tagmill.delivery.plan import Built
 
 log = structlog.get_logger()
 Result = dict[str, Any]
@@ -37,14 +40,14 @@ def plan(
     chosen = settings.pipeline(pipeline)
     wanted = _tags(pipeline, chosen.tags, tags)
     span = _range(reread) if reread else None
-    with _leased(settings, pipeline, owner, wait=chosen.lease_wait_seconds) as (ledger, lease):
+    with leased(settings, pipeline, owner, wait=chosen.lease_wait_seconds) as (ledger, lease):
         # before anything is looked at: if this planner sleeps while another one's run comes and goes, the number is taken
         number = ledger.free_number(pipeline)
         unfinished = ledger.open_run(pipeline)
         if unfinished:
             return _taken_over(ledger, unfinished, owner)
         views = Views(ledger.cassandra, chosen.keyspace)
-        planner = Planner(ledger, views, pipeline, chosen, wanted, datetime.now(UTC))
+        planner = Planner(ledger, views, pipeline, chosen, wanted, datetime.now(UTC), _built(settings, ledger, pipeline))
         made = planner.reread(number, *span) if span else planner.plan(number)
         if made is None:
             lease.give_back()
@@ -78,7 +81,7 @@ def seal(settings: Settings, pipeline: str, run: int, fence: int, *, owner: str,
     """Read, judge and fix the batches of a planned run."""
     from tagmill.delivery.seal import seal as seal_run
 
-    with _leased(settings, pipeline, owner) as (ledger, _):
+    with leased(settings, pipeline, owner) as (ledger, _):
         manifest = seal_run(settings, ledger, spark, pipeline, run, fence)
         return _summary(manifest, f"{len(manifest.batches)} batches sealed")
 
@@ -89,7 +92,7 @@ def push(
     """Bring the batches of a sealed run to ClickHouse and verify each."""
     from tagmill.delivery.push import push as push_run
 
-    with _leased(settings, pipeline, owner) as (ledger, _):
+    with leased(settings, pipeline, owner) as (ledger, _):
         manifest = push_run(settings, ledger, pipeline, run, fence, progress)
         return _summary(manifest, f"{len(manifest.batches)} batches verified in ClickHouse")
 
@@ -98,14 +101,14 @@ def close(settings: Settings, pipeline: str, run: int, fence: int, *, owner: str
     """Write progress, holds and watermarks of a pushed run, and give the lease back."""
     from tagmill.delivery.close import close as close_run
 
-    with _leased(settings, pipeline, owner) as (ledger, lease):
+    with leased(settings, pipeline, owner) as (ledger, lease):
         manifest = close_run(settings, ledger, pipeline, run, fence)
         lease.give_back()
         return _summary(manifest, "closed")
 
 
 @contextmanager
-def _leased(settings: Settings, pipeline: str, owner: str, *, wait: float = 0) -> Iterator[tuple[Ledger, Lease]]:
+def leased(settings: Settings, pipeline: str, owner: str, *, wait: float = 0) -> Iterator[tuple[Ledger, Lease]]:
     """The ledger, with the pipeline's lease kept while the block runs. An error that a rerun doesn't cure gives it back."""
     chosen = settings.pipeline(pipeline)
     with Ledger(settings.cassandra) as ledger:
@@ -119,6 +122,24 @@ def _leased(settings: Settings, pipeline: str, owner: str, *, wait: float = 0) -
         except TagmillError:
             lease.give_back()
             raise
+
+
+def _built(settings: Settings, ledger: Ledger, pipeline: str) -> Built | None:
+    """How far the pipeline's view is built, None where the application writes it; raises ConfigurationError."""
+    from tagmill.delivery.plan import Built
+
+    chosen = settings.pipeline(pipeline)
+    if chosen.views == "application":
+        return None
+    builds = Builds(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace)
+    newest = builds.newest()
+    if newest is None or newest.built_to is None:
+        raise ConfigurationError(
+            f'pipeline {pipeline}: the view of journal {chosen.keyspace} was never built (views = "tagmill"). Nothing was planned. '
+            f"Build it: tagmill views build --pipeline {pipeline}"
+        )
+    done = newest.build if newest.state == BuildState.DONE else newest.build - 1
+    return Built(done, newest.built_to, builds.late(pipeline))
 
 
 def _taken_over(ledger: Ledger, row: RunRow, owner: str) -> Result:

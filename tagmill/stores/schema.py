@@ -13,6 +13,7 @@ from tagmill.settings import PipelineSettings, Settings
 from tagmill.stores.cassandra import Cassandra
 from tagmill.stores.clickhouse import ClickHouse
 
+VIEW_TABLES = ("tag_views", "tag_write_progress", "tag_scanning")
 FOLDER = Path(__file__).resolve().parents[2] / "schema"
 
 
@@ -27,6 +28,7 @@ def apply(settings: Settings) -> list[str]:
         for statement in statements("cassandra", values):
             cassandra.execute(statement)
         done.append(f"cassandra keyspace {settings.cassandra.ledger_keyspace}")
+        done.extend(_views(cassandra, settings))
     with ClickHouse(settings.clickhouse) as clickhouse:
         for pipeline in settings.pipelines.values():
             clickhouse.check_destination(pipeline.destination, may_be_missing=True)
@@ -35,6 +37,16 @@ def apply(settings: Settings) -> list[str]:
             clickhouse.check_destination(pipeline.destination)
             done.append(f"clickhouse table {settings.clickhouse.database}.{pipeline.destination}")
     return done
+
+
+def _views(cassandra: Cassandra, settings: Settings) -> Iterator[str]:
+    """The tables of tag views in journals that Tagmill builds: with events-by-tag off, the plugin doesn't create them."""
+    for pipeline in settings.pipelines.values():
+        if pipeline.views == "tagmill" and pipeline.keyspace in cassandra.cluster.metadata.keyspaces:
+            for statement in statements("journal", {"keyspace": names.cql(pipeline.keyspace), "replication": "{}"}):
+                if any(f".{table} (" in statement for table in VIEW_TABLES):
+                    cassandra.execute(statement)
+            yield f"cassandra tables {', '.join(VIEW_TABLES)} in {pipeline.keyspace}"
 
 
 def create_journal(cassandra: Cassandra, keyspace: str, replication: Mapping[str, str] | None = None) -> None:

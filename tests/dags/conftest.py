@@ -25,6 +25,7 @@ bucket_size = "Day"
 tags = ["payment"]
 first_time_bucket = "20261121T00:00"
 destination = "payments"
+views = "tagmill"
 schedule = "30 2 * * *"
 """
 

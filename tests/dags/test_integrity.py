@@ -64,6 +64,13 @@ def test_each_step_waits_for_the_one_before_it(dags):
     assert tasks["again"].upstream_task_ids == {"plan", "close"}
 
 
+def test_a_view_that_tagmill_keeps_is_built_before_a_run_is_planned(dags):
+    tasks = dags["deliver_payments"].task_dict
+    assert tasks["plan"].upstream_task_ids == {"build"} and tasks["build"].upstream_task_ids == set()
+    assert tasks["build"].pool == "spark" and tasks["build"].application.endswith("/spark_jobs/build.py")
+    assert "build" not in dags["deliver_orders"].task_dict
+
+
 def test_close_announces_the_pipelines_asset(dags):
     (asset,) = dags["deliver_orders"].task_dict["close"].outlets
     assert (asset.name, asset.uri) == ("tagmill_orders", "tagmill://delivered/orders")

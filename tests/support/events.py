@@ -78,11 +78,11 @@ class Journal:
         self._insert("tag_views", list(VIEW_COLUMNS), records)
 
     def messages(self, records: Iterable[dict[str, Any]]) -> None:
-        """The events of these rows into messages (partition 0); a record without `tags` has its own tag."""
+        """The events of these rows into messages; without `partition_nr` it is 0, without `tags` it is the row's own tag."""
         rows = [
             {
                 **record,
-                "partition_nr": 0,
+                "partition_nr": record.get("partition_nr", 0),
                 "tags": record.get("tags", {record["tag_name"]}),
                 "timebucket": str(record["timebucket"]),
             }

@@ -16,7 +16,7 @@ RESULTS = ROOT / "build" / "test-results"
 # a process each: the small Spark sessions of tests/spark and the one with the connector don't share a JVM
 SUITES = {
     "spark": ("tests/unit", "tests/spark"),
-    "servers": ("tests/standalone", "tests/integration", "tests/faults"),
+    "servers": ("tests/standalone", "tests/integration", "tests/faults", "tests/interop"),
     "airflow": ("tests/dags",),
 }
 ENVIRONMENT = {"spark": "spark", "servers": "spark", "airflow": "airflow"}

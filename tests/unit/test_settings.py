@@ -196,3 +196,12 @@ def test_a_folder_instead_of_a_file_is_one_line(tmp_path: Path) -> None:
 def test_an_unknown_pipeline_is_answered_with_those_there_are(load) -> None:
     with pytest.raises(ConfigurationError, match="pipeline 'refunds' is not in the configuration .there: orders"):
         load(pipeline()).pipeline("refunds")
+
+
+def test_a_journal_is_built_by_one_pipeline(load) -> None:
+    first, second = pipeline(views='"tagmill"'), pipeline("billing", destination='"billing"', views='"tagmill"')
+    assert "pipelines.billing.views: keyspace orders is built by pipeline orders, for all its tags" in mistake(
+        load, first + second
+    )
+    load(first + second.replace('"tagmill"', '"application"'))
+    load(first + second.replace('"orders"', '"another"'))

@@ -1,0 +1,171 @@
+"""Where the builds of tag views stand: one row a journal in view_builds, moved by lightweight transactions.
+
+A build is SEALED when its events and numbers are fixed as files, DONE when all of them are in Cassandra. Every move says
+IF build = ? AND fence = ?, so a builder that wakes up late changes nothing.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+from uuid import UUID, uuid4
+
+from cassandra import ConsistencyLevel
+
+from tagmill import names
+from tagmill.errors import ConfigurationError, FenceRaised
+from tagmill.stores.cassandra import Cassandra
+
+SERIAL = ConsistencyLevel.SERIAL
+
+
+class BuildState(StrEnum):
+    """Where a build stands."""
+
+    SEALED = "SEALED"
+    DONE = "DONE"
+
+
+@dataclass(frozen=True, slots=True)
+class BuildRow:
+    """The newest build of a journal. `build` 0: none yet; `written_at`: microseconds; `built_to`: ticks, None before the first."""
+
+    journal: str
+    build: int
+    state: BuildState
+    fence: int
+    attempt: UUID
+    owner: str
+    bucket_size: str
+    manifest_file: str | None
+    manifest_sha256: str | None
+    written_at: int
+    built_to: int | None
+
+
+FIELDS = ", ".join(BuildRow.__dataclass_fields__)
+
+
+class Builds:
+    """The builds of one journal keyspace."""
+
+    def __init__(self, cassandra: Cassandra, ledger_keyspace: str, journal: str) -> None:
+        self.cassandra = cassandra
+        self.journal = journal
+        self.ledger = names.cql(ledger_keyspace)
+        self.table = f"{self.ledger}.view_builds"
+        metadata = cassandra.cluster.metadata.keyspaces.get(ledger_keyspace)
+        if metadata is not None and "view_builds" not in metadata.tables:
+            cassandra.cluster.refresh_keyspace_metadata(ledger_keyspace)
+            metadata = cassandra.cluster.metadata.keyspaces.get(ledger_keyspace)
+        if metadata is None or "view_builds" not in metadata.tables:
+            raise ConfigurationError(
+                f"{cassandra.where}: the ledger's keyspace {ledger_keyspace} has no table view_builds. Nothing was done. "
+                "Create it: tagmill schema apply"
+            )
+
+    def newest(self) -> BuildRow | None:
+        """The newest build, None when the journal was never built."""
+        rows = self.cassandra.execute(f"SELECT {FIELDS} FROM {self.table} WHERE journal = ?", self.journal, consistency=SERIAL)
+        if not rows or rows[0].state is None:
+            return None
+        return BuildRow(**{**rows[0]._asdict(), "state": BuildState(rows[0].state)})
+
+    def take_over(self, owner: str, bucket_size: str) -> BuildRow:
+        """Raise the fence: whatever an earlier builder does from now on changes no number. Raises FenceRaised, ConfigurationError."""
+        attempt, known = uuid4(), self.newest()
+        if known is None:
+            taken = self.cassandra.transact(
+                f"INSERT INTO {self.table} (journal, build, state, fence, attempt, owner, bucket_size, written_at)"
+                " VALUES (?, 0, ?, 1, ?, ?, ?, 0) IF NOT EXISTS",
+                self.journal, BuildState.DONE.value, attempt, owner, bucket_size,
+                landed=lambda: self._is_attempt(attempt),
+            )  # fmt: skip
+        elif known.bucket_size != bucket_size:
+            raise ConfigurationError(
+                f"the view of journal {self.journal} is built with bucket size {known.bucket_size}, the pipeline says "
+                f"{bucket_size}. Nothing was written; set bucket_size back (rows in buckets of two sizes would be lost to readers)"
+            )
+        else:
+            taken = self.cassandra.transact(
+                f"UPDATE {self.table} SET fence = ?, attempt = ?, owner = ? WHERE journal = ? IF fence = ?",
+                known.fence + 1, attempt, owner, self.journal, known.fence,
+                landed=lambda: self._is_attempt(attempt),
+            )  # fmt: skip
+        found = self.newest()
+        if not taken or found is None or found.attempt != attempt:
+            raise self._lost()
+        return found
+
+    def seal(self, row: BuildRow, file: str, sha256: str, written_at: int) -> BuildRow:
+        """The commit: the next build, fixed in these files; raises FenceRaised."""
+        done = self.cassandra.transact(
+            f"UPDATE {self.table} SET build = ?, state = ?, manifest_file = ?, manifest_sha256 = ?, written_at = ?, sealed_at = ?"
+            " WHERE journal = ? IF build = ? AND fence = ?",
+            row.build + 1, BuildState.SEALED.value, file, sha256, written_at, _now(), self.journal, row.build, row.fence,
+            landed=lambda: self.current(row.fence).manifest_file == file,
+        )  # fmt: skip
+        if not done:
+            raise self._lost()
+        return self.current(row.fence)
+
+    def finish(self, row: BuildRow, built_to: int) -> None:
+        """SEALED → DONE, or another DONE one with nothing new; raises FenceRaised."""
+        done = self.cassandra.transact(
+            f"UPDATE {self.table} SET state = ?, built_to = ?, done_at = ? WHERE journal = ? IF build = ? AND fence = ?",
+            BuildState.DONE.value, max(built_to, row.built_to or 0), _now(), self.journal, row.build, row.fence,
+            landed=lambda: self.current(row.fence).state == BuildState.DONE,
+        )  # fmt: skip
+        if not done:
+            raise self._lost()
+
+    def current(self, fence: int) -> BuildRow:
+        """The row, if this fence is still in force; else FenceRaised."""
+        row = self.newest()
+        if row is None or row.fence != fence:
+            raise self._lost()
+        return row
+
+    # -- rows that come late
+
+    def add_late(self, build: int, earliest: dict[str, int]) -> None:
+        """Per tag, the earliest tick at or before what the build before this one had reached."""
+        self.cassandra.write_many(
+            f"INSERT INTO {self.ledger}.view_late (journal, tag, build, from_ticks) VALUES (?, ?, ?, ?)",
+            ((self.journal, tag, build, ticks) for tag, ticks in earliest.items()),
+        )
+
+    def late(self, pipeline: str) -> dict[str, int]:
+        """Per tag, from where a delivery has to look again (ticks): late rows of builds that it has not seen yet."""
+        rows = self.cassandra.execute(f"SELECT tag, build FROM {self.ledger}.view_seen WHERE pipeline = ?", pipeline)
+        seen = {row.tag: row.build for row in rows}
+        found: dict[str, int] = {}
+        for row in self.cassandra.stream(
+            f"SELECT tag, build, from_ticks FROM {self.ledger}.view_late WHERE journal = ?", self.journal
+        ):
+            if row.build > seen.get(row.tag, 0):
+                found[row.tag] = min(row.from_ticks, found.get(row.tag, row.from_ticks))
+        return found
+
+    def has_seen(self, pipeline: str, run: int, build: int, tags: Iterable[str]) -> None:
+        """A closed run has read the late rows of all builds up to this one."""
+        self.cassandra.write_many(
+            f"INSERT INTO {self.ledger}.view_seen (pipeline, tag, build) VALUES (?, ?, ?) USING TIMESTAMP ?",
+            ((pipeline, tag, build, run) for tag in tags),
+        )
+
+    def _is_attempt(self, attempt: UUID) -> bool:
+        row = self.newest()
+        return row is not None and row.attempt == attempt
+
+    def _lost(self) -> FenceRaised:
+        row: Any = self.newest()
+        who = row.owner if row else "somebody else"
+        return FenceRaised(
+            f"the build of journal {self.journal} was taken over by {who}. This one numbered nothing; the other one goes on"
+        )
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

@@ -1,0 +1,324 @@
+"""One build: read what is new, fix the numbers in files, commit, write. Safe to kill at any instruction, and to freeze.
+
+The commit is one conditional update in view_builds. Before it nothing is written into the journal's keyspace; after it nothing is
+computed again: whoever goes on writes the same rows, with the same timestamp, from the same files (docs/decisions/0010).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import structlog
+
+from tagmill import checkpoints
+from tagmill.errors import GuardRefused, SealedFileDamaged, TagmillError
+from tagmill.settings import Settings
+from tagmill.stores.builds import BuildRow, Builds, BuildState
+from tagmill.stores.files import RunFiles
+from tagmill.timeuuid import from_datetime
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tagmill.views.model import Manifest, Tell, Waiting
+
+log = structlog.get_logger()
+Result = dict[str, Any]
+EXAMPLES = 20
+
+
+def build(
+    settings: Settings, pipeline: str, *, owner: str, spark: SparkSession, adopt: bool = False, tell: Tell | None = None
+) -> Result:
+    """Build the view of a pipeline's journal, for all its tags, up to now less the delay.
+
+    A build that was sealed and not finished is finished first. With `adopt`, numbers of an application that are there already are
+    taken as the start. `tell` hears what is being done.
+
+    Raises:
+        GuardRefused: somebody else has numbered persistence ids; nothing was written for those, the others are built.
+        FenceRaised: another builder took over. LeaseTaken: the pipeline is at work.
+    """
+    from tagmill.delivery.sparkerrors import explained
+    from tagmill.delivery.steps import leased
+    from tagmill.views.reading import Journal
+
+    check(settings, pipeline)
+    chosen = settings.pipeline(pipeline)
+    with leased(settings, pipeline, owner, wait=chosen.lease_wait_seconds) as (ledger, lease):
+        builds = Builds(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace)
+        journal = Journal.look(ledger.cassandra, chosen.keyspace)
+        row = builds.take_over(owner, chosen.bucket_size.value)
+        checkpoints.reached("build.begun")
+        with _wide_joins(spark), _fenced(builds, row), explained(ledger.cassandra.where):
+            result = _Builder(settings, pipeline, builds, journal, spark, tell or (lambda _: None)).run(row, adopt)
+        lease.give_back()
+        return result
+
+
+def check(settings: Settings, pipeline: str) -> None:
+    """Refuse, before Spark is started, what can't be built; raises GuardRefused, ConfigurationError."""
+    from tagmill.stores.ledger import Ledger
+    from tagmill.views.reading import Journal
+
+    chosen = settings.pipeline(pipeline)
+    if chosen.views != "tagmill":
+        raise GuardRefused(
+            f'pipeline {pipeline}: the application numbers the events of journal {chosen.keyspace} (views = "application"). '
+            'Nothing was built. If it runs with events-by-tag off, set views = "tagmill"'
+        )
+    with Ledger(settings.cassandra) as ledger:
+        Journal.look(ledger.cassandra, chosen.keyspace)
+
+
+class _Builder:
+    """Builds one journal with one Spark session."""
+
+    def __init__(self, settings: Settings, pipeline: str, builds: Builds, journal: Any, spark: SparkSession, tell: Tell) -> None:
+        self.settings = settings
+        self.name = pipeline
+        self.pipeline = settings.pipeline(pipeline)
+        self.builds = builds
+        self.journal = journal
+        self.spark = spark
+        self.tell = tell
+        self.files = RunFiles(settings.storage.root)
+        self.home = f"{pipeline}/views"
+
+    def run(self, row: BuildRow, adopt: bool) -> Result:
+        """Finish what was left, then build what is new."""
+        finished = None
+        if row.state == BuildState.SEALED:
+            finished = self._read(row)
+            self.tell(f"finishing build {row.build}")
+            self._write(finished, row)
+            row = self.builds.current(row.fence)
+        self._sweep()
+        manifest, refused = self._seal(row, adopt)
+        if manifest.moved:
+            checkpoints.reached("build.before_commit")
+            row = self._commit(manifest, row)
+            checkpoints.reached("build.after_commit")
+            self._write(manifest, row)
+        else:
+            self.builds.finish(row, manifest.until)
+            self._sweep()
+        if refused:
+            raise self._refusal(refused)
+        return self._result(manifest, finished)
+
+    # -- before the commit
+
+    def _seal(self, row: BuildRow, adopt: bool) -> tuple[Manifest, list[Any]]:
+        """Read, judge and number into files; the manifest, and the first of those that somebody else numbered."""
+        from pyspark.sql import functions as F
+
+        from tagmill.views import numbering, reading
+        from tagmill.views.model import Manifest, Reason
+
+        until = from_datetime(datetime.now(UTC) - timedelta(seconds=self.pipeline.eventual_consistency_delay_seconds))
+        folder = f"{self.home}/attempt-{uuid4().hex[:12]}"
+        url = self.files.url(folder)
+        self.tell("looking where each persistence id stands")
+        ids = reading.persistence_ids(self.spark, self.journal)
+        ledger_keyspace = self.settings.cassandra.ledger_keyspace
+        stands = self._fixed(reading.stands(self.spark, self.journal, ledger_keyspace, ids, adopt=adopt), f"{url}/stands")
+        count, refused = self._counted(stands, row, adopt)
+        reader = reading.Reader(self.spark, self.journal, f"{url}/events", until, self.tell)
+        checkpoints.reached("build.reading")
+        found = reader.stage(stands)
+        manifest = Manifest(
+            journal=self.journal.keyspace, pipeline=self.name, build=row.build + 1, folder=folder,
+            bucket_size=self.pipeline.bucket_size, until=until, written_at=max(row.written_at + 1, time.time_ns() // 1000),
+            meta=self.journal.meta, persistence_ids=count, moved=0, events=0, rows=0, before_first_time_bucket=0, late_from={},
+            waiting={}, examples=[],
+        )  # fmt: skip
+        if not found and not adopt:
+            return manifest, refused
+        self.tell("numbering")
+        events = reader.events() if found else self._no_events()
+        open_ids = stands.where("not refused")
+        ends = self._fixed(numbering.ends(events, open_ids), f"{url}/ends")
+        taken = numbering.accepted(events, ends)
+        numbers = self._fixed(numbering.numbered(taken, open_ids, self.pipeline.bucket_size), f"{url}/numbers")
+        records = self._fixed(numbering.records(events, numbers, ends, open_ids), f"{url}/records")
+        checkpoints.reached("build.numbered")
+        early, late = F.col("ticks") < from_datetime(self.pipeline.first_time_bucket), F.col("ticks") <= (row.built_to or -1)
+        sums = numbers.agg(F.count("*").alias("rows"), F.count_if(early).alias("early"), F.count_if(late).alias("late")).first()
+        stops = (
+            ends.groupBy("reason")
+            .agg(F.count("*").alias("ids"), F.sum(F.col("upto") - F.col("from_nr")).alias("events"))
+            .collect()
+        )
+        assert sums is not None
+        waiting = {Reason(line["reason"]): line["ids"] for line in stops if line["reason"] not in (None, Reason.YOUNG.value)}
+        return manifest.model_copy(
+            update={
+                "moved": records.count(),
+                "events": sum(line["events"] for line in stops),
+                "rows": sums["rows"],
+                "before_first_time_bucket": sums["early"],
+                "late_from": self._late(numbers.where(late)) if sums["late"] else {},
+                "waiting": waiting,
+                "examples": self._examples(ends) if waiting else [],
+            }
+        ), refused
+
+    def _examples(self, ends: DataFrame) -> list[Waiting]:
+        """The first persistence ids that wait."""
+        from pyspark.sql import functions as F
+
+        from tagmill.views.model import Reason, Waiting
+
+        waits = ends.where(F.col("reason").isNotNull() & (F.col("reason") != Reason.YOUNG.value))
+        return [
+            Waiting(persistence_id=line["persistence_id"], sequence_nr=line["upto"] + 1, reason=Reason(line["reason"]))
+            for line in waits.orderBy("reason", "persistence_id").limit(EXAMPLES).collect()
+        ]
+
+    def _late(self, rows: DataFrame) -> dict[str, int]:
+        """Per tag, the earliest new row at a time up to which the view was built already: its persistence_id had waited."""
+        from pyspark.sql import functions as F
+
+        return {line["tag_name"]: line["first"] for line in rows.groupBy("tag_name").agg(F.min("ticks").alias("first")).collect()}
+
+    def _no_events(self) -> DataFrame:
+        text = "cast(id AS string)"
+        return self.spark.range(0).selectExpr(
+            f"{text} AS persistence_id", "id AS partition_nr", "id AS sequence_nr", f"{text} AS timestamp", "id AS ticks",
+            f"array({text}) AS tags", f"{text} AS flaw",
+        )  # fmt: skip
+
+    def _fixed(self, rows: DataFrame, url: str) -> DataFrame:
+        """The same rows whenever they are read again."""
+        rows.write.mode("overwrite").parquet(url)
+        return self.spark.read.schema(rows.schema).parquet(url)
+
+    def _counted(self, stands: DataFrame, row: BuildRow, adopt: bool) -> tuple[int, list[Any]]:
+        """How many persistence ids there are; how many of them somebody else has numbered, and the first of those.
+
+        Raises GuardRefused when they were numbered before there was a build of ours.
+        """
+        from pyspark.sql import functions as F
+
+        first = F.min_by(F.when(F.col("refused"), F.struct("*")), F.when(F.col("refused"), F.col("persistence_id")))
+        line = stands.agg(F.count("*").alias("all"), F.count_if("refused").alias("count"), first.alias("first")).first()
+        assert line is not None
+        if line["count"] and row.build == 0 and not adopt:
+            raise GuardRefused(
+                f"journal {self.journal.keyspace}: an application has numbered {line['count']} persistence ids (the first: "
+                f"{line['first']['persistence_id']!r}; see tag_write_progress and tag_scanning), and there is no build of ours. "
+                f"Nothing was written. {self._way_out()}"
+            )
+        return line["all"], [line["count"], line["first"]] if line["count"] else []
+
+    def _refusal(self, refused: list[Any]) -> GuardRefused:
+        count, first = refused
+        others = f" and {count - 1} others" if count > 1 else ""
+        return GuardRefused(
+            f"journal {self.journal.keyspace}: persistence_id {first['persistence_id']!r}{others} was numbered by somebody else: "
+            f"tag_write_progress has {_said(first['found'])}, our last build {_said(first['progress'])}; tag_scanning has "
+            f"{first['scanned'] or 'nothing'}. Nothing was written for it, the rest is built. {self._way_out()}"
+        )
+
+    def _way_out(self) -> str:
+        return (
+            "Turn events-by-tag off in the application, then take its numbers as the start: "
+            f"tagmill views build --pipeline {self.name} --adopt"
+        )
+
+    def _commit(self, manifest: Manifest, row: BuildRow) -> BuildRow:
+        file = f"{manifest.folder}/manifest.json"
+        sha256 = self.files.write(file, manifest.model_dump_json(indent=1).encode())
+        return self.builds.seal(row, file, sha256, manifest.written_at)
+
+    # -- after the commit
+
+    def _read(self, row: BuildRow) -> Manifest:
+        from tagmill.views.model import Manifest
+
+        content = self.files.read(str(row.manifest_file))
+        if hashlib.sha256(content).hexdigest() != row.manifest_sha256:
+            raise SealedFileDamaged(
+                f"{self.files.url(str(row.manifest_file))}: the manifest of build {row.build}, journal {row.journal}, is not the one that "
+                "the ledger names (SHA-256 differs). Nothing was written; restore the file from a backup"
+            )
+        return Manifest.model_validate_json(content)
+
+    def _write(self, manifest: Manifest, row: BuildRow) -> None:
+        from tagmill.views import writing
+
+        writing.write(self.spark, manifest, self.settings.cassandra.ledger_keyspace, self.files.url(manifest.folder), self.tell)
+        self.builds.add_late(manifest.build, manifest.late_from)
+        checkpoints.reached("build.before_end")
+        self.builds.finish(row, manifest.until)
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Remove the files of builds that are done or never were committed: their builders can't commit any more."""
+        for folder in self.files.folders(self.home):
+            self.files.remove_folder(f"{self.home}/{folder}")
+
+    def _result(self, manifest: Manifest, finished: Manifest | None) -> Result:
+        rows, moved = manifest.rows + (finished.rows if finished else 0), manifest.moved
+        waiting = sum(manifest.waiting.values())
+        for reason, count in manifest.waiting.items():
+            log.warning("persistence ids wait", journal=manifest.journal, reason=reason.text, count=count)
+        return {
+            "journal": manifest.journal,
+            "build": manifest.build if moved else manifest.build - 1,
+            "persistence_ids": manifest.persistence_ids,
+            "moved": moved + (finished.moved if finished else 0),
+            "events": manifest.events + (finished.events if finished else 0),
+            "rows": rows,
+            "before_first_time_bucket": manifest.before_first_time_bucket,
+            "waiting": waiting,
+            "reasons": {reason.value: count for reason, count in manifest.waiting.items()},
+            "examples": [
+                {
+                    "persistence_id": e.persistence_id,
+                    "sequence_nr": e.sequence_nr,
+                    "reason": e.reason.value,
+                    "what": e.reason.text,
+                }
+                for e in manifest.examples
+            ],
+            "message": f"pipeline {self.name}: {rows} rows written to {manifest.journal}.tag_views, {waiting} persistence ids wait"
+            + (f" ({', '.join(f'{count} × {reason.text}' for reason, count in manifest.waiting.items())})" if waiting else ""),
+        }
+
+
+@contextmanager
+def _fenced(builds: Builds, row: BuildRow) -> Iterator[None]:
+    """Whoever took over may have removed this builder's files: then that is the error, not the file that is missing."""
+    try:
+        yield
+    except TagmillError:
+        raise
+    except Exception:
+        builds.current(row.fence)
+        raise
+
+
+@contextmanager
+def _wide_joins(spark: SparkSession) -> Iterator[None]:
+    """Rows that lie together by some of the join's keys are not shuffled again."""
+    key = "spark.sql.requireAllClusterKeysForCoPartition"
+    before = spark.conf.get(key, "true")
+    spark.conf.set(key, "false")
+    try:
+        yield
+    finally:
+        spark.conf.set(key, str(before))
+
+
+def _said(progress: list[Any]) -> str:
+    """Progress in a message: the first few tags."""
+    lines = [f"{line['tag']!r} at {line['number']}" for line in progress[:3]]
+    return ", ".join(lines) + (" …" if len(progress) > 3 else "") if lines else "nothing"

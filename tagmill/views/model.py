@@ -1,0 +1,71 @@
+"""What a build fixes, and the words it uses for what it found."""
+
+from collections.abc import Callable
+from enum import StrEnum
+
+from tagmill.buckets import BucketSize
+from tagmill.delivery.model import Document
+
+Tell = Callable[[str], None]
+# a persistence_id's sequence_nrs are judged and numbered in slices of so many, so that a long one doesn't end up in one task
+SLICE = 65_536
+
+
+class Reason(StrEnum):
+    """Why a persistence_id waits in front of an event. The text is the report's."""
+
+    HOLE = "hole"
+    TWO_WRITERS = "two_writers"
+    BEFORE_0_10 = "before_0_10"
+    OLD_TAGS = "old_tags"
+    NO_EVENT = "no_event"
+    NO_TIME_UUID = "no_time_uuid"
+    YOUNG = "young"
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        return _TEXTS[self]
+
+
+_TEXTS = {
+    Reason.HOLE: "a sequence_nr is missing and was not deleted",
+    Reason.TWO_WRITERS: "two events claim one sequence_nr (two writers)",
+    Reason.BEFORE_0_10: "the event is in the column message, as plugins before 0.10 wrote it",
+    Reason.OLD_TAGS: "the tags are in the columns tag1 to tag3, as plugins before 0.80 wrote them",
+    Reason.NO_EVENT: "the event or its serializer id is null",
+    Reason.NO_TIME_UUID: "the timestamp is no TimeUUID, or of another age",
+    Reason.YOUNG: "younger than eventual_consistency_delay_seconds",
+}
+
+
+class Waiting(Document):
+    """A persistence_id that waits in front of an event."""
+
+    persistence_id: str
+    sequence_nr: int
+    reason: Reason
+
+
+class Manifest(Document):
+    """A sealed build: where its files are, and what they hold. `until`: ticks; `written_at`: microseconds.
+
+    `late_from`: per tag, the earliest row (ticks) at a time that the build before had passed.
+    """
+
+    journal: str
+    pipeline: str
+    build: int
+    folder: str
+    bucket_size: BucketSize
+    until: int
+    written_at: int
+    meta: bool
+    persistence_ids: int
+    moved: int
+    events: int
+    rows: int
+    before_first_time_bucket: int
+    late_from: dict[str, int]
+    waiting: dict[Reason, int]
+    examples: list[Waiting]

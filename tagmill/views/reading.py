@@ -1,0 +1,367 @@
+"""Reads what is new of each persistence_id, by key from where its build stands.
+
+An atomic write lies in the partition of its highest sequence_nr, so partition_nr is never computed: behind an event of partition n
+the next one is in n, n + 1 or, where a write fills the rest of n and all of n + 1, in n + 2. The connector can't look up ranges
+that differ from id to id, so new events of a known persistence_id are looked up sequence_nr by sequence_nr, in windows that
+grow eightfold while they are full; what has no record, or much that is new, is read partition by partition.
+"""
+
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tagmill.delivery.scan import CASSANDRA, FUTURE_TICKS, offset_ticks
+from tagmill.errors import ConfigurationError
+from tagmill.stores.cassandra import Cassandra
+from tagmill.views.model import Reason, Tell
+
+ID = "persistence_id"
+PROGRESS = "array<struct<tag:string,number:bigint,sequence_nr:bigint,offset:string>>"
+REQUIRED = "persistence_id partition_nr sequence_nr timestamp tags event event_manifest ser_id ser_manifest writer_uuid".split()
+META = ["meta_ser_id", "meta_ser_manifest", "meta"]
+# columns of older layouts; where they are filled, the event waits for a migration
+OLD_TAGS = ["tag1", "tag2", "tag3"]
+REACH = 3
+# two, so that a missing event with another one behind it is seen
+FIRST_WINDOW = 2
+# a window that would be larger, or is no smaller than this share of what lies before it, is read by partition
+LARGEST_WINDOW = 4096
+WHOLE_SHARE = 16
+# where deletions have emptied the first partitions, the next event is looked for in so many
+SEARCHED_PARTITIONS = 1024
+# a task holds a page of each partition that it reads side by side: the connector's own 512 times 5000 rows wouldn't fit
+BY_PARTITION = {"spark.cassandra.concurrent.reads": "32", "spark.cassandra.input.fetch.sizeInRows": "1000"}
+# longer persistence_ids are read in slices of so many sequence_nrs, some at a time
+LONG, SLICES_AT_ONCE = 100_000, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """The tables of one journal keyspace, as they are: columns differ between versions of the plugin."""
+
+    keyspace: str
+    tables: dict[str, set[str]]
+
+    @classmethod
+    def look(cls, cassandra: Cassandra, keyspace: str) -> "Journal":
+        """Read the schema; raises ConfigurationError when what a build needs is missing."""
+        cassandra.cluster.refresh_keyspace_metadata(keyspace) if keyspace in cassandra.cluster.metadata.keyspaces else None
+        metadata = cassandra.cluster.metadata.keyspaces.get(keyspace)
+        if metadata is None:
+            raise ConfigurationError(
+                f"keyspace {keyspace} does not exist in {cassandra.where}. Nothing was built; check the pipeline's keyspace"
+            )
+        journal = cls(keyspace, {name: set(table.columns) for name, table in metadata.tables.items()})
+        journal._check()
+        return journal
+
+    def _check(self) -> None:
+        for table in ("messages", "tag_views", "tag_write_progress"):
+            if table not in self.tables:
+                way = "is it the journal's keyspace?" if table == "messages" else "create it: tagmill schema apply"
+                raise ConfigurationError(f"keyspace {self.keyspace} has no table {table}. Nothing was built; {way}")
+        if missing := [column for column in REQUIRED if column not in self.tables["messages"]]:
+            raise ConfigurationError(
+                f"{self.keyspace}.messages has no column {' and '.join(missing)}. Nothing was built; migrate the journal first"
+            )
+        if self.meta and (missing := [column for column in META if column not in self.tables["tag_views"]]):
+            raise ConfigurationError(
+                f"{self.keyspace}.tag_views has no column {' and '.join(missing)}, messages has. Nothing was built; add what "
+                "is missing (ALTER TABLE … ADD), or the metadata of replicated events would be lost"
+            )
+
+    @property
+    def meta(self) -> bool:
+        """Whether events can have metadata of replicated event sourcing."""
+        return set(META) <= self.tables["messages"]
+
+    @property
+    def columns(self) -> list[str]:
+        """Columns of messages that a build reads."""
+        optional = [name for name in ("message", *OLD_TAGS) if name in self.tables["messages"]]
+        return [*REQUIRED, *(META if self.meta else []), *optional]
+
+
+def table(spark: SparkSession, keyspace: str, name: str, **options: str) -> DataFrame:
+    """A table of Cassandra."""
+    return spark.read.format(CASSANDRA).options(keyspace=keyspace, table=name, **options).load()
+
+
+def persistence_ids(spark: SparkSession, journal: Journal) -> DataFrame:
+    """All persistence ids, one row each: from all_persistence_ids, or where that is missing or empty, the keys of messages."""
+    if "all_persistence_ids" in journal.tables:
+        named = table(spark, journal.keyspace, "all_persistence_ids").select(ID)
+        if named.take(1):
+            return named
+    # the DataFrame source can't say PER PARTITION LIMIT, the connector's Java API can: keys only, not the rows behind them
+    jvm = spark._jvm  # noqa: SLF001 - pyspark has no other way to the Java API
+    java = jvm.com.datastax.spark.connector.japi.CassandraJavaUtil  # type: ignore[union-attr]
+    rows = java.javaFunctions(spark.sparkContext._jsc.sc()).cassandraTable(  # noqa: SLF001
+        journal.keyspace,
+        "messages",
+        java.mapColumnTo(jvm.java.lang.Class.forName("java.lang.String")),  # type: ignore[union-attr]
+    )
+    columns = spark.sparkContext._gateway.new_array(jvm.java.lang.String, 1)  # type: ignore[union-attr]  # noqa: SLF001
+    columns[0] = ID
+    keys = rows.select(columns).perPartitionLimit(1)
+    dataset = spark._jsparkSession.createDataset(keys.rdd(), jvm.org.apache.spark.sql.Encoders.STRING())  # type: ignore[union-attr]  # noqa: SLF001
+    return DataFrame(dataset.toDF(), spark).toDF(ID).distinct()
+
+
+def stands(spark: SparkSession, journal: Journal, ledger_keyspace: str, ids: DataFrame, *, adopt: bool) -> DataFrame:
+    """Where the build of each persistence_id stands, and whether somebody else has numbered it since.
+
+    Out, one row a persistence_id: `sequence_nr` and `partition_nr` of the last event built (0 and 0: none), `known` (there is a
+    record), `from_nr` (deletions counted in), `deleted_to`, `scanned` (tag_scanning), `progress` (PROGRESS, sorted by tag: the
+    last number of each tag), `found` (tag_write_progress, the same), `refused`. With `adopt`, what is found there is the start
+    where they differ, and `adopted` says so.
+    """
+    # a constant would leave the join as a filter, and the join would read the whole table: this one isn't known to be constant
+    name = F.concat(F.lit(journal.keyspace), F.substring(ID, 1, 0))
+    records = (
+        ids.select(name.alias("journal"), ID)
+        .join(table(spark, ledger_keyspace, "view_progress", directJoinSetting="on"), ["journal", ID], "left")
+        .select(ID, "sequence_nr", "partition_nr", "scanned", "numbers", "sequence_nrs", "offsets")
+    )
+    recorded = F.expr(
+        "transform(array_sort(map_keys(numbers)), t -> named_struct('tag', t, 'number', numbers[t],"
+        " 'sequence_nr', sequence_nrs[t], 'offset', offsets[t]))"
+    )
+    empty = F.from_json(F.lit("[]"), PROGRESS)
+    joined = (
+        records.withColumn("recorded", F.coalesce(recorded.cast(PROGRESS), empty))
+        .join(_found(spark, journal), ID, "left")
+        .join(_scanned(spark, journal), ID, "left")
+        .join(_deleted(spark, journal), ID, "left")
+        .withColumn("found", F.coalesce("found", empty))
+        .withColumn("known", F.col("sequence_nr").isNotNull())
+        .withColumn(
+            "differs", ~(F.col("found").eqNullSafe(F.col("recorded")) & F.col("scanned").eqNullSafe(F.col("scanned_now")))
+        )
+    )
+    taken = F.col("differs") & F.lit(adopt)
+    kept = joined.select(
+        ID,
+        F.when(F.col("known") & ~taken, F.col("sequence_nr")).otherwise(0).cast("bigint").alias("sequence_nr"),
+        F.when(F.col("known") & ~taken, F.col("partition_nr")).otherwise(0).cast("bigint").alias("partition_nr"),
+        (F.col("known") & ~taken).alias("known"),
+        F.coalesce("deleted_to", F.lit(0).cast("bigint")).alias("deleted_to"),
+        F.col("scanned_now").alias("scanned"),
+        F.when(taken, F.col("found")).otherwise(F.col("recorded")).alias("progress"),
+        "found",
+        taken.alias("adopted"),
+        (F.col("differs") & ~F.lit(adopt)).alias("refused"),
+    )
+    return kept.withColumn("from_nr", F.greatest("sequence_nr", "deleted_to"))
+
+
+def _found(spark: SparkSession, journal: Journal) -> DataFrame:
+    """tag_write_progress: one row a persistence_id, `found` PROGRESS sorted by tag."""
+    rows = table(spark, journal.keyspace, "tag_write_progress").select(
+        ID, F.struct("tag", F.col("tag_pid_sequence_nr").alias("number"), "sequence_nr", "offset").alias("line")
+    )
+    return rows.groupBy(ID).agg(F.array_sort(F.collect_list("line")).cast(PROGRESS).alias("found"))
+
+
+def _scanned(spark: SparkSession, journal: Journal) -> DataFrame:
+    if "tag_scanning" not in journal.tables:
+        return spark.range(0).select(F.col("id").cast("string").alias(ID), F.col("id").alias("scanned_now"))
+    return table(spark, journal.keyspace, "tag_scanning").select(ID, F.col("sequence_nr").alias("scanned_now"))
+
+
+def _deleted(spark: SparkSession, journal: Journal) -> DataFrame:
+    if "metadata" not in journal.tables:
+        return spark.range(0).select(F.col("id").cast("string").alias(ID), F.col("id").alias("deleted_to"))
+    return table(spark, journal.keyspace, "metadata").select(ID, "deleted_to")
+
+
+class Reader:
+    """Stages the new events of many persistence ids, pass by pass, below one folder."""
+
+    def __init__(self, spark: SparkSession, journal: Journal, folder: str, until: int, tell: Tell) -> None:
+        self.spark = spark
+        self.journal = journal
+        self.folder = folder
+        self.until = until
+        self.tell = tell
+        self.passes = 0
+        self.messages = table(spark, journal.keyspace, "messages", directJoinSetting="on").select(*journal.columns)
+        self.partitions = table(spark, journal.keyspace, "messages", directJoinSetting="on", **BY_PARTITION).select(
+            *journal.columns
+        )
+
+    def stage(self, stands: DataFrame) -> bool:
+        """Write all new events to `folder`/pass-N; whether there are any. In: what `stands` returns."""
+        open_ids = stands.where("not refused")
+        jumped = open_ids.where("deleted_to > sequence_nr").select(ID, "from_nr", F.col("partition_nr").alias("first"))
+        plain = open_ids.where("deleted_to <= sequence_nr").select(ID, "from_nr", F.col("partition_nr").alias("first"), "known")
+        known = plain.where("known").drop("known")
+        if known.take(1):
+            self._windows(known)
+        self._partitions(plain.where("not known").drop("known").unionByName(self._behind_deletions(jumped)))
+        return self.passes > 0
+
+    def events(self) -> DataFrame:
+        """All that was staged; one row an event, Reader.stage wrote it."""
+        return self.spark.read.parquet(*(f"{self.folder}/pass-{number}" for number in range(1, self.passes + 1)))
+
+    def _behind_deletions(self, ids: DataFrame) -> DataFrame:
+        """The partition of the first event behind deleted_to; ids whose events are all deleted are left out.
+
+        In and out: persistence_id, from_nr, first (partition_nr).
+        """
+        if not ids.take(1):
+            return ids
+        until = F.col("first") + F.least(F.col("from_nr"), F.lit(SEARCHED_PARTITIONS))
+        keys = ids.select(
+            ID,
+            "from_nr",
+            (F.col("from_nr") + 1).alias("sequence_nr"),
+            F.explode(F.sequence("first", until)).alias("partition_nr"),
+        )
+        found = self._looked_up(keys).select(ID, "from_nr", "partition_nr")
+        exact = found.groupBy(ID, "from_nr").agg(F.min("partition_nr").alias("first"))
+        # a hole behind the deletions: nothing has the next sequence_nr, then only the first partitions are looked at
+        rest = ids.join(exact.select(ID), ID, "left_anti")
+        return exact.unionByName(rest)
+
+    def _windows(self, ids: DataFrame) -> None:
+        """Look up sequence_nrs from from_nr + 1 on. In: persistence_id, from_nr, first (partition_nr of the last event built)."""
+        window, full = FIRST_WINDOW, ids
+        while True:
+            ahead = full.select(
+                ID,
+                "from_nr",
+                F.explode(F.sequence(F.col("from_nr") + 1, F.col("from_nr") + window)).alias("sequence_nr"),
+                F.col("first"),
+            ).select("*", F.explode(F.sequence("first", F.col("first") + (REACH - 1))).alias("partition_nr"))
+            found = self._kept(self._looked_up(ahead))
+            if found is None:
+                return
+            reached = found.groupBy(ID).agg(F.max("sequence_nr").alias("last"), F.max("partition_nr").alias("first"))
+            full = (
+                full.select(ID, "from_nr").join(reached, ID).where(F.col("last") == F.col("from_nr") + window)
+                .select(ID, F.col("last").alias("from_nr"), "first")
+            )  # fmt: skip
+            full = self._settled(full)
+            if not full.take(1):
+                return
+            window *= 8
+            whole = (F.lit(window) > LARGEST_WINDOW) | (F.lit(window * WHOLE_SHARE) >= F.col("from_nr"))
+            self._partitions(full.where(whole))
+            full = full.where(~whole)
+            if not full.take(1):
+                return
+
+    def _partitions(self, ids: DataFrame) -> None:
+        """Read whole partitions from `first` on, behind from_nr. In: persistence_id, from_nr, first."""
+        while ids.take(1):
+            long = self._long(ids)
+            if long is not None:
+                self._slices(long)
+                ids = ids.join(F.broadcast(long.select(ID)), ID, "left_anti")
+            keys = ids.select("*", F.explode(F.sequence("first", F.col("first") + (REACH - 1))).alias("partition_nr"))
+            found = self._kept(self._spread(keys).join(self.partitions, [ID, "partition_nr"]).where("sequence_nr > from_nr"))
+            if found is None:
+                return
+            ids = self._settled(_onward(ids, found))
+
+    def _long(self, ids: DataFrame) -> DataFrame | None:
+        """Those with an event LONG behind from_nr in reach."""
+        keys = ids.select(
+            ID, "from_nr", "first", (F.col("from_nr") + LONG).alias("sequence_nr"),
+            F.explode(F.sequence("first", F.col("first") + (REACH - 1))).alias("partition_nr"),
+        )  # fmt: skip
+        long = self._settled(self._looked_up(keys).select(ID, "from_nr", "first").distinct())
+        return long if long.take(1) else None
+
+    def _slices(self, ids: DataFrame) -> None:
+        """Read long partitions in slices of LONG sequence_nrs, SLICES_AT_ONCE at a time, each a task of its own."""
+        lowest = ids.agg(F.min("from_nr")).first()[0] // LONG  # type: ignore[index]
+        keys = ids.select("*", F.explode(F.sequence("first", F.col("first") + (REACH - 1))).alias("partition_nr"))
+        while True:
+            frames = []
+            for part in range(lowest, lowest + SLICES_AT_ONCE):
+                within = self.partitions.where((F.col("sequence_nr") > part * LONG) & (F.col("sequence_nr") <= (part + 1) * LONG))
+                frames.append(self._spread(keys).join(within, [ID, "partition_nr"]).where("sequence_nr > from_nr"))
+            found = self._kept(reduce(DataFrame.unionAll, frames))
+            if found is None:
+                return
+            lowest += SLICES_AT_ONCE
+            reached = found.groupBy(ID).agg(F.max("sequence_nr").alias("last"), F.max("partition_nr").alias("first"))
+            going = reached.where(F.col("last") > (lowest - 1) * LONG)
+            keys = self._settled(
+                ids.select(ID, "from_nr").join(going, ID)
+                .select(ID, "from_nr", "first", F.explode(F.sequence("first", F.col("first") + (REACH - 1))).alias("partition_nr"))
+            )  # fmt: skip
+            self._partitions(self._settled(_onward(ids, found).join(going.select(ID), ID, "left_anti")))
+            if not keys.take(1):
+                return
+
+    def _looked_up(self, keys: DataFrame) -> DataFrame:
+        """Single events. In: persistence_id, partition_nr, sequence_nr and what is to be kept beside them."""
+        return self._spread(keys).join(self.messages, [ID, "partition_nr", "sequence_nr"])
+
+    def _spread(self, keys: DataFrame) -> DataFrame:
+        """Over all cores, however few bytes the keys are: what they fetch is large."""
+        return keys.repartition(4 * self.spark.sparkContext.defaultParallelism)
+
+    def _settled(self, ids: DataFrame) -> DataFrame:
+        """Computed once: the same rows whenever it is asked again, whatever the application writes meanwhile."""
+        return ids.localCheckpoint()
+
+    def _kept(self, rows: DataFrame) -> DataFrame | None:
+        """Write a pass; None when it has no row."""
+        folder = f"{self.folder}/pass-{self.passes + 1}"
+        self._as_events(rows).write.mode("overwrite").parquet(folder)
+        found = self.spark.read.schema(EVENT_KEYS).parquet(folder)
+        if not found.take(1):
+            return None
+        self.passes += 1
+        self.tell(f"reading, pass {self.passes}")
+        return found
+
+    def _as_events(self, rows: DataFrame) -> DataFrame:
+        """The columns of a staged event; payloads only where there are tags."""
+        tagged = F.size(F.coalesce("tags", F.array().cast("array<string>"))) > 0
+        ticks = offset_ticks(F.col("timestamp"))
+        payload = ["event", "event_manifest", "ser_id", "ser_manifest", "writer_uuid", *(META if self.journal.meta else [])]
+        return rows.select(
+            ID,
+            "partition_nr",
+            "sequence_nr",
+            "timestamp",
+            F.when(tagged, F.col("tags")).alias("tags"),
+            ticks.alias("ticks"),
+            self._flaw(tagged, ticks).alias("flaw"),
+            *(F.when(tagged, F.col(name)).alias(name) for name in payload),
+        )
+
+    def _flaw(self, tagged: Column, ticks: Column) -> Column:
+        """A Reason, or null. Untagged events get no row, so it doesn't matter what is wrong with them."""
+        columns = self.journal.columns
+        old = [F.col(name).isNotNull() for name in OLD_TAGS if name in columns]
+        old_tags = ~tagged & reduce(lambda one, other: one | other, old, F.lit(False))
+        missing = F.col("event").isNull() | F.col("ser_id").isNull()
+        time_uuid = F.substring("timestamp", 15, 1) == "1"
+        wrong_time = ~time_uuid | (ticks < 0) | (ticks > self.until + FUTURE_TICKS)
+        young = time_uuid & (ticks > self.until) & (ticks <= self.until + FUTURE_TICKS)
+        flaw = F.when(old_tags, Reason.OLD_TAGS.value)
+        if "message" in columns:
+            flaw = flaw.when(tagged & F.col("event").isNull() & F.col("message").isNotNull(), Reason.BEFORE_0_10.value)
+        return (
+            flaw.when(tagged & missing, Reason.NO_EVENT.value)
+            .when(tagged & wrong_time, Reason.NO_TIME_UUID.value)
+            .when(young, Reason.YOUNG.value)
+        )
+
+
+EVENT_KEYS = f"{ID} string, partition_nr bigint, sequence_nr bigint"
+
+
+def _onward(ids: DataFrame, found: DataFrame) -> DataFrame:
+    """Those whose events went on behind the first partition asked for: next comes what is behind their last one."""
+    reached = found.groupBy(ID).agg(F.max("partition_nr").alias("last"))
+    return ids.join(reached, ID).where("last > first").select(ID, "from_nr", (F.col("last") + 1).alias("first"))

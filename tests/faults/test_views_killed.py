@@ -1,0 +1,77 @@
+"""A build that is killed or frozen at announced instants leaves the tables of one that nobody disturbed."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.faults.conftest import Delivery
+from tests.support.building import VIEWS, load_messages, recorded, records, rows
+
+INSTANTS = [
+    "build.begun", "build.reading", "build.numbered", "build.before_commit", "build.after_commit", "build.after_views",
+    "build.after_progress", "build.before_end",
+]  # fmt: skip
+CASE = "partition-boundary"
+
+
+@pytest.fixture
+def building(stack: Any, keyspace: Any, settings: Any) -> Any:
+    """building(tables) -> a pipeline over the case's journal without views."""
+    from tagmill.stores import schema
+
+    made: list[Delivery] = []
+
+    def make(*tables: str, **keys: Any) -> Delivery:
+        configured = settings(keyspace(CASE, tables), case=CASE, views="tagmill", lease_seconds=5, **keys)
+        schema.apply(configured)
+        made.append(Delivery(stack, configured, settings.file(next(iter(configured.pipelines)))))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.left_behind()
+
+
+def is_built(disturbed: Delivery) -> None:
+    """The plugin's rows, and a record that another build finds nothing new by."""
+    for table in VIEWS:
+        assert rows(disturbed.stack, disturbed.keyspace, table) == recorded(CASE, table), table
+    before = records(disturbed.stack, disturbed.keyspace)
+    ended = disturbed.start("views", "build").end()
+    assert ended.code == 0 and "0 rows written" in ended.out, ended
+    assert records(disturbed.stack, disturbed.keyspace) == before
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("instants", [INSTANTS[:4], INSTANTS[4:]], ids=["before the commit", "after it"])
+def test_killed_at_every_instant_while_the_journal_grows(instants: list[str], building: Callable[..., Delivery]) -> None:
+    """Each build is killed one instant later than the one before; every time there are new events."""
+    disturbed = building("metadata", "all_persistence_ids")
+    for step, instant in enumerate(instants):
+        load_messages(disturbed.stack.session, CASE, disturbed.keyspace, 13 * step, 13 * step + 13)
+        disturbed.start("views", "build", at=instant).kill()
+    load_messages(disturbed.stack.session, CASE, disturbed.keyspace, 13 * len(instants), 60)
+    ended = disturbed.start("views", "build").end()
+    assert ended.code == 0, ended
+    is_built(disturbed)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("instant", ["build.before_commit", "build.after_commit", "build.after_views"])
+def test_frozen_while_another_one_builds_on_it_changes_nothing_when_it_wakes(
+    instant: str, building: Callable[..., Delivery]
+) -> None:
+    disturbed = building("metadata", "all_persistence_ids")
+    load_messages(disturbed.stack.session, CASE, disturbed.keyspace, 0, 25)
+    frozen = disturbed.start("views", "build", at=instant)
+    frozen.freeze()
+    load_messages(disturbed.stack.session, CASE, disturbed.keyspace, 25, 60)
+    # the frozen one's lease runs out
+    other = disturbed.start("views", "build")
+    while (ended := other.end()).code == 75:
+        other = disturbed.start("views", "build")
+    assert ended.code == 0, ended
+    woken = frozen.wake()
+    assert woken.code == 75 and "was taken over" in woken.error, woken
+    is_built(disturbed)

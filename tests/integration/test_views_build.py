@@ -1,0 +1,167 @@
+"""What Tagmill builds from messages alone is, row for row and column for column, what the plugin itself wrote."""
+
+from collections import Counter
+from uuid import UUID
+
+import pytest
+
+from local.fixtures import WITHOUT_VIEWS
+from tagmill.buckets import BucketSize
+from tagmill.errors import GuardRefused
+from tagmill.stores.files import RunFiles
+from tagmill.timeuuid import ticks
+from tagmill.views import reading, writing
+from tagmill.views.build import _Builder
+from tagmill.views.model import Manifest
+from tests.support.building import VIEWS, built, load_messages, recorded, records, rows
+from tests.support.delivery import as_row, clickhouse_rows, deliver, only, verdicts
+
+HEALTHY = ["orders", "minute-buckets", "odd-names", "partition-boundary"]
+
+
+@pytest.mark.parametrize("case", HEALTHY)
+def test_a_journal_without_views_gets_the_plugins_rows(case, stack, keyspace, settings, spark):
+    journal = keyspace(case, WITHOUT_VIEWS)
+    configured = settings(journal, case=case, views="tagmill")
+    result = built(configured, spark)
+    for table in VIEWS:
+        assert rows(stack, journal, table) == recorded(case, table), table
+    assert (result["rows"], result["waiting"]) == (len(recorded(case, "tag_views")), 0)
+    before = {table: rows(stack, journal, table) for table in VIEWS} | {"records": records(stack, journal)}
+    again = built(configured, spark)
+    assert (again["rows"], again["moved"]) == (0, 0)
+    assert before == {table: rows(stack, journal, table) for table in VIEWS} | {"records": records(stack, journal)}
+
+
+@pytest.mark.parametrize("case", ["orders", "partition-boundary"])
+def test_in_steps_it_gives_what_it_gives_at_once(case, stack, keyspace, settings, spark):
+    """The journal grows between builds; the last step is untagged for most, and the numbers go on."""
+    journal = keyspace(case, ("metadata", "all_persistence_ids"))
+    configured = settings(journal, case=case, views="tagmill")
+    after, total = 0, 0
+    for until in (1, 2, 13, 14, 29, 60):
+        load_messages(stack.session, case, journal, after, until)
+        total += built(configured, spark)["rows"]
+        after = until
+    for table in VIEWS:
+        assert rows(stack, journal, table) == recorded(case, table), table
+    assert total == len(recorded(case, "tag_views"))
+
+
+def test_without_all_persistence_ids_the_keys_of_messages_are_taken(stack, keyspace, settings, spark):
+    journal = keyspace("odd-names", ("messages", "metadata"))
+    built(settings(journal, case="odd-names", views="tagmill"), spark)
+    for table in VIEWS:
+        assert rows(stack, journal, table) == recorded("odd-names", table), table
+
+
+@pytest.mark.parametrize("size", ["Day", "Minute"])
+def test_another_bucket_size_changes_the_timebuckets_alone(size, stack, keyspace, settings, spark):
+    journal = keyspace("orders", WITHOUT_VIEWS)
+    built(settings(journal, case="orders", views="tagmill", bucket_size=size), spark)
+    expected = recorded("orders", "tag_views")
+    for row in expected:
+        row["timebucket"] = BucketSize(size).start(ticks(UUID(row["timestamp"])))
+    assert rows(stack, journal, "tag_views") == expected
+    assert rows(stack, journal, "tag_write_progress") == recorded("orders", "tag_write_progress")
+
+
+def test_deleted_events_leave_no_hole_and_the_others_are_numbered(stack, keyspace, settings, spark):
+    """As the plugin's own rebuild does: what is left is numbered from 1."""
+    journal = keyspace("deleted-events", WITHOUT_VIEWS)
+    result = built(settings(journal, case="deleted-events", views="tagmill"), spark)
+    expected, numbers = [], Counter()
+    for row in recorded("deleted-events", "tag_views"):
+        left = stack.session.execute(
+            f"SELECT sequence_nr FROM {journal}.messages WHERE persistence_id = %s AND partition_nr = 0 AND sequence_nr = %s",
+            (row["persistence_id"], row["sequence_nr"]),
+        )
+        if left.one():
+            numbers[row["tag_name"], row["persistence_id"]] += 1
+            expected.append({**row, "tag_pid_sequence_nr": numbers[row["tag_name"], row["persistence_id"]]})
+    assert rows(stack, journal, "tag_views") == expected
+    assert result["waiting"] == 0
+
+
+def test_a_view_of_the_plugin_is_adopted_and_continued(stack, keyspace, settings, spark):
+    """The plugin wrote everything up to the 20th event of each; Tagmill goes on where it stopped."""
+    journal = keyspace("minute-buckets", ("metadata", "all_persistence_ids"))
+    load_messages(stack.session, "minute-buckets", journal, 0, 20)
+    first = settings(journal, case="minute-buckets", views="tagmill")
+    built(first, spark)
+    stack.session.execute("TRUNCATE tagmill_test.view_progress")
+    stack.session.execute("TRUNCATE tagmill_test.view_builds")  # as if the plugin had written it
+    load_messages(stack.session, "minute-buckets", journal, 20, 60)
+    with pytest.raises(GuardRefused, match="40 persistence ids.*Nothing was written.*--adopt"):
+        built(first, spark)
+    built(first, spark, adopt=True)
+    for table in VIEWS:
+        assert rows(stack, journal, table) == recorded("minute-buckets", table), table
+    assert built(first, spark)["moved"] == 0
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"LONG": 7, "SLICES_AT_ONCE": 2},  # every persistence_id is a long one
+        {"WHOLE_SHARE": 0},  # everything that a record is known of is looked up by sequence_nr
+        {"WHOLE_SHARE": 0, "LARGEST_WINDOW": 1},
+    ],
+    ids=["slices", "windows", "whole"],
+)
+@pytest.mark.parametrize("case", ["orders", "partition-boundary"])
+def test_each_way_of_reading_finds_the_same(case, limits, monkeypatch, stack, keyspace, settings, spark):
+    for name, value in limits.items():
+        monkeypatch.setattr(reading, name, value)
+    journal = keyspace(case, ("metadata", "all_persistence_ids"))
+    configured = settings(journal, case=case, views="tagmill")
+    for after, until in ((0, 15), (15, 60)):
+        load_messages(stack.session, case, journal, after, until)
+        built(configured, spark)
+    for table in VIEWS:
+        assert rows(stack, journal, table) == recorded(case, table), table
+
+
+def test_a_builder_that_writes_late_puts_nothing_back(stack, keyspace, settings, spark, monkeypatch):
+    """The files of the first build are written once more after the second one is done, as by a builder that was frozen."""
+    monkeypatch.setattr(_Builder, "_sweep", lambda self: None)
+    journal = keyspace("orders", ("metadata", "all_persistence_ids"))
+    configured = settings(journal, case="orders", views="tagmill")
+    load_messages(stack.session, "orders", journal, 0, 15)
+    built(configured, spark)
+    files = RunFiles(configured.storage.root)
+    home = f"{only(configured)}/views"
+    (first,) = files.folders(home)
+    load_messages(stack.session, "orders", journal, 15, 40)
+    built(configured, spark)
+    before = {table: rows(stack, journal, table) for table in VIEWS} | {"records": records(stack, journal)}
+    manifest = Manifest.model_validate_json(files.read(f"{home}/{first}/manifest.json"))
+    writing.write(spark, manifest, configured.cassandra.ledger_keyspace, files.url(manifest.folder), lambda _: None)
+    assert before == {table: rows(stack, journal, table) for table in VIEWS} | {"records": records(stack, journal)}
+    assert before["tag_views"] == recorded("orders", "tag_views")
+
+
+def test_what_is_built_is_delivered_exactly_once_also_what_had_waited(stack, keyspace, settings, spark):
+    """One persistence_id waits behind a hole while the others are delivered; filled, its old events are delivered, too."""
+    journal = keyspace("orders", WITHOUT_VIEWS)
+    waiting = "o-000007"
+    missing = stack.session.execute(
+        f"SELECT * FROM {journal}.messages WHERE persistence_id = %s AND partition_nr = 0 AND sequence_nr = 5", (waiting,)
+    ).one()
+    stack.session.execute(
+        f"DELETE FROM {journal}.messages WHERE persistence_id = %s AND partition_nr = 0 AND sequence_nr = 5", (waiting,)
+    )
+    configured = settings(journal, case="orders", views="tagmill", look_back_seconds=0, long_look_back_seconds=0)
+    name = only(configured)
+    assert built(configured, spark)["waiting"] == 1
+    assert sum(run["rows"] for run in deliver(configured, name, spark)) < 21_600
+    names = [column for column, value in missing._asdict().items() if value is not None]
+    stack.session.execute(
+        f"INSERT INTO {journal}.messages ({', '.join(names)}) VALUES ({', '.join('%s' for _ in names)})",
+        [getattr(missing, column) for column in names],
+    )
+    assert built(configured, spark)["waiting"] == 0
+    (run,) = deliver(configured, name, spark)
+    assert run["rows"] > 50 and run["held"] == 0
+    assert clickhouse_rows(configured, name) == sorted(as_row(row) for row in recorded("orders", "tag_views"))
+    assert set(verdicts(configured, name).values()) == {"exactly once"}

@@ -1,0 +1,173 @@
+"""What a build refuses, and what waits: a clear word each, the rest flows, nothing is lost."""
+
+from datetime import timedelta
+
+import pytest
+
+from local.fixtures import WITHOUT_VIEWS
+from tagmill.errors import ConfigurationError, GuardRefused
+from tagmill.stores import schema
+from tests.support.building import built, recorded, rows
+from tests.support.delivery import only, tagmill
+from tests.support.events import event, events, offset_at, this_hour
+
+BEGIN = this_hour() - timedelta(hours=3)
+HOUR = {"bucket_size": "Hour", "first_time_bucket": "2026-01-01", "tags": ["t"], "views": "tagmill"}
+
+
+def numbers(stack, journal):
+    """(persistence_id, number, sequence_nr) in the view."""
+    return sorted(
+        (row["persistence_id"], row["tag_pid_sequence_nr"], row["sequence_nr"]) for row in rows(stack, journal, "tag_views")
+    )
+
+
+def three(persistence_id):
+    """What a healthy persistence_id has in the view."""
+    return [(persistence_id, number, number) for number in (1, 2, 3)]
+
+
+def waits(result):
+    """(persistence_id, sequence_nr, reason) of what waits."""
+    return [(line["persistence_id"], line["sequence_nr"], line["reason"]) for line in result["examples"]]
+
+
+def test_a_hole_is_waited_for_and_built_when_it_is_filled(stack, journal, settings, spark):
+    written = journal()
+    written.messages(events("whole", (1, 2, 3), BEGIN) + events("holed", (1, 2, 4, 5), BEGIN) + events("headless", (2, 3), BEGIN))
+    configured = settings(written.keyspace, **HOUR)
+    result = built(configured, spark)
+    assert waits(result) == [("headless", 1, "hole"), ("holed", 3, "hole")]
+    assert numbers(stack, written.keyspace) == [("holed", 1, 1), ("holed", 2, 2), *three("whole")]
+    written.messages(events("holed", (3,), BEGIN))
+    written.deleted_to("headless", 1)
+    result = built(configured, spark)
+    assert (result["waiting"], result["rows"]) == (0, 5)
+    assert numbers(stack, written.keyspace) == sorted(
+        [("headless", 1, 2), ("headless", 2, 3), *[("holed", n, n) for n in range(1, 6)], *three("whole")]
+    )
+
+
+def test_two_writers_of_one_sequence_nr_are_named(stack, keyspace, settings, spark):
+    """The plugin's own split-brain journal: the undisputed events come, the other persistence ids come whole."""
+    journal = keyspace("split-brain", WITHOUT_VIEWS)
+    result = built(settings(journal, case="split-brain", views="tagmill"), spark)
+    assert waits(result) == [("o-000001", 13, "two_writers")]
+    expected = [
+        row for row in recorded("split-brain", "tag_views") if row["persistence_id"] != "o-000001" or row["sequence_nr"] < 13
+    ]
+    assert rows(stack, journal, "tag_views") == expected
+
+
+def test_old_tag_columns_are_not_taken_for_untagged_events(stack, keyspace, settings, spark):
+    journal = keyspace("legacy-tags", WITHOUT_VIEWS)
+    result = built(settings(journal, case="legacy-tags", views="tagmill"), spark)
+    assert result["rows"] == 0 and set(result["reasons"]) == {"old_tags"}
+    assert rows(stack, journal, "tag_views") == []
+
+
+def test_events_in_the_column_message_and_events_without_payload_wait(stack, journal, settings, spark):
+    written = journal()
+    stack.session.execute(f"ALTER TABLE {written.keyspace}.messages ADD message blob")
+    written.messages(events("ancient", (1, 2), BEGIN, event=None, ser_id=None) + events("empty", (1,), BEGIN, event=None))
+    written.messages(events("fine", (1, 2, 3), BEGIN) + [event("untagged", 1, BEGIN, event=None, tags=set())])
+    stack.session.execute(
+        f"UPDATE {written.keyspace}.messages SET message = 0x01 WHERE persistence_id = 'ancient' AND partition_nr = 0"
+        f" AND sequence_nr = 1 AND timestamp = {events('ancient', (1,), BEGIN)[0]['timestamp']}"
+    )
+    result = built(settings(written.keyspace, **HOUR), spark)
+    assert waits(result) == [("ancient", 1, "before_0_10"), ("empty", 1, "no_event")]
+    assert numbers(stack, written.keyspace) == three("fine")
+
+
+def test_a_timestamp_of_another_age_waits_and_a_young_event_comes_later(stack, journal, settings, spark):
+    written = journal()
+    far = event("far", 1, BEGIN, timestamp=offset_at(2**59))
+    soon = event("young", 2, BEGIN + timedelta(hours=3, minutes=59, days=0))
+    written.messages([*events("young", (1,), BEGIN), far, *events("fine", (1, 2, 3), BEGIN)])
+    written.messages([{**soon, "timestamp": events("x", (1,), this_hour() + timedelta(hours=2))[0]["timestamp"]}])
+    result = built(settings(written.keyspace, **HOUR), spark)
+    assert waits(result) == [("far", 1, "no_time_uuid")]
+    assert numbers(stack, written.keyspace) == [*three("fine"), ("young", 1, 1)]
+
+
+def test_an_application_that_numbers_too_is_refused_by_name_and_the_rest_flows(stack, journal, settings, spark):
+    written = journal()
+    written.messages(events("ours", (1, 2), BEGIN) + events("theirs", (1, 2), BEGIN) + events("scanned", (1, 2), BEGIN))
+    configured = settings(written.keyspace, **HOUR)
+    built(configured, spark)
+    written.messages(events("ours", (3,), BEGIN) + events("theirs", (3,), BEGIN) + events("scanned", (3,), BEGIN))
+    stack.session.execute(
+        f"UPDATE {written.keyspace}.tag_write_progress SET sequence_nr = 3, tag_pid_sequence_nr = 3, offset = now()"
+        " WHERE persistence_id = 'theirs' AND tag = 't'"
+    )
+    stack.session.execute(f"INSERT INTO {written.keyspace}.tag_scanning (persistence_id, sequence_nr) VALUES ('scanned', 3)")
+    with pytest.raises(GuardRefused, match=r"persistence_id 'scanned' and 1 others was numbered.*the rest is built.*--adopt"):
+        built(configured, spark)
+    assert numbers(stack, written.keyspace) == [*three("ours"), *three("scanned")[:2], *three("theirs")[:2]]
+    result = built(configured, spark, adopt=True)
+    assert result["rows"] == 1  # theirs is numbered up to 3 already, by its own word
+    assert numbers(stack, written.keyspace) == [*three("ours"), *three("scanned"), *three("theirs")[:2]]
+    assert built(configured, spark)["moved"] == 0
+
+
+def test_metadata_of_replicated_events_is_kept_and_a_journal_may_lack_its_columns(stack, journal, settings, spark):
+    written, plain = journal(), journal()
+    written.messages(
+        [event("r", 1, BEGIN, meta=b"m", meta_ser_id=7, meta_ser_manifest="mm"), event("r", 2, BEGIN + timedelta(seconds=1))]
+    )
+    for column in ("meta", "meta_ser_id", "meta_ser_manifest"):
+        for table in ("messages", "tag_views"):
+            stack.session.execute(f"ALTER TABLE {plain.keyspace}.{table} DROP {column}")
+    stack.session.execute(
+        f"INSERT INTO {plain.keyspace}.messages (persistence_id, partition_nr, sequence_nr, timestamp, event, event_manifest, ser_id,"
+        " ser_manifest, writer_uuid, tags) VALUES ('p', 0, 1, %s, 0x01, '', 1, '', 'w', {'t'})",
+        (events("p", (1,), BEGIN)[0]["timestamp"],),
+    )
+    built(settings(written.keyspace, **HOUR), spark)
+    built(settings(plain.keyspace, **HOUR), spark)
+    found = [(row["meta"], row["meta_ser_id"], row["meta_ser_manifest"]) for row in rows(stack, written.keyspace, "tag_views")]
+    assert found == [(b"m", 7, "mm"), (None, None, None)]
+    assert numbers(stack, plain.keyspace) == [("p", 1, 1)]
+    stack.session.execute(f"ALTER TABLE {written.keyspace}.tag_views DROP meta")
+    with pytest.raises(ConfigurationError, match="tag_views has no column meta, messages has. Nothing was built"):
+        built(settings(written.keyspace, **HOUR), spark)
+
+
+def test_a_write_that_fills_the_rest_of_a_partition_and_the_next_one_is_found(stack, journal, settings, spark):
+    """Partitions of 10: events 1 to 10 in 0, an atomic write of 11 to 21 in 2; partition 1 stays empty."""
+    written = journal()
+    written.messages(events("p", range(1, 11), BEGIN))
+    configured = settings(written.keyspace, **HOUR)
+    built(configured, spark)
+    written.messages(events("p", range(11, 22), BEGIN, partition_nr=2) + events("new", range(1, 12), BEGIN, partition_nr=1))
+    written.messages(events("deleted", range(500, 503), BEGIN, partition_nr=49))
+    written.deleted_to("deleted", 499)
+    result = built(configured, spark)
+    assert (result["waiting"], result["rows"]) == (0, 25)
+    assert [row for row in numbers(stack, written.keyspace) if row[0] == "p"] == [("p", n, n) for n in range(1, 22)]
+
+
+def test_another_bucket_size_is_refused(journal, settings, spark):
+    written = journal()
+    written.messages(events("p", (1,), BEGIN))
+    built(settings(written.keyspace, **HOUR), spark)
+    with pytest.raises(ConfigurationError, match="is built with bucket size Hour, the pipeline says Day. Nothing was written"):
+        built(settings(written.keyspace, **{**HOUR, "bucket_size": "Day"}), spark)
+
+
+@pytest.mark.parametrize(
+    ("keys", "command", "words"),
+    [
+        ({"views": "application"}, ("views", "build"), 'set views = "tagmill"'),
+        ({"keyspace": "nowhere"}, ("views", "build"), "keyspace nowhere does not exist"),
+        ({}, ("run", "deliver"), "was never built"),
+    ],
+)
+def test_a_wrong_configuration_is_one_line(journal, settings, keys, command, words):
+    keys = {**HOUR, **keys}
+    configured = settings(keys.pop("keyspace", None) or journal().keyspace, **keys)
+    name = only(configured)
+    schema.apply(configured)
+    code, _, said = tagmill(settings.file(name), *command, "--pipeline", name)
+    assert code == 2 and words in said and said.count("\n") == 1 and "Nothing was" in said

@@ -1,0 +1,1 @@
+"""Tagmill beside the real pekko-persistence-cassandra: what one writes, the other reads."""

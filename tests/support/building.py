@@ -1,0 +1,81 @@
+"""Builds views on the test stack, and what is in the tables afterwards, as plain sorted rows."""
+
+from typing import Any
+from uuid import UUID
+
+from cassandra.concurrent import execute_concurrent_with_args
+from cassandra.query import UNSET_VALUE
+from pyspark.errors import AnalysisException
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+
+from local.fixtures import Case
+from tagmill.delivery.scan import CASSANDRA
+from tagmill.settings import Settings
+from tagmill.stores import schema
+from tagmill.views.build import build
+from tests.support.delivery import OWNER, only
+
+VIEWS = ("tag_views", "tag_write_progress")
+
+
+def built(settings: Settings, spark: Any, **options: Any) -> dict[str, Any]:
+    """Apply the schema and build the one pipeline's journal."""
+    schema.apply(settings)
+    known_to_spark(settings, spark)
+    return build(settings, only(settings), owner=OWNER, spark=spark, **options)
+
+
+def known_to_spark(settings: Settings, spark: Any) -> None:
+    """Wait until the connector's session, which all tests share, has heard of the tables; it learns of them by and by."""
+    journal = settings.pipeline(only(settings)).keyspace
+    for keyspace, table in [(journal, name) for name in ("messages", *VIEWS)] + [
+        (settings.cassandra.ledger_keyspace, "view_progress")
+    ]:
+        for attempt in Retrying(
+            retry=retry_if_exception_type(AnalysisException), stop=stop_after_delay(60), wait=wait_fixed(0.3)
+        ):
+            with attempt:
+                spark.read.format(CASSANDRA).options(keyspace=keyspace, table=table).load()
+
+
+def rows(stack: Any, keyspace: str, table: str) -> list[dict[str, Any]]:
+    """All rows of a table of the journal, all columns, sorted; uuids as text."""
+    found = stack.session.execute(f"SELECT * FROM {keyspace}.{table}")
+    return in_order([{name: _plain(value) for name, value in row._asdict().items()} for row in found])
+
+
+def load_messages(session: Any, case: str, keyspace: str, after: int, until: int) -> None:
+    """The rows of a case's messages with after < sequence_nr <= until."""
+    table = Case(case).table("messages")
+    names = table.column_names
+    insert = session.prepare(f"INSERT INTO {keyspace}.messages ({', '.join(names)}) VALUES ({', '.join('?' for _ in names)})")
+    values = []
+    for row in table.to_pylist():
+        if after < row["sequence_nr"] <= until:
+            row |= {"timestamp": UUID(row["timestamp"]), "tags": set(row["tags"] or ())}
+            values.append(tuple(UNSET_VALUE if row[name] in (None, set()) else row[name] for name in names))
+    for success, outcome in execute_concurrent_with_args(session, insert, values):
+        assert success, outcome
+
+
+def recorded(case: str, table: str) -> list[dict[str, Any]]:
+    """What the plugin wrote into it."""
+    return in_order(Case(case).table(table).to_pylist())
+
+
+def in_order(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Sorted by what makes a row of tag_views or tag_write_progress one of its own."""
+    return sorted(found, key=lambda row: (row.get("tag_name", row.get("tag")), row["persistence_id"], row["tag_pid_sequence_nr"]))
+
+
+def records(stack: Any, keyspace: str) -> list[dict[str, Any]]:
+    """Our own record of each persistence_id of a journal, but for the number of the build."""
+    found = stack.session.execute("SELECT * FROM tagmill_test.view_progress")
+    chosen = [row._asdict() for row in found if row.journal == keyspace]
+    for row in chosen:
+        row.pop("build")
+    return sorted(chosen, key=lambda row: row["persistence_id"])
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, UUID) else value
