@@ -58,7 +58,7 @@ def test_killed_at_every_instant_while_the_journal_grows(instants: list[str], bu
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("instant", ["build.before_commit", "build.after_commit", "build.after_views"])
+@pytest.mark.parametrize("instant", ["build.before_commit", "build.after_commit"])
 def test_frozen_while_another_one_builds_on_it_changes_nothing_when_it_wakes(
     instant: str, building: Callable[..., Delivery]
 ) -> None:
