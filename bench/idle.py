@@ -9,10 +9,9 @@ import sys
 import time
 from datetime import datetime
 
-import psutil
-
 from local import places
 from local.airflow_api import FINAL
+from local.processes import marked
 from local.stack import Stack
 
 DAG = "deliver_orders"
@@ -20,14 +19,14 @@ DAG = "deliver_orders"
 
 def main(rounds: int = 3) -> None:
     """Trigger the DAG, one run after the other, and print a table."""
-    api = Stack(places.resolve()).airflow.api()
-    before, walls = _jvms(), []
+    airflow = Stack(places.resolve()).airflow
+    api, walls = airflow.api(), []
     print("| round | queued s | plan s | in all s | tasks that ran | JVMs started |\n|---|---|---|---|---|---|")
     for round_ in range(1, rounds + 1):
         begun, started = time.monotonic(), set[int]()
         run = api.trigger(DAG)
         while (state := api.run_state(DAG, run)) not in FINAL:
-            started |= _jvms() - before
+            started |= {process.pid for process in marked(airflow.mark) if process.name() == "java"}
             time.sleep(0.1)
         walls.append(time.monotonic() - begun)
         ran = {task["task_id"]: task for task in api.tasks(DAG, run) if task["state"] == "success"}
@@ -37,10 +36,6 @@ def main(rounds: int = 3) -> None:
             f"| {round_} | {queued:.1f} | {plan['duration']:.1f} | {walls[-1]:.1f} | {', '.join(ran)} ({state}) | {len(started)} |"
         )
     print(f"\nmedian {statistics.median(walls):.1f} s")
-
-
-def _jvms() -> set[int]:
-    return {process.pid for process in psutil.process_iter(["name"]) if process.info["name"] == "java"}
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -166,7 +167,7 @@ def _show(stack: Stack, settings: Settings, journal: Journal, outcome: Outcome) 
     query = f"SELECT tags, count() AS events FROM {journal.name}_events GROUP BY tags ORDER BY tags FORMAT PrettyCompact"
     console.print(f"Airflow    {base}/dags/deliver_{journal.name}   login {user} / {password}")
     console.print(f"Data Docs  {docs}\n           {base}/tagmill/docs/{journal.name}/index.html (behind the login)")
-    console.print(f"config     {stack.places.config}   (export {CONFIG_VARIABLE}={stack.places.config})")
+    console.print(f"config     {stack.places.config}   (export {CONFIG_VARIABLE}={shlex.quote(str(stack.places.config))})")
     console.print(f'SQL        curl -s http://127.0.0.1:{stack.clickhouse.port}/ --data-binary "{query}"\n')
     console.print(_answer(stack.clickhouse.port, query))
 
