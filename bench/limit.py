@@ -11,8 +11,9 @@ from pathlib import Path
 
 import clickhouse_connect
 
+from tagmill.connector import table
 from tagmill.delivery.model import Slice, Unit
-from tagmill.delivery.scan import _view, _whole
+from tagmill.delivery.scan import _whole
 from tagmill.settings import Settings
 from tagmill.sparksession import session
 from tagmill.stores.cassandra import Cassandra
@@ -36,27 +37,27 @@ def main(config: str, pipeline: str, folder: str) -> None:
             units.append(Unit(number=len(units), tag=tag, kind="new", slices=slices))
     spark = session(settings, name="limit")
     begun = time.monotonic()
-    view = _view(spark, chosen.keyspace, directJoinSetting="on")
+    view = table(spark, chosen.keyspace, "tag_views", directJoinSetting="on")
     _whole(spark, view, units).select(*VIEW_COLUMNS).write.mode("overwrite").parquet(folder)
     scanned = time.monotonic()
-    table = f"{chosen.destination}_limit"
+    target = f"{chosen.destination}_limit"
     columns = ", ".join(
         f"`{name}` {TYPES[kind] if not name.startswith('meta') else 'Nullable(String)'}" for name, kind in VIEW_COLUMNS.items()
     )
     client = _client(settings)
-    client.command(f"DROP TABLE IF EXISTS {table} SYNC")
-    client.command(f"CREATE TABLE {table} ({columns}) ENGINE = MergeTree ORDER BY (tag_name, persistence_id, sequence_nr)")
+    client.command(f"DROP TABLE IF EXISTS {target} SYNC")
+    client.command(f"CREATE TABLE {target} ({columns}) ENGINE = MergeTree ORDER BY (tag_name, persistence_id, sequence_nr)")
 
     def insert(file: Path) -> None:
-        _client(settings).raw_insert(table, insert_block=file.read_bytes(), fmt="Parquet", settings=INSERT_SETTINGS)
+        _client(settings).raw_insert(target, insert_block=file.read_bytes(), fmt="Parquet", settings=INSERT_SETTINGS)
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(insert, sorted(Path(folder).glob("*.parquet"))))
     print(
-        f"rows {client.command(f'SELECT count() FROM {table}')} scan {scanned - begun:.1f} insert {time.monotonic() - scanned:.1f}",
+        f"rows {client.command(f'SELECT count() FROM {target}')} scan {scanned - begun:.1f} insert {time.monotonic() - scanned:.1f}",
         flush=True,
     )
-    client.command(f"DROP TABLE {table} SYNC")
+    client.command(f"DROP TABLE {target} SYNC")
     spark.stop()
 
 

@@ -6,11 +6,12 @@ from typing import Any
 
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, Session
 from cassandra.concurrent import execute_concurrent
-from cassandra.policies import DCAwareRoundRobinPolicy, ExponentialReconnectionPolicy, TokenAwarePolicy
+from cassandra.policies import DCAwareRoundRobinPolicy, TokenAwarePolicy
 from cassandra.query import BatchStatement, BatchType
 
 from tagmill.errors import StoreUnavailable
 from tagmill.names import cql
+from tagmill.stores.cassandra import RECONNECT
 
 BATCH_BYTES = 30_000  # below Cassandra's batch_size_fail_threshold of 50 KiB
 ROW_BYTES = 150  # keys and columns beside the payload
@@ -27,7 +28,7 @@ def session(port: int, host: str = "127.0.0.1") -> Iterator[Session]:
         execution_profiles={EXEC_PROFILE_DEFAULT: profile},
         protocol_version=5,
         connect_timeout=10,
-        reconnection_policy=ExponentialReconnectionPolicy(0.5, 5),
+        reconnection_policy=RECONNECT,
     )
     try:
         try:

@@ -3,22 +3,17 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from tagmill.jobreport import job_report
+from tagmill.jobreport import job_arguments, job_report
 from tagmill.settings import Settings
-from tagmill.sparksession import session
+from tagmill.sparksession import spark_session
 from tagmill.views.build import build, check
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Arguments of the job; secrets come by the environment."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pipeline", required=True)
-    parser.add_argument("--owner", required=True)
+    """Arguments of the job."""
+    parser = job_arguments(__doc__)
     parser.add_argument("--adopt", action="store_true")
-    parser.add_argument("--config", type=Path)
-    parser.add_argument("--report", type=Path)
     return parser.parse_args(argv)
 
 
@@ -28,8 +23,7 @@ def main(argv: Sequence[str]) -> int:
     with job_report("build", args.pipeline, None, args.report) as report:
         settings = Settings.load(args.config)
         check(settings, args.pipeline)
-        spark = session(settings, name=f"tagmill build {args.pipeline}")
-        try:
+        with spark_session(settings, f"tagmill build {args.pipeline}") as spark:
             report.result = build(
                 settings,
                 args.pipeline,
@@ -38,9 +32,6 @@ def main(argv: Sequence[str]) -> int:
                 adopt=args.adopt,
                 tell=lambda text: print(text, flush=True),
             )
-        finally:
-            spark.stop()
-    print(report.error or report.message, flush=True)
     return report.exit_code
 
 

@@ -1,7 +1,11 @@
-"""The report that a job leaves behind: what it did, or why it failed and whether a rerun helps. Airflow reads it."""
+"""What the jobs of spark_jobs/ share: their arguments, and the report that each leaves behind for Airflow to read.
+
+A report says what was done, or why the job failed and whether a rerun helps.
+"""
 
 import json
 import time
+from argparse import ArgumentParser
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -36,9 +40,19 @@ class JobReport:
         return {"ok": self.exit_code == 0, **{name: getattr(self, name) for name in names}}
 
 
+def job_arguments(description: str | None) -> ArgumentParser:
+    """The arguments that every job has; secrets come by the environment."""
+    parser = ArgumentParser(description=description)
+    parser.add_argument("--pipeline", required=True)
+    parser.add_argument("--owner", required=True)
+    parser.add_argument("--config", type=Path)
+    parser.add_argument("--report", type=Path)
+    return parser
+
+
 @contextmanager
 def job_report(step: str, pipeline: str, run: int | None, file: Path | None) -> Iterator[JobReport]:
-    """Run a job's work; errors end up in the report instead of a trace (a defect keeps its trace, in the log)."""
+    """Run a job's work and print what came of it; errors end up in the report instead of a trace (a defect's is in the log)."""
     report, start = JobReport(step, pipeline, run), time.monotonic()
     try:
         yield report
@@ -56,3 +70,4 @@ def job_report(step: str, pipeline: str, run: int | None, file: Path | None) -> 
         part = file.with_suffix(".part")
         part.write_text(json.dumps(report.as_json(), indent=1), encoding="utf-8")
         part.replace(file)
+    print(report.error or report.message, flush=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import secrets
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING
@@ -72,6 +74,16 @@ def session(settings: Settings, *, name: str = "tagmill") -> SparkSession:
         spark.conf.set(key, value)  # after the start: settings given before it stand on the JVM's command line
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+@contextmanager
+def spark_session(settings: Settings, name: str) -> Iterator[SparkSession]:
+    """A session that is stopped at the end."""
+    spark = session(settings, name=name)
+    try:
+        yield spark
+    finally:
+        spark.stop()
 
 
 def _credentials(settings: Settings) -> dict[str, str]:

@@ -17,6 +17,17 @@ def write_document(files: RunFiles, relative: str, document: Document) -> str:
     return files.write(relative, document.model_dump_json(indent=1).encode())
 
 
+def read_document(files: RunFiles, kind: type[D], file: str, sha256: str | None, *, of: str) -> D:
+    """Read it, checked against the SHA-256 that the ledger has; `of` names whose it is. Raises SealedFileDamaged."""
+    content = files.read(file)
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise SealedFileDamaged(
+            f"{files.url(file)}: the {kind.__name__.lower()} of {of}, is not the one that the ledger names (SHA-256 differs). "
+            "Nothing was written or sent; restore the file from a backup"
+        )
+    return kind.model_validate_json(content)
+
+
 def read_plan(files: RunFiles, row: RunRow) -> Plan:
     """The plan of a run, checked against the ledger."""
     return _read(files, row, Plan, row.plan_file, row.plan_sha256)
@@ -44,14 +55,6 @@ def all_batches(ledger: Ledger, manifest: Manifest) -> list[BatchRow]:
 
 
 def _read(files: RunFiles, row: RunRow, kind: type[D], file: str | None, sha256: str | None) -> D:
-    name = kind.__name__.lower()
     if not file:
-        raise TerminalError(f"run {row.run} of pipeline {row.pipeline} has no {name} (it is {row.state})")
-    content = files.read(file)
-    if hashlib.sha256(content).hexdigest() != sha256:
-        raise SealedFileDamaged(
-            f"{files.url(file)}: the {name} of run {row.run}, pipeline {row.pipeline}, "
-            "is not the one that the ledger names (SHA-256 differs). "
-            "Nothing was sent; restore the file from a backup"
-        )
-    return kind.model_validate_json(content)
+        raise TerminalError(f"run {row.run} of pipeline {row.pipeline} has no {kind.__name__.lower()} (it is {row.state})")
+    return read_document(files, kind, file, sha256, of=f"run {row.run}, pipeline {row.pipeline}")

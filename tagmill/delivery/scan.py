@@ -7,11 +7,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tagmill.batches import columns as batch_columns
+from tagmill.connector import table
 from tagmill.delivery.model import Plan, Slice, Unit
 from tagmill.stores.views import VIEW_COLUMNS, bounds
 from tagmill.timeuuid import GREGORIAN_TICKS, TICKS_PER_SECOND, from_datetime
 
-CASSANDRA = "org.apache.spark.sql.cassandra"
 # an offset later than this after the plan is no time of an event
 FUTURE_TICKS = 86_400 * TICKS_PER_SECOND
 
@@ -20,8 +20,8 @@ def stage(spark: SparkSession, plan: Plan, keyspace: str, target: str, batch_row
     """Write the rows of all units to `target`, one file a unit (more only where a slice grew over batch_rows since it was counted)."""
     whole = [unit for unit in plan.units if all(part.whole for part in unit.slices)]
     bounded = [unit for unit in plan.units if unit not in whole]
-    frames = [_whole(spark, _view(spark, keyspace, directJoinSetting="on"), whole)] if whole else []
-    view = _view(spark, keyspace)
+    frames = [_whole(spark, table(spark, keyspace, "tag_views", directJoinSetting="on"), whole)] if whole else []
+    view = table(spark, keyspace, "tag_views")
     frames += [_bounded(view, unit, part) for unit in bounded for part in unit.slices]
     # a plan of holds alone may have no rows to read: the view has lost them
     rows = reduce(DataFrame.unionAll, frames or [view.where(F.lit(False)).select(F.lit(0).alias("unit"), *VIEW_COLUMNS)])
@@ -40,10 +40,6 @@ def _whole(spark: SparkSession, view: DataFrame, units: list[Unit]) -> DataFrame
         F.explode(F.element_at(F.from_json(F.lit(keys), "array<array<bigint>>"), index)).alias("timebucket"),
     )
     return units_frame.join(view, ["tag_name", "timebucket"]).select("unit", *VIEW_COLUMNS)
-
-
-def _view(spark: SparkSession, keyspace: str, **options: str) -> DataFrame:
-    return spark.read.format(CASSANDRA).options(keyspace=keyspace, table="tag_views", **options).load()
 
 
 def _bounded(view: DataFrame, unit: Unit, part: Slice) -> DataFrame:

@@ -9,7 +9,8 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from tagmill import names
-from tagmill.delivery.scan import CASSANDRA, offset_ticks
+from tagmill.connector import table
+from tagmill.delivery.scan import offset_ticks
 
 KEY = ("tag", "persistence_id")
 KEY_COLUMNS = (
@@ -25,7 +26,6 @@ KEY_COLUMNS = (
     "event_missing",
     "offset_broken",
     "size",
-    "row_checksum",
 )
 
 
@@ -79,18 +79,13 @@ def with_progress(rows: DataFrame, ledger_keyspace: str, pipeline: str, *, none_
         return rows.select("*", *(F.lit(None).cast(kind).alias(name) for name, kind in nothing.items()), _no_ticks())
     spark = SparkSession.getActiveSession()
     assert spark is not None  # noqa: S101 - there is a frame, so there is a session
-    known = (
-        spark.read.format(CASSANDRA)
-        .options(keyspace=names.identifier(ledger_keyspace), table="progress", directJoinSetting="on")
-        .load()
-        .select(
-            "pipeline",
-            *KEY,
-            F.col("tag_pid_sequence_nr").alias("known_number"),
-            F.col("sequence_nr").alias("known_sequence_nr"),
-            F.col("offset").alias("known_offset"),
-            F.col("missing").alias("known_missing"),
-        )
+    known = table(spark, names.identifier(ledger_keyspace), "progress", directJoinSetting="on").select(
+        "pipeline",
+        *KEY,
+        F.col("tag_pid_sequence_nr").alias("known_number"),
+        F.col("sequence_nr").alias("known_sequence_nr"),
+        F.col("offset").alias("known_offset"),
+        F.col("missing").alias("known_missing"),
     )
     joined = rows.withColumn("pipeline", F.lit(pipeline)).join(known, ["pipeline", *KEY], "left").drop("pipeline")
     return joined.withColumn("known_ticks", F.coalesce(offset_ticks(F.col("known_offset")), F.lit(0)))

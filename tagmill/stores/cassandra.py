@@ -37,6 +37,8 @@ PASSING = (OperationTimedOut, ReadTimeout, ReadFailure, Unavailable, WriteTimeou
 CONCURRENCY = 128
 # a node that restarts is back within this time
 PATIENCE_SECONDS = 45
+# the driver's own waits up to ten minutes before it looks at a node again
+RECONNECT = ExponentialReconnectionPolicy(0.5, 5)
 T = TypeVar("T")
 
 
@@ -59,8 +61,7 @@ class Cassandra:
             auth_provider=_auth(settings),
             ssl_context=_tls(settings),
             execution_profiles={EXEC_PROFILE_DEFAULT: profile},
-            # the driver's own waits up to ten minutes before it looks at a node again
-            reconnection_policy=ExponentialReconnectionPolicy(0.5, 5),
+            reconnection_policy=RECONNECT,
             connect_timeout=settings.connect_timeout_seconds,
             control_connection_timeout=settings.connect_timeout_seconds,
         )

@@ -6,7 +6,6 @@ computed again: whoever goes on writes the same rows, with the same timestamp, f
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,8 +16,9 @@ from uuid import uuid4
 import structlog
 
 from tagmill import checkpoints
-from tagmill.errors import GuardRefused, SealedFileDamaged, TagmillError
-from tagmill.settings import Settings
+from tagmill.delivery.runfiles import read_document, write_document
+from tagmill.errors import GuardRefused, TagmillError
+from tagmill.settings import PipelineSettings, Settings
 from tagmill.stores.builds import BuildRow, Builds, BuildState
 from tagmill.stores.files import RunFiles
 from tagmill.timeuuid import from_datetime
@@ -49,8 +49,8 @@ def build(
     from tagmill.delivery.steps import leased
     from tagmill.views.reading import Journal
 
-    check(settings, pipeline)
     chosen = settings.pipeline(pipeline)
+    _must_number(pipeline, chosen)
     with leased(settings, pipeline, owner, wait=chosen.lease_wait_seconds) as (ledger, lease):
         builds = Builds(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace)
         journal = Journal.look(ledger.cassandra, chosen.keyspace)
@@ -68,13 +68,17 @@ def check(settings: Settings, pipeline: str) -> None:
     from tagmill.views.reading import Journal
 
     chosen = settings.pipeline(pipeline)
+    _must_number(pipeline, chosen)
+    with Ledger(settings.cassandra) as ledger:
+        Journal.look(ledger.cassandra, chosen.keyspace)
+
+
+def _must_number(pipeline: str, chosen: PipelineSettings) -> None:
     if chosen.views != "tagmill":
         raise GuardRefused(
             f'pipeline {pipeline}: the application numbers the events of journal {chosen.keyspace} (views = "application"). '
             'Nothing was built. If it runs with events-by-tag off, set views = "tagmill"'
         )
-    with Ledger(settings.cassandra) as ledger:
-        Journal.look(ledger.cassandra, chosen.keyspace)
 
 
 class _Builder:
@@ -235,7 +239,7 @@ class _Builder:
 
     def _commit(self, manifest: Manifest, row: BuildRow) -> BuildRow:
         file = f"{manifest.folder}/manifest.json"
-        sha256 = self.files.write(file, manifest.model_dump_json(indent=1).encode())
+        sha256 = write_document(self.files, file, manifest)
         return self.builds.seal(row, file, sha256, manifest.written_at)
 
     # -- after the commit
@@ -243,13 +247,8 @@ class _Builder:
     def _read(self, row: BuildRow) -> Manifest:
         from tagmill.views.model import Manifest
 
-        content = self.files.read(str(row.manifest_file))
-        if hashlib.sha256(content).hexdigest() != row.manifest_sha256:
-            raise SealedFileDamaged(
-                f"{self.files.url(str(row.manifest_file))}: the manifest of build {row.build}, journal {row.journal}, is not the one that "
-                "the ledger names (SHA-256 differs). Nothing was written; restore the file from a backup"
-            )
-        return Manifest.model_validate_json(content)
+        file, of = str(row.manifest_file), f"build {row.build}, journal {row.journal}"
+        return read_document(self.files, Manifest, file, row.manifest_sha256, of=of)
 
     def _write(self, manifest: Manifest, row: BuildRow) -> None:
         from tagmill.views import writing

@@ -12,7 +12,8 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tagmill.delivery.scan import CASSANDRA, FUTURE_TICKS, offset_ticks
+from tagmill.connector import table
+from tagmill.delivery.scan import FUTURE_TICKS, offset_ticks
 from tagmill.errors import ConfigurationError
 from tagmill.stores.cassandra import Cassandra
 from tagmill.views.model import Reason, Tell
@@ -58,10 +59,10 @@ class Journal:
         return journal
 
     def _check(self) -> None:
-        for table in ("messages", "tag_views", "tag_write_progress"):
-            if table not in self.tables:
-                way = "is it the journal's keyspace?" if table == "messages" else "create it: tagmill schema apply"
-                raise ConfigurationError(f"keyspace {self.keyspace} has no table {table}. Nothing was built; {way}")
+        for name in ("messages", "tag_views", "tag_write_progress"):
+            if name not in self.tables:
+                way = "is it the journal's keyspace?" if name == "messages" else "create it: tagmill schema apply"
+                raise ConfigurationError(f"keyspace {self.keyspace} has no table {name}. Nothing was built; {way}")
         if missing := [column for column in REQUIRED if column not in self.tables["messages"]]:
             raise ConfigurationError(
                 f"{self.keyspace}.messages has no column {' and '.join(missing)}. Nothing was built; migrate the journal first"
@@ -82,11 +83,6 @@ class Journal:
         """Columns of messages that a build reads."""
         optional = [name for name in ("message", *OLD_TAGS) if name in self.tables["messages"]]
         return [*REQUIRED, *(META if self.meta else []), *optional]
-
-
-def table(spark: SparkSession, keyspace: str, name: str, **options: str) -> DataFrame:
-    """A table of Cassandra."""
-    return spark.read.format(CASSANDRA).options(keyspace=keyspace, table=name, **options).load()
 
 
 def persistence_ids(spark: SparkSession, journal: Journal) -> DataFrame:

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tagmill import checkpoints
-from tagmill.delivery.scan import CASSANDRA
+from tagmill.connector import CASSANDRA
 from tagmill.stores.views import VIEW_COLUMNS
 from tagmill.views.model import SLICE, Manifest, Tell
 from tagmill.views.numbering import timebucket

@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from local.fixtures import TABLES
 from tests.conftest import SettingsFactory
 from tests.support import faulty_clickhouse
 from tests.support.commands import Command, Ended
@@ -164,13 +165,13 @@ class Delivery:
 
 @pytest.fixture
 def delivery(stack: Any, keyspace: Callable[..., str], settings: SettingsFactory) -> Iterator[Callable[..., Delivery]]:
-    """delivery(case, **pipeline keys) -> a pipeline with its tables, nothing delivered yet."""
+    """delivery(case, tables (all), **pipeline keys) -> a pipeline over them, nothing delivered yet."""
     from tagmill.stores import schema
 
     made: list[Delivery] = []
 
-    def make(case: str = "gap-middle", **keys: Any) -> Delivery:
-        configured = settings(keyspace(case), case=case, **keys)
+    def make(case: str = "gap-middle", tables: Sequence[str] = TABLES, **keys: Any) -> Delivery:
+        configured = settings(keyspace(case, tables), case=case, **keys)
         schema.apply(configured)
         made.append(Delivery(stack, configured, settings.file(next(iter(configured.pipelines)))))
         return made[-1]

@@ -1,7 +1,6 @@
 """A build that is killed or frozen at announced instants leaves the tables of one that nobody disturbed."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -15,22 +14,9 @@ INSTANTS = [
 CASE = "partition-boundary"
 
 
-@pytest.fixture
-def building(stack: Any, keyspace: Any, settings: Any) -> Any:
-    """building(tables) -> a pipeline over the case's journal without views."""
-    from tagmill.stores import schema
-
-    made: list[Delivery] = []
-
-    def make(*tables: str, **keys: Any) -> Delivery:
-        configured = settings(keyspace(CASE, tables), case=CASE, views="tagmill", lease_seconds=5, **keys)
-        schema.apply(configured)
-        made.append(Delivery(stack, configured, settings.file(next(iter(configured.pipelines)))))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.left_behind()
+def without_views(delivery: Callable[..., Delivery]) -> Delivery:
+    """A pipeline over the case's journal: no events yet, and no views."""
+    return delivery(CASE, ("metadata", "all_persistence_ids"), views="tagmill", lease_seconds=5)
 
 
 def is_built(disturbed: Delivery) -> None:
@@ -45,9 +31,9 @@ def is_built(disturbed: Delivery) -> None:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("instants", [INSTANTS[:4], INSTANTS[4:]], ids=["before the commit", "after it"])
-def test_killed_at_every_instant_while_the_journal_grows(instants: list[str], building: Callable[..., Delivery]) -> None:
+def test_killed_at_every_instant_while_the_journal_grows(instants: list[str], delivery: Callable[..., Delivery]) -> None:
     """Each build is killed one instant later than the one before; every time there are new events."""
-    disturbed = building("metadata", "all_persistence_ids")
+    disturbed = without_views(delivery)
     for step, instant in enumerate(instants):
         load_messages(disturbed.stack.session, CASE, disturbed.keyspace, 13 * step, 13 * step + 13)
         disturbed.start("views", "build", at=instant).kill()
@@ -58,8 +44,8 @@ def test_killed_at_every_instant_while_the_journal_grows(instants: list[str], bu
 
 
 @pytest.mark.timeout(900)
-def test_frozen_while_another_one_builds_on_it_changes_nothing_when_it_wakes(building: Callable[..., Delivery]) -> None:
-    disturbed = building("metadata", "all_persistence_ids")
+def test_frozen_while_another_one_builds_on_it_changes_nothing_when_it_wakes(delivery: Callable[..., Delivery]) -> None:
+    disturbed = without_views(delivery)
     load_messages(disturbed.stack.session, CASE, disturbed.keyspace, 0, 25)
     frozen = disturbed.start("views", "build", at="build.after_commit")
     frozen.freeze()

@@ -5,15 +5,12 @@ from uuid import UUID
 
 from cassandra.concurrent import execute_concurrent_with_args
 from cassandra.query import UNSET_VALUE
-from pyspark.errors import AnalysisException
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from local.fixtures import Case
-from tagmill.delivery.scan import CASSANDRA
 from tagmill.settings import Settings
 from tagmill.stores import schema
 from tagmill.views.build import build
-from tests.support.delivery import OWNER, only
+from tests.support.delivery import OWNER, known_to_spark, only
 
 VIEWS = ("tag_views", "tag_write_progress")
 
@@ -21,21 +18,8 @@ VIEWS = ("tag_views", "tag_write_progress")
 def built(settings: Settings, spark: Any, **options: Any) -> dict[str, Any]:
     """Apply the schema and build the one pipeline's journal."""
     schema.apply(settings)
-    known_to_spark(settings, spark)
+    known_to_spark(settings, only(settings), spark, ("messages", *VIEWS), ("view_progress",))
     return build(settings, only(settings), owner=OWNER, spark=spark, **options)
-
-
-def known_to_spark(settings: Settings, spark: Any) -> None:
-    """Wait until the connector's session, which all tests share, has heard of the tables; it learns of them by and by."""
-    journal = settings.pipeline(only(settings)).keyspace
-    for keyspace, table in [(journal, name) for name in ("messages", *VIEWS)] + [
-        (settings.cassandra.ledger_keyspace, "view_progress")
-    ]:
-        for attempt in Retrying(
-            retry=retry_if_exception_type(AnalysisException), stop=stop_after_delay(60), wait=wait_fixed(0.3)
-        ):
-            with attempt:
-                spark.read.format(CASSANDRA).options(keyspace=keyspace, table=table).load()
 
 
 def rows(stack: Any, keyspace: str, table: str) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 import json
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -13,11 +13,11 @@ from pyspark.errors import AnalysisException
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 from typer.testing import CliRunner
 
+from tagmill import connector
 from tagmill.delivery import steps
 from tagmill.delivery.model import Manifest
 from tagmill.delivery.report import tag_table
 from tagmill.delivery.runfiles import read_manifest
-from tagmill.delivery.scan import CASSANDRA
 from tagmill.settings import Settings
 from tagmill.stores import schema
 from tagmill.stores.clickhouse import ClickHouse
@@ -85,15 +85,17 @@ def finish(settings: Settings, pipeline: str, spark: Any, planned: dict[str, Any
     return steps.close(settings, pipeline, run, fence, owner=OWNER)
 
 
-def known_to_spark(settings: Settings, pipeline: str, spark: Any) -> None:
-    """Wait until the connector's session, which all tests share, has heard of the keyspace; it learns of tables by and by."""
-    keyspaces = {"tag_views": settings.pipeline(pipeline).keyspace, "progress": settings.cassandra.ledger_keyspace}
-    for table, keyspace in keyspaces.items():
+def known_to_spark(
+    settings: Settings, pipeline: str, spark: Any, journal: Sequence[str] = ("tag_views",), ledger: Sequence[str] = ("progress",)
+) -> None:
+    """Wait until the connector's session, which all tests share, has heard of the tables; it learns of them by and by."""
+    keyspaces = {settings.pipeline(pipeline).keyspace: journal, settings.cassandra.ledger_keyspace: ledger}
+    for keyspace, table in ((keyspace, table) for keyspace, tables in keyspaces.items() for table in tables):
         for attempt in Retrying(
             retry=retry_if_exception_type(AnalysisException), stop=stop_after_delay(60), wait=wait_fixed(0.3)
         ):
             with attempt:
-                spark.read.format(CASSANDRA).options(keyspace=keyspace, table=table).load()
+                connector.table(spark, keyspace, table)
 
 
 def delivered_first(settings: Settings, spark: Any) -> list[dict[str, Any]]:
