@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tagmill.airflow.factory import deliver_dag
+from tagmill.airflow.deliver import deliver_dag
 from tagmill.settings import Settings
 
 settings = Settings.load()

@@ -5,44 +5,31 @@ Where Tagmill keeps the view itself (views = "tagmill"), build comes before plan
 Airflow's interval is only a label: a late, manual or repeated run does the same right thing. See docs/ for what each task does.
 """
 
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from airflow.sdk import DAG, Asset, Param, get_current_context, task
 
 from tagmill.airflow import steps
+from tagmill.airflow.factory import CLICKHOUSE_POOL, LONG, SHORT, SPARK_POOL, new_dag, tags_param
 from tagmill.airflow.operators import BuildOperator, DrainBacklogOperator, SealOperator
 from tagmill.settings import PipelineSettings, Settings
 
-SPARK_POOL, CLICKHOUSE_POOL = "spark", "clickhouse"
-SHORT, LONG = timedelta(minutes=10), timedelta(hours=6)  # the ledger's steps; Spark and the inserts of a capped run
-EPOCH = datetime(2015, 1, 1, tzinfo=UTC)  # a backfill can't reach further back: older than any journal of this schema
 # the format gives the UI its date picker, but Airflow doesn't check it; the pattern also asks for a time zone
 MOMENT = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?(Z|[+-]\d{2}:\d{2})$"
-RETRIES = {
-    "retries": 4,
-    "retry_delay": timedelta(seconds=20),
-    "retry_exponential_backoff": 2.0,  # a factor in Airflow 3; True would mean 1
-    "max_retry_delay": timedelta(minutes=10),
-}
 
 
 def deliver_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
     """The DAG of one pipeline; `jobs` is the folder of the Spark job scripts. Holds names and figures, no secret."""
     configured = settings.pipeline(pipeline)
     asset = Asset(name=f"tagmill_{pipeline}", uri=f"tagmill://delivered/{pipeline}", group="tagmill")
-    dag = DAG(
-        dag_id=f"deliver_{pipeline}",
+    dag = new_dag(
+        "deliver",
+        pipeline,
         description=f"{configured.keyspace}.tag_views to ClickHouse table {configured.destination}, exactly once",
-        doc_md=__doc__,
+        doc=__doc__,
         schedule=configured.schedule,
-        start_date=EPOCH,
-        catchup=False,
-        max_active_runs=1,
         params=_params(configured),
-        tags=["tagmill", pipeline],
-        default_args={"owner": "tagmill", **RETRIES},
     )
     with dag:
         _tasks(pipeline, configured, asset, settings.spark.airflow_connection, jobs)
@@ -97,18 +84,8 @@ def _tasks(pipeline: str, configured: PipelineSettings, asset: Asset, spark_conn
 def _params(configured: PipelineSettings) -> dict[str, Param]:
     """What a person may choose when triggering; the JSON schema is checked by Airflow before the run exists."""
     moment: dict[str, Any] = {"type": ["null", "string"], "format": "date-time", "pattern": MOMENT}
-    tags = list(configured.tags)
     return {
-        "tags": Param(
-            tags,
-            title="Tags",
-            description="deliver only these tags of the pipeline",
-            type="array",
-            items={"type": "string", "enum": tags},
-            examples=tags,
-            minItems=1,
-            uniqueItems=True,
-        ),
+        "tags": tags_param(configured, "deliver only these tags of the pipeline"),
         "reread_from": Param(
             None, title="Read again from", description="with 'until': a range to read again; nothing is delivered twice", **moment
         ),
