@@ -1,0 +1,44 @@
+"""What the DAGs of all kinds share: how one is made for a pipeline, limits, retries, and params with their JSON schema."""
+
+from datetime import UTC, datetime, timedelta
+
+from airflow.sdk import DAG, Param
+
+from tagmill.settings import PipelineSettings
+
+SPARK_POOL, CLICKHOUSE_POOL = "spark", "clickhouse"
+SHORT, LONG = timedelta(minutes=10), timedelta(hours=6)  # the ledger's steps; Spark and the inserts of a capped run
+EPOCH = datetime(2015, 1, 1, tzinfo=UTC)  # a backfill can't reach further back: older than any journal of this schema
+RETRIES = {
+    "retries": 4,
+    "retry_delay": timedelta(seconds=20),
+    "retry_exponential_backoff": 2.0,  # a factor in Airflow 3; True would mean 1
+    "max_retry_delay": timedelta(minutes=10),
+}
+
+
+def new_dag(
+    kind: str, pipeline: str, *, description: str, doc: str | None, schedule: str | None, params: dict[str, Param]
+) -> DAG:
+    """The DAG `<kind>_<pipeline>`; one run at a time, no catching up."""
+    return DAG(
+        dag_id=f"{kind}_{pipeline}",
+        description=description,
+        doc_md=doc,
+        schedule=schedule,
+        start_date=EPOCH,
+        catchup=False,
+        max_active_runs=1,
+        params=params,
+        tags=["tagmill", pipeline],
+        default_args={"owner": "tagmill", **RETRIES},
+    )
+
+
+def tags_param(configured: PipelineSettings, description: str) -> Param:
+    """Some of the pipeline's tags, all by default; Airflow checks the schema before a run exists."""
+    tags = list(configured.tags)
+    return Param(
+        tags, title="Tags", description=description, type="array", items={"type": "string", "enum": tags}, examples=tags,
+        minItems=1, uniqueItems=True,
+    )  # fmt: skip
