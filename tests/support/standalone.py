@@ -80,7 +80,7 @@ class Standalone:
         """To be used in `with`."""
         return Lookout(self.airflow.mark)
 
-    def wait(self, dag: str, run: str, seconds: float = 240) -> str:
+    def wait(self, dag: str, run: str, seconds: float = 420) -> str:
         """The final state of a run; the states of its tasks when it takes too long."""
         end = time.monotonic() + seconds
         while (state := self.api.run_state(dag, run)) not in FINAL:
@@ -102,7 +102,7 @@ class Standalone:
                 found += [f"{task['task_id']}: {detail[0]['exc_value']}" for detail in details]
         return found
 
-    def settle(self, dag: str, seconds: float = 240) -> dict[str, str]:
+    def settle(self, dag: str, seconds: float = 420) -> dict[str, str]:
         """Wait until a DAG has no unfinished run; returns the state of each."""
         end = time.monotonic() + seconds
         while unfinished := {run: state for run, state in self.api.runs(dag).items() if state not in FINAL}:
