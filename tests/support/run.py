@@ -1,6 +1,6 @@
-"""Runs pytest in the Spark environment and, for the DAG tests, in the Airflow one; adds the two up.
+"""Runs pytest in the Spark environment and, for the DAG tests, in the Airflow one, two processes at a time; adds them up.
 
-python -m tests.support.run [unit | PATH...] [pytest options]; the exit status is 0 only if both passed.
+python -m tests.support.run [unit | PATH...] [pytest options]; the exit status is 0 only if all passed.
 """
 
 import subprocess
@@ -9,22 +9,27 @@ import time
 import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "build" / "test-results"
-# a process each: the small Spark sessions of tests/spark and the one with the connector don't share a JVM
+# a process each, with servers of its own where it needs any; the longest first
 SUITES = {
+    "faults": ("tests/faults",),
+    "integration": ("tests/integration",),
+    "standalone": ("tests/standalone",),
+    "interop": ("tests/interop",),
     "spark": ("tests/unit", "tests/spark"),
-    "servers": ("tests/standalone", "tests/integration", "tests/faults", "tests/interop"),
     "airflow": ("tests/dags",),
 }
-ENVIRONMENT = {"spark": "spark", "servers": "spark", "airflow": "airflow"}
+AT_ONCE = 2
 NO_TESTS = 5  # pytest's exit status when it collected nothing
 
 
 def chosen(arguments: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
-    """Paths per environment, and the options for pytest."""
+    """Paths per suite, and the options for pytest."""
     named = {"unit": "tests/unit"}
     paths = [named.get(text, text) for text in arguments if (ROOT / named.get(text, text).split("::")[0]).exists()]
     options = [text for text in arguments if named.get(text, text) not in paths]
@@ -33,7 +38,7 @@ def chosen(arguments: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
     split: dict[str, list[str]] = {suite: [] for suite in SUITES}
     for path in paths:
         suites = (suite for suite, homes in SUITES.items() if path.removeprefix("./").startswith(homes))
-        split[next(suites, "servers")].append(path)
+        split[next(suites, "integration")].append(path)
     return {name: found for name, found in split.items() if found}, options
 
 
@@ -46,21 +51,31 @@ def count(file: Path) -> Counter[str]:
     return found
 
 
+def run(options: Sequence[str], suite: str, paths: Sequence[str]) -> int:
+    """One suite; its lines appear as they come, with its name in front."""
+    report = RESULTS / f"{suite}.xml"
+    report.unlink(missing_ok=True)
+    python = ROOT / "build" / "venvs" / ("airflow" if suite == "airflow" else "spark") / "bin" / "python"
+    command = [python, "-m", "pytest", f"--junit-xml={report}", *options, *paths]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(f"{suite:<11} {line}", end="", flush=True)
+    return process.returncode
+
+
 def main(arguments: Sequence[str]) -> int:
-    """Run both environments one after the other and print the total."""
+    """Run the suites and print the total."""
     split, options = chosen(arguments)
     RESULTS.mkdir(parents=True, exist_ok=True)
     total: Counter[str] = Counter()
     status, began = 0, time.monotonic()
-    for name, paths in split.items():
-        report = RESULTS / f"{name}.xml"
-        report.unlink(missing_ok=True)
-        python = ROOT / "build" / "venvs" / ENVIRONMENT[name] / "bin" / "python"
-        print(f"--- environment {ENVIRONMENT[name]}: {' '.join(paths)}", flush=True)
-        code = subprocess.run([python, "-m", "pytest", f"--junit-xml={report}", *options, *paths], cwd=ROOT).returncode
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        codes = dict(zip(split, pool.map(partial(run, options), split, split.values()), strict=True))
+    for suite, code in codes.items():
         if code not in (0, NO_TESTS):
             status = status or code
-        if report.exists():
+        if (report := RESULTS / f"{suite}.xml").exists():
             total += count(report)
     bad = total["failures"] + total["errors"]
     passed = total["tests"] - bad - total["skipped"]
