@@ -1,0 +1,115 @@
+"""Audits in the ledger: numbers 1, 2, 3 …, RUNNING until they are DONE. One that was killed stays RUNNING; the next has a new number."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from cassandra import ConsistencyLevel
+
+from tagmill import names
+from tagmill.errors import ConfigurationError
+from tagmill.stores.cassandra import Cassandra
+
+SERIAL = ConsistencyLevel.SERIAL
+TABLES = ("audits", "audited_buckets", "cleaned_buckets")
+
+
+class AuditState(StrEnum):
+    """Where an audit stands."""
+
+    RUNNING = "RUNNING"
+    DONE = "DONE"
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRow:
+    """An audit as the ledger has it; the figures are None until it is DONE."""
+
+    pipeline: str
+    audit: int
+    state: AuditState
+    started_at: datetime
+    done_at: datetime | None
+    until: int
+    agrees: bool | None
+    journal_rows: int | None
+    view_rows: int | None
+    clickhouse_rows: int | None
+    findings: Mapping[str, int]
+    docs: str | None
+
+
+FIELDS = ", ".join(AuditRow.__dataclass_fields__)
+
+
+class Audits:
+    """The audits of one pipeline."""
+
+    def __init__(self, cassandra: Cassandra, ledger_keyspace: str, pipeline: str) -> None:
+        self.cassandra = cassandra
+        self.pipeline = pipeline
+        self.table = f"{names.cql(ledger_keyspace)}.audits"
+        keyspaces = cassandra.cluster.metadata.keyspaces
+        if ledger_keyspace in keyspaces and "audits" not in keyspaces[ledger_keyspace].tables:
+            cassandra.cluster.refresh_keyspace_metadata(ledger_keyspace)
+        if ledger_keyspace not in keyspaces or not set(TABLES) <= set(keyspaces[ledger_keyspace].tables):
+            raise ConfigurationError(
+                f"{cassandra.where}: the ledger's keyspace {ledger_keyspace} has no tables {', '.join(TABLES)}. Nothing was done. "
+                "Create them: tagmill schema apply"
+            )
+
+    def begin(self, until: int) -> AuditRow:
+        """Claim the next number."""
+        newest = self.newest(1)
+        number = newest[0].audit + 1 if newest else 1
+        started = datetime.now(UTC).replace(microsecond=0)
+        while not self.cassandra.transact(
+            f"INSERT INTO {self.table} (pipeline, audit, state, started_at, until) VALUES (?, ?, ?, ?, ?) IF NOT EXISTS",
+            self.pipeline, number, AuditState.RUNNING.value, started, until, landed=lambda: False,
+        ):  # fmt: skip
+            number += 1  # somebody else's, or ours whose answer was lost: numbers are plenty
+        return AuditRow(self.pipeline, number, AuditState.RUNNING, started, None, until, None, None, None, None, {}, None)
+
+    def finish(self, row: AuditRow) -> None:
+        """RUNNING → DONE, with what it says."""
+        values = (row.done_at, row.agrees, row.journal_rows, row.view_rows, row.clickhouse_rows, dict(row.findings), row.docs)
+        self.cassandra.transact(
+            f"UPDATE {self.table} SET state = ?, done_at = ?, agrees = ?, journal_rows = ?, view_rows = ?, clickhouse_rows = ?,"
+            " findings = ?, docs = ? WHERE pipeline = ? AND audit = ? IF state = ?",
+            AuditState.DONE.value, *values, row.pipeline, row.audit, AuditState.RUNNING.value, landed=lambda: True,
+        )  # fmt: skip
+
+    def newest(self, limit: int) -> list[AuditRow]:
+        """The newest first."""
+        rows = self.cassandra.execute(
+            f"SELECT {FIELDS} FROM {self.table} WHERE pipeline = ? LIMIT ?", self.pipeline, limit, consistency=SERIAL
+        )
+        return [_row(row._asdict()) for row in rows]
+
+    def last_done(self) -> AuditRow | None:
+        """The newest audit that came to its end."""
+        for row in self.cassandra.stream(f"SELECT {FIELDS} FROM {self.table} WHERE pipeline = ?", self.pipeline, page=20):
+            if row.state == AuditState.DONE.value:
+                return _row(row._asdict())
+        return None
+
+
+def folder(pipeline: str, audit: int) -> str:
+    """The audit's files, relative to the storage root."""
+    return f"{home(pipeline)}/{audit:08d}"
+
+
+def home(pipeline: str) -> str:
+    """The folder of all audits of a pipeline."""
+    return f"{pipeline}/audit"
+
+
+def _row(columns: dict[str, object]) -> AuditRow:
+    moments = {name: _utc(columns[name]) for name in ("started_at", "done_at")}
+    state = AuditState(str(columns["state"]))
+    return AuditRow(**{**columns, **moments, "state": state, "findings": dict(columns["findings"] or {})})  # type: ignore[arg-type,call-overload]
+
+
+def _utc(moment: object) -> datetime | None:
+    return moment.replace(tzinfo=UTC) if isinstance(moment, datetime) else None
