@@ -56,6 +56,10 @@ class DataQualityStop(TagmillError):
         self.docs_page = docs_page
 
 
+class AuditDiffers(DataQualityStop):
+    """An audit found something; it changed nothing."""
+
+
 class BatchDiffers(TerminalError):
     """ClickHouse's rows of a batch are not the sealed file's rows."""
 

@@ -123,6 +123,8 @@ class QualitySettings(Section):
     )
     min_ttl_warning_seconds: int = Field(86_400, ge=0, description="warn when undelivered rows expire sooner")
     named_rows: int = Field(20, ge=1, le=1000, description="offending rows named on a page")
+    max_partition_rows: int = Field(100_000, ge=1, description="an audit warns of larger partitions of tag_views")
+    max_partition_bytes: int = Field(100 * 1024 * 1024, ge=1, description="of payload and keys; an audit warns of larger ones")
 
 
 class PipelineSettings(Section):
@@ -138,6 +140,7 @@ class PipelineSettings(Section):
         "application", description="who writes tag_views; tagmill: built before each run, the application has events-by-tag off"
     )
     schedule: str | None = "@hourly"
+    audit_schedule: str | None = Field("@daily", description="of the DAG audit_<pipeline>")
     eventual_consistency_delay_seconds: float = Field(10, ge=0)
     look_back_seconds: float = Field(120, ge=0, description="read again in each run for rows that arrived late")
     long_look_back_seconds: float = Field(3600, ge=0, description="the same, once an hour")

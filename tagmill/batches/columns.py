@@ -5,6 +5,7 @@ the bytes; then XXH64 of h, so that values exchanged between rows don't cancel o
 All of it modulo 2^64: Spark (with ANSI off) and ClickHouse wrap alike.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -54,6 +55,8 @@ COLUMNS = (
     Column("late", "UInt8", "UInt8", "number"),
 )
 NAMES = tuple(column.name for column in COLUMNS)
+# what the journal itself knows of a row: all but its tag and number, the bucket it was read in, and how it was delivered
+EVENT = tuple(column for column in COLUMNS if column.name not in ("tag", "tag_pid_sequence_nr", "timebucket", "late"))
 
 
 def input_structure() -> str:
@@ -71,10 +74,10 @@ def table_columns() -> str:
     return ",\n    ".join(f"`{column.name}` {column.table_type}" for column in COLUMNS)
 
 
-def row_checksum_sql() -> str:
-    """ClickHouse's expression for the checksum of a row of the destination table (UInt64)."""
+def row_checksum_sql(chosen: Iterable[Column] = COLUMNS) -> str:
+    """ClickHouse's expression for the checksum of a row of the destination table (UInt64), over all columns or some."""
     folded = "toUInt64(0)"
-    for column in COLUMNS:
+    for column in chosen:
         folded = f"({folded} * {FACTOR} + {_value_sql(column)})"
     return f"xxHash64({folded})"
 

@@ -1,6 +1,7 @@
 """Reads a plan's slices out of tag_views and writes them as they come: one staged Parquet file a unit, in Cassandra's own order."""
 
 import json
+from collections.abc import Iterable
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -54,11 +55,11 @@ def _bounded(view: DataFrame, unit: Unit, part: Slice) -> DataFrame:
     return rows.select(F.lit(unit.number).alias("unit"), *VIEW_COLUMNS)
 
 
-def as_batch_rows(rows: DataFrame, latest_ticks: int) -> DataFrame:
+def as_batch_rows(rows: DataFrame, latest_ticks: int, *also: str) -> DataFrame:
     """The columns of a batch, and what the judgement needs beside them.
 
     In: `unit` and the columns of tag_views. Out, one row each, in the same order: `unit`, the batch columns, `event_missing`,
-    `offset_broken`, `size` (bytes of payload and keys).
+    `offset_broken`, `size` (bytes of payload and keys), and the columns named in `also`.
     """
     ticks = offset_ticks(F.col("timestamp"))
     return rows.select(
@@ -88,6 +89,7 @@ def as_batch_rows(rows: DataFrame, latest_ticks: int) -> DataFrame:
             + F.octet_length("tag_name")
             + F.lit(100)
         ).alias("size"),
+        *also,
     )
 
 
@@ -99,16 +101,21 @@ def offset_ticks(offset: Column) -> Column:
 
 def with_checksums(rows: DataFrame) -> DataFrame:
     """Add `row_checksum` (bigint, the bits of ClickHouse's UInt64; see tagmill.batches.columns)."""
+    return rows.withColumn("row_checksum", checksum())
+
+
+def checksum(chosen: Iterable[batch_columns.Column] = batch_columns.COLUMNS) -> Column:
+    """The checksum of a batch row, over all its columns or some: what columns.row_checksum_sql says to ClickHouse."""
     folded = F.lit(0).cast("bigint")
-    for column in batch_columns.COLUMNS:
-        value = F.col(column.name).cast("bigint") if column.kind == "number" else _xxhash64(F.col(column.name))
+    for column in chosen:
+        value = F.col(column.name).cast("bigint") if column.kind == "number" else xxhash64(F.col(column.name))
         if column.nullable:
-            value = F.when(F.col(column.name).isNull(), F.lit(_signed(batch_columns.NULL_VALUE))).otherwise(value)
-        folded = folded * F.lit(_signed(batch_columns.FACTOR)) + value
-    return rows.withColumn("row_checksum", _xxhash64(folded))
+            value = F.when(F.col(column.name).isNull(), F.lit(signed(batch_columns.NULL_VALUE))).otherwise(value)
+        folded = folded * F.lit(signed(batch_columns.FACTOR)) + value
+    return xxhash64(folded)
 
 
-def _xxhash64(value: Column) -> Column:
+def xxhash64(value: Column) -> Column:
     """XXH64 with seed 0, as ClickHouse computes it; Spark's own function has seed 42 and no way to say another."""
     context = value._jc  # noqa: SLF001 - pyspark has no other way to the expression
     from pyspark import SparkContext
@@ -118,5 +125,6 @@ def _xxhash64(value: Column) -> Column:
     return Column(jvm.org.apache.spark.sql.Column(expression))  # type: ignore[union-attr]
 
 
-def _signed(value: int) -> int:
+def signed(value: int) -> int:
+    """The same 64 bits as a signed number."""
     return value - 2**64 if value >= 2**63 else value

@@ -20,6 +20,7 @@ from tagmill.delivery.runfiles import add_batches, read_manifest, read_plan, wri
 from tagmill.delivery.staged import FileTotal, summarise, windows
 from tagmill.errors import DataQualityStop, FenceRaised
 from tagmill.quality import gate
+from tagmill.quality.expectations import preload
 from tagmill.quality.model import GateVerdict, Reports, SchemaColumn
 from tagmill.quality.report import read_reports
 from tagmill.settings import Settings
@@ -96,7 +97,7 @@ class _Sealing:
 
     def run(self) -> Manifest:
         """All of it but the commit."""
-        gate.preload()
+        preload()
         self._stop_on_wrong_schema()
         checkpoints.reached("seal.begun")
         staged_folder = f"{self.folder}/staged"
@@ -210,7 +211,7 @@ class _Sealing:
 
     def _enforce(self, reports: Reports) -> GateVerdict:
         plan = self.plan
-        docs = self.files.url(f"{plan.pipeline}/docs") if "://" in self.files.root else self.files.path(f"{plan.pipeline}/docs")
+        docs = self.files.docs(plan.pipeline)
         verdict = gate.judge(reports, self.pipeline.quality, docs_dir=docs, run_name=f"run-{plan.run:08d}")
         for warning in verdict.warnings:
             log.warning("quality", pipeline=plan.pipeline, run=plan.run, warning=warning)

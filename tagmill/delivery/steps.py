@@ -38,7 +38,7 @@ def plan(
     from tagmill.delivery.runfiles import write_document
 
     chosen = settings.pipeline(pipeline)
-    wanted = _tags(pipeline, chosen.tags, tags)
+    wanted = wanted_tags(pipeline, chosen.tags, tags)
     span = _range(reread) if reread else None
     with leased(settings, pipeline, owner, wait=chosen.lease_wait_seconds) as (ledger, lease):
         # before anything is looked at: if this planner sleeps while another one's run comes and goes, the number is taken
@@ -186,7 +186,8 @@ def _summary(manifest: Manifest, what: str) -> Result:
     }
 
 
-def _tags(pipeline: str, known: list[str], wanted: list[str] | None) -> list[str]:
+def wanted_tags(pipeline: str, known: list[str], wanted: list[str] | None) -> list[str]:
+    """The tags named, all if none is; raises ConfigurationError for one that the pipeline doesn't have."""
     if unknown := [tag for tag in wanted or [] if tag not in known]:
         raise ConfigurationError(f"pipeline {pipeline} has no tag {', '.join(map(repr, unknown))} (it has: {', '.join(known)})")
     return wanted or known

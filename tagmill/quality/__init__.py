@@ -1,1 +1,1 @@
-"""The quality gate of a run: Spark makes small reports in one pass, Great Expectations judges them, pages keep it."""
+"""The quality gate of a run, and what audits share with it: Great Expectations judges small reports, pages keep what it says."""

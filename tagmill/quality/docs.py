@@ -1,4 +1,4 @@
-"""The pages of the gate, kept per run: index.html (verdict, offending rows), expectations.html (Data Docs), verdict.json.
+"""The pages of the gate and of audits, kept per run: index.html (verdict, offending rows), expectations.html (Data Docs), verdict.json.
 
 Pages load nothing from elsewhere: whoever opens one tells no foreign host of it, and it reads the same without the internet.
 Names come from applications, so every page escapes them and forbids scripts.
@@ -6,8 +6,8 @@ Names come from applications, so every page escapes them and forbids scripts.
 
 import json
 import re
-from collections.abc import Iterable
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tagmill import timeuuid
 from tagmill.errors import StoreUnavailable
-from tagmill.quality.model import Check, Reports, Severity
+from tagmill.quality.model import Check, Severity
 from tagmill.stores.files import RunFiles
 
 if TYPE_CHECKING:
@@ -39,13 +39,23 @@ def worst(checks: Iterable[Check]) -> Severity:
     return "stop" if "stop" in failed else "warn" if failed else "ok"
 
 
-def write(docs_dir: str, run_name: str, reports: Reports, checks: tuple[Check, ...], expectations: str) -> str:
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What is shown of a run beside its checks: the template, its values, figures for the list of runs, and all of it as JSON."""
+
+    template: str
+    values: Mapping[str, Any]
+    figures: Mapping[str, int]
+    record: Mapping[str, Any]
+
+
+def write(docs_dir: str, run_name: str, page: Page, checks: tuple[Check, ...], expectations: str) -> str:
     """Write the pages of one run and the list of all runs.
 
     Args:
         docs_dir: folder or URL of the pipeline's pages.
         run_name: folder of the run below it; what it held before is replaced.
-        reports: for the tables of tags and offending rows.
+        page: what the run's own page shows.
         checks: what was judged.
         expectations: the page that Great Expectations drew.
 
@@ -57,18 +67,17 @@ def write(docs_dir: str, run_name: str, reports: Reports, checks: tuple[Check, .
         "run": run_name,
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
         "severity": worst(checks),
-        "rows": reports.rows,
-        "held": reports.held,
+        **page.figures,
         "failures": sum(not check.success for check in checks),
     }
-    values = {"summary": summary, "reports": reports, "checks": sorted(checks, key=lambda check: check.success)}
-    record = {**summary, "checks": [asdict(check) for check in checks], "reports": asdict(reports)}
+    values = {"summary": summary, **page.values, "checks": sorted(checks, key=lambda check: check.success)}
+    record = {**summary, "checks": [asdict(check) for check in checks], **page.record}
     files.write(f"{run_name}/{VERDICT}", json.dumps(record, indent=1, ensure_ascii=False).encode())
     files.write(f"{run_name}/{EXPECTATIONS}", _alone(expectations).encode())
-    files.write(f"{run_name}/{INDEX}", _templates().get_template("run.html.j2").render(values).encode())
+    files.write(f"{run_name}/{INDEX}", _templates().get_template(page.template).render(values).encode())
     _list_runs(files, summary)
-    page = f"{run_name}/{INDEX}"
-    return files.url(page) if "://" in docs_dir else files.path(page)
+    name = f"{run_name}/{INDEX}"
+    return files.url(name) if "://" in docs_dir else files.path(name)
 
 
 def _list_runs(files: RunFiles, summary: dict[str, Any]) -> None:

@@ -54,7 +54,7 @@ class Rule:
     """An expectation on one column of the frame.
 
     `says` is the sentence of a failure, with {subject}, {value} or {rows} (the value with its noun), and {bucket_size} in it.
-    `at_least` and `at_most` bound the value.
+    `at_least` and `at_most` bound the value; with `equals` it has to be the value of that column instead.
     """
 
     name: str
@@ -64,14 +64,16 @@ class Rule:
     says: str
     at_least: float | None = None
     at_most: float | None = 0
+    equals: str | None = None
 
 
 def rules(reports: Reports, limits: QualitySettings) -> tuple[Rule, ...]:
-    """The expectations of a run beside the schema's, stops first."""
+    """The expectations of a run, stops first."""
     size = reports.bucket_size.value
     outside, held = limits.max_wrong_bucket_share_percent, limits.max_held_share_percent
     ttl = limits.min_ttl_warning_seconds
     return (
+        Rule(SCHEMA, FOUND, "stop", "The view has the columns and types that a run reads", "", equals=REQUIRED),
         Rule("keys", "null_keys", "stop",
              "Every row has a persistence_id, a number and a sequence_nr of at least 1",
              "{subject}: {rows} without a persistence_id, or with a number or sequence_nr below 1"),
@@ -150,6 +152,8 @@ def column_of(reason: str, action: str) -> str | None:
 
 def sentence(rule: Rule, failing: Iterable[Failing], reports: Reports) -> str:
     """Why a rule failed, a clause a subject, with the first offending rows named."""
+    if rule.name == SCHEMA:
+        return _schema_sentence(failing, reports)
     clauses = []
     for found in failing:
         value = f"{found.value:.10g}" if isinstance(found.value, int | float) else str(found.value)
@@ -162,8 +166,7 @@ def sentence(rule: Rule, failing: Iterable[Failing], reports: Reports) -> str:
     return ". ".join(clauses)
 
 
-def schema_sentence(failing: Iterable[Failing], reports: Reports) -> str:
-    """Which columns are not as required."""
+def _schema_sentence(failing: Iterable[Failing], reports: Reports) -> str:
     wrong = {found.subject for found in failing}
     clauses = [
         f"column {c.column} " + ("is missing" if c.found is None else f"is {c.found}") + f", {c.required} is required"

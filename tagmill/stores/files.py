@@ -37,6 +37,10 @@ class RunFiles:
         """What Arrow's file system calls it."""
         return f"{self.base}/{relative}"
 
+    def docs(self, pipeline: str) -> str:
+        """Where a pipeline's pages are: a folder, or a URL if the root is one."""
+        return self.url(f"{pipeline}/docs") if "://" in self.root else self.path(f"{pipeline}/docs")
+
     def write(self, relative: str, content: bytes) -> str:
         """Write a whole file under a name of its own; returns its SHA-256."""
         try:

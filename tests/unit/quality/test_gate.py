@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tagmill.buckets import BucketSize
-from tagmill.quality import gate
+from tagmill.quality import expectations, gate
 from tagmill.quality.model import DispositionCount, GateVerdict, OffendingRow, Reports, SchemaColumn, TagReport
 from tagmill.quality.rules import column_of, frame
 from tagmill.settings import QualitySettings
@@ -150,8 +150,8 @@ def test_a_crashed_expectation_stops_the_run(docs: str, monkeypatch: pytest.Monk
 
 
 def test_an_expectation_without_a_result_stops_the_run(docs: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = gate._expectations
-    monkeypatch.setattr(gate, "_expectations", lambda wanted: whole(wanted)[:-1])
+    whole = expectations._expectations
+    monkeypatch.setattr(expectations, "_expectations", lambda wanted: whole(wanted)[:-1])
     assert judge(CLEAN, docs).failures == [
         "the check 'Undelivered rows live at least 86400 s more (events-by-tag.time-to-live)' "
         "could not be made: it gave no result"

@@ -1,0 +1,257 @@
+"""The audit of one pipeline, from the claim of its number to its pages. It only reads what it judges, so it may run beside everything.
+
+What is read when decides what may be believed: watermarks and progress first, the journal before the view, the view before ClickHouse,
+deletions and holds last. What seems to be missing is looked for once more before it is said.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from tagmill import checkpoints
+from tagmill.errors import AuditDiffers, ConfigurationError
+from tagmill.settings import Settings
+from tagmill.stores import audits
+from tagmill.stores.audits import AuditRow, Audits, AuditState
+from tagmill.stores.builds import Builds
+from tagmill.stores.clickhouse import ClickHouse
+from tagmill.stores.files import RunFiles
+from tagmill.stores.lease import Lease
+from tagmill.stores.ledger import Ledger
+from tagmill.timeuuid import TICKS_PER_SECOND, from_datetime
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tagmill.audit.model import AuditReport
+    from tagmill.audit.staging import Scope
+    from tagmill.views.model import Tell
+
+log = structlog.get_logger()
+Result = dict[str, Any]
+REPORT = "report.json"
+
+
+def audit(
+    settings: Settings, pipeline: str, *, owner: str, spark: SparkSession, tags: list[str] | None = None, tell: Tell | None = None
+) -> AuditReport:
+    """Hold the parties of a pipeline against each other; with `tags`, only for these. `tell` hears what is being done.
+
+    Raises LeaseTaken when another audit of the pipeline is under way, ConfigurationError, DestinationDiffers, StoreUnavailable.
+    """
+    from tagmill.delivery.sparkerrors import explained
+    from tagmill.delivery.steps import wanted_tags
+
+    chosen = settings.pipeline(pipeline)
+    wanted = wanted_tags(pipeline, chosen.tags, tags)
+    with Ledger(settings.cassandra) as ledger, ClickHouse(settings.clickhouse) as clickhouse:
+        clickhouse.check_destination(chosen.destination)
+        # not the pipeline's lease: deliveries go on
+        lease = Lease(ledger.cassandra, settings.cassandra.ledger_keyspace, f"{pipeline}/audit", owner, chosen.lease_seconds)
+        lease.take(chosen.lease_wait_seconds)
+        try:
+            with lease.kept(), explained(ledger.cassandra.where):
+                return _Audit(settings, pipeline, ledger, clickhouse, spark, tell or (lambda _: None)).run(wanted)
+        finally:
+            lease.give_back()
+
+
+def told(report: AuditReport) -> Result:
+    """The report as the result of a job: figures and texts."""
+    return {
+        **report.model_dump(mode="json", include={"audit", "agrees", "findings", "docs", "warnings"}),
+        "message": message(report),
+    }
+
+
+def message(report: AuditReport) -> str:
+    """The report in a sentence."""
+    rows = f"{report.journal} events in the journal, {report.view} rows in the view, {report.clickhouse} in ClickHouse"
+    if report.agrees:
+        return f"pipeline {report.pipeline}: audit {report.audit} agrees: {rows}"
+    found = ", ".join(f"{count} {kind.value}" for kind, count in report.findings.items())
+    return f"pipeline {report.pipeline}: audit {report.audit} does not agree: {found} ({rows})"
+
+
+def raise_unless_it_agrees(report: AuditReport) -> None:
+    """Raise AuditDiffers when there is a finding."""
+    if not report.agrees:
+        raise AuditDiffers(f"{message(report)}. Nothing was changed. See {report.docs}", report.docs)
+
+
+class _Audit:
+    """One audit of one pipeline with one Spark session."""
+
+    def __init__(
+        self, settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickHouse, spark: SparkSession, tell: Tell
+    ) -> None:
+        from tagmill.views.reading import Journal
+
+        self.settings = settings
+        self.name = pipeline
+        self.pipeline = settings.pipeline(pipeline)
+        self.ledger = ledger
+        self.ledger_keyspace = settings.cassandra.ledger_keyspace
+        self.clickhouse = clickhouse
+        self.spark = spark
+        self.tell = tell
+        self.files = RunFiles(settings.storage.root)
+        self.audits = Audits(ledger.cassandra, self.ledger_keyspace, pipeline)
+        self.journal = Journal.look(ledger.cassandra, self.pipeline.keyspace)
+
+    def run(self, tags: list[str]) -> AuditReport:
+        """All of it."""
+        from tagmill.audit import pages, report
+        from tagmill.quality.expectations import preload
+
+        preload()
+        scope = self._scope(tags)
+        row = self.audits.begin(scope.until)
+        last = self.audits.last_done()
+        self._sweep(keep={row.audit, last.audit if last else 0})
+        self.folder = audits.folder(self.name, row.audit)
+        checkpoints.reached("audit.begun")
+        judged = self._judged(scope, row)
+        checkpoints.reached("audit.judged")
+        self.tell("writing the report")
+        made = report.made(judged, row, scope, self.pipeline, self.folder)
+        docs = pages.written(made, self.pipeline, self.files.docs(self.name))
+        made = made.model_copy(update={"docs": docs})
+        self.files.write(f"{self.folder}/{REPORT}", made.model_dump_json(indent=1).encode())
+        report.write_buckets(judged, row, scope, self.ledger_keyspace)
+        checkpoints.reached("audit.before_end")
+        self._finish(row, made)
+        self._sweep(keep={row.audit})
+        return made
+
+    # -- what is judged
+
+    def _scope(self, tags: list[str]) -> Scope:
+        from tagmill.audit.staging import Scope
+
+        until = from_datetime(datetime.now(UTC) - timedelta(seconds=self.pipeline.eventual_consistency_delay_seconds))
+        late: dict[str, int] = {}
+        if self.pipeline.views == "tagmill":
+            builds = Builds(self.ledger.cassandra, self.ledger_keyspace, self.pipeline.keyspace)
+            newest = builds.newest()
+            if newest is None or newest.built_to is None:
+                raise ConfigurationError(
+                    f"pipeline {self.name}: the view of journal {self.pipeline.keyspace} was never built. Nothing was audited. "
+                    f"Build it: tagmill views build --pipeline {self.name}"
+                )
+            until, late = min(until, newest.built_to), builds.late(self.name)
+        marks = self.ledger.watermarks(self.name)
+        back = int(self.pipeline.look_back_seconds * TICKS_PER_SECOND)
+        due = {tag: min(until, marks[tag].ticks - back, late.get(tag, until) - 1) if tag in marks else -1 for tag in tags}
+        start = {tag: self.pipeline.start_ticks(tag) for tag in tags}
+        return Scope(self.name, tuple(tags), self.pipeline.bucket_size, start, due, until)
+
+    def _judged(self, scope: Scope, row: AuditRow) -> Any:
+        from pyspark.sql import functions as F
+
+        from tagmill.audit import comparing, numbers, staging, sums
+        from tagmill.audit.progress import progress_findings
+        from tagmill.audit.report import Judged
+        from tagmill.audit.stored import Stored
+
+        progress = staging.stage_progress(self.spark, self.ledger_keyspace, scope, self._url("progress"))
+        self.tell("reading the journal")
+        events = staging.stage_journal(self.spark, self.journal, scope, self._url("journal"))
+        checkpoints.reached("audit.journal_read")
+        self.tell("reading the view")
+        audited_at = datetime.now(UTC)
+        view = staging.stage_view(self.spark, self.journal, scope, self._url("view"))
+        checkpoints.reached("audit.view_read")
+        cleaned = staging.stage_cleaned(self.spark, self.ledger_keyspace, self.journal.keyspace, scope, self._url("cleaned"))
+        self.tell("adding up in ClickHouse")
+        stored = Stored(self.spark, self.clickhouse, self.pipeline.destination, self.files, self.folder, scope)
+        in_clickhouse, ids = stored.sums(), stored.ids()
+        deleted = staging.stage_deleted(self.spark, self.journal, self._url("deleted"))
+        self.tell("comparing")
+        lines = staging.kept(sums.bucket_sums(events, view, in_clickhouse, deleted, cleaned, scope), self._url("sums"))
+        found = [comparing.misplaced(view, scope), comparing.unreadable(events, view, scope)]
+        differing = lines.where("differs")
+        if differing.take(1):
+            rows = stored.rows("rows", differing)
+            holds = self._holds(scope)
+            compared = comparing.compared(events, view, rows, deleted, holds, differing, scope)
+            found.append(self._looked_again(staging.kept(compared, self._url("compared")), stored))
+        self.tell("checking numbers and progress")
+        broken = staging.kept(numbers.broken_journals(events, scope), self._url("broken"))
+        of_journal = staging.kept(numbers.journal_findings(events, broken, deleted, scope), self._url("of-journal"))
+        by_rows = staging.kept(_all(found), self._url("by-rows"))
+        doubtful = by_rows.select("persistence_id").union(numbers.unproven(events, view, scope)).distinct()
+        doubtful = doubtful.join(of_journal.select("persistence_id").distinct(), "persistence_id", "left_anti")
+        expected = staging.kept(numbers.expected(events, view, deleted, doubtful, scope), self._url("expected"))
+        wrong = numbers.wrong_numbers(view, expected, scope)
+        lagging = progress_findings(progress, ids, view)
+        event = ["tag", "persistence_id", "sequence_nr"]
+        findings = _all([by_rows, of_journal, wrong, lagging]).join(expected, event, "left")
+        findings = findings.withColumn("expected_number", F.coalesce("expected_number", "expected"))
+        findings = staging.kept(findings.select(*comparing.FINDING), self._url("findings"))
+        return Judged(self.spark, events, view, lines, findings, ids, audited_at, self.files.url(self.folder))
+
+    def _looked_again(self, found: DataFrame, stored: Any) -> DataFrame:
+        """Without what is there by now: the application and deliveries may be at work."""
+        from pyspark.sql import functions as F
+
+        from tagmill.audit.model import Kind
+        from tagmill.connector import table
+
+        event = ["kind", "tag", "persistence_id", "sequence_nr"]
+        in_view = found.where(F.col("kind") == Kind.MISSING_IN_VIEW.value)
+        in_clickhouse = found.where(F.col("kind") == Kind.MISSING_IN_CLICKHOUSE.value)
+        arrived = []
+        if in_view.take(1):
+            self.tell("looking again for what is missing in the view")
+            keys = in_view.select(
+                *event, F.col("tag").alias("tag_name"), "timebucket", F.col("journal_offset").alias("timestamp")
+            )
+            rows = table(self.spark, self.journal.keyspace, "tag_views", directJoinSetting="on").select(
+                "tag_name", "timebucket", "timestamp", F.col("persistence_id").alias("id"), F.col("sequence_nr").alias("nr")
+            )
+            there = keys.join(rows, ["tag_name", "timebucket", "timestamp"]).where("id = persistence_id AND nr = sequence_nr")
+            arrived.append(there.select(*event))
+        if in_clickhouse.take(1):
+            self.tell("looking again for what is missing in ClickHouse")
+            rows = stored.rows("rows-again", in_clickhouse.select("tag", F.col("timebucket").alias("bucket")))
+            offsets = rows.select(*event[1:], F.col("offset").alias("journal_offset"))
+            there = in_clickhouse.join(offsets, [*event[1:], "journal_offset"])
+            arrived.append(there.select(*event))
+        for keys in arrived:
+            found = found.join(keys.distinct(), event, "left_anti").select(*found.columns)
+        return found
+
+    def _holds(self, scope: Scope) -> DataFrame:
+        holds = [(hold.tag, hold.persistence_id) for hold in self.ledger.holds(self.name, scope.tags)]
+        return self.spark.createDataFrame(holds, "tag string, persistence_id string")
+
+    # -- what stays
+
+    def _finish(self, row: AuditRow, made: AuditReport) -> None:
+        self.audits.finish(
+            AuditRow(
+                row.pipeline, row.audit, AuditState.DONE, row.started_at, made.done_at, row.until, made.agrees, made.journal, made.view,
+                made.clickhouse, {kind.value: count for kind, count in made.findings.items()}, made.docs,
+            )
+        )  # fmt: skip
+
+    def _sweep(self, keep: set[int]) -> None:
+        """Remove the files of other audits: killed ones, and those before the last one that came to its end, which a repair reads."""
+        kept = {f"{number:08d}" for number in keep}
+        for folder in self.files.folders(audits.home(self.name)):
+            if folder not in kept:
+                self.files.remove_folder(f"{audits.home(self.name)}/{folder}")
+
+    def _url(self, name: str) -> str:
+        return self.files.url(f"{self.folder}/{name}")
+
+
+def _all(frames: list[DataFrame]) -> DataFrame:
+    total, *others = frames
+    for frame in others:
+        total = total.unionByName(frame)
+    return total

@@ -1,0 +1,220 @@
+"""Row by row, in the buckets whose sums differ: what the journal has, what the view makes of it, and what ClickHouse got.
+
+Events meet by tag, persistence_id and sequence_nr, and are the same when their hashes are. What is left over on both sides differs,
+what is left over on one is missing, extra, or there twice.
+"""
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from tagmill.audit.model import FINDING_SCHEMA, Kind
+from tagmill.audit.staging import Scope, exploded
+from tagmill.timeuuid import TICKS_PER_MILLISECOND
+from tagmill.views.model import Reason
+
+EVENT = ["tag", "persistence_id", "sequence_nr"]
+BUCKET = ["tag", "bucket"]
+FINDING = [field.split()[0] for field in FINDING_SCHEMA.split(", ")]
+_J = "event_hash bigint, ticks bigint, bucket bigint, offset string, partition_nr bigint, writer_uuid string, flaw string, is_cleaned boolean"
+_V = "event_hash bigint, ticks bigint, bucket bigint, offset string, number bigint, writer_uuid string, timebucket bigint"
+_C = "event_hash bigint, ticks bigint, bucket bigint, offset string, number bigint, writer_uuid string, batch_id string"
+# nearly all events: once in each, all the same; told apart before anything is worked out
+_PLAIN = (
+    "size(v) = 1 AND (size(j) = 1 AND j[0].event_hash = v[0].event_hash AND j[0].flaw IS NULL OR size(j) = 0 AND dead)"
+    " AND (size(c) = 1 AND c[0].event_hash = v[0].event_hash AND c[0].number = v[0].number OR size(c) = 0 AND v[0].ticks > due)"
+)
+
+
+def compared(
+    journal: DataFrame,
+    view: DataFrame,
+    clickhouse: DataFrame,
+    deleted: DataFrame,
+    holds: DataFrame,
+    buckets: DataFrame,
+    scope: Scope,
+) -> DataFrame:
+    """All findings that a comparison of rows gives; columns FINDING, one row a finding, expected_number null.
+
+    In: `journal`, `view` as staged; `clickhouse` stored.ROWS of the buckets; `deleted`; `holds` tag, persistence_id of the open ones;
+    `buckets` tag, bucket, is_cleaned.
+    """
+    chosen = F.broadcast(buckets.select(*BUCKET, "is_cleaned"))
+    judged = scope.judged()
+    in_journal = (
+        exploded(journal, deleted.limit(0))
+        .where(judged & F.coalesce(F.col("flaw") != Reason.NO_TIME_UUID.value, F.lit(True)))
+        .join(chosen, BUCKET)
+    )
+    in_view = view.where(judged & ~F.col("broken")).join(chosen, BUCKET)
+    parties = (
+        _party(in_journal, "j", _J)
+        .unionByName(_party(in_view, "v", _V), allowMissingColumns=True)
+        .unionByName(_party(clickhouse, "c", _C), allowMissingColumns=True)
+    )
+    events = parties.groupBy(*EVENT).agg(*(F.collect_list(name).alias(name) for name in "jvc"))
+    events = (
+        events.join(deleted, "persistence_id", "left")
+        .join(F.broadcast(holds.withColumn("is_held", F.lit(True))), ["tag", "persistence_id"], "left")
+        .withColumn("dead", F.coalesce(F.col("sequence_nr") <= F.col("deleted_to"), F.lit(False)))
+        .withColumn("is_held", F.coalesce("is_held", F.lit(False)))
+        .withColumn(
+            "due", F.create_map(*[part for tag, ticks in scope.due.items() for part in (F.lit(tag), F.lit(ticks))])[F.col("tag")]
+        )
+    )
+    return _findings(_matched(events.where(~F.expr(_PLAIN))))
+
+
+def _party(rows: DataFrame, name: str, schema: str) -> DataFrame:
+    return rows.select(*EVENT, F.struct(*(field.split()[0] for field in schema.split(", "))).alias(name))
+
+
+def _matched(events: DataFrame) -> DataFrame:
+    """Add what is left over once equal rows have met: ju, vu (journal, view), ru, cu (what should be delivered, ClickHouse).
+
+    `r`, what should be delivered, is the journal's word; where the journal can't be read or has deleted the event, it is the view's.
+    """
+    as_in_journal = ", ".join(
+        f"'{name}', "
+        + (
+            f"x.{name}"
+            if f"{name} {kind}" in _V.split(", ")
+            else f"CAST({'false' if name == 'is_cleaned' else 'null'} AS {kind})"
+        )
+        for name, kind in (field.split() for field in _J.split(", "))
+    )
+    return (
+        events.withColumn("v", F.expr(_in_order("v", "IF(x.timebucket = x.bucket, 0, 1)")))
+        .withColumn("c", F.expr(_in_order("c", "0")))
+        .withColumn("sound", F.expr("size(j) > 0 AND NOT exists(j, x -> x.flaw IS NOT NULL)"))
+        .withColumn("r", F.expr(f"IF(sound, j, transform(v, x -> named_struct({as_in_journal})))"))
+        .withColumn("ju", F.expr(_unmatched("j", "v")))
+        .withColumn("vu", F.expr(_surplus("v", "j")))
+        .withColumn("ru", F.expr(_unmatched("r", "c")))
+        .withColumn("cu", F.expr(_surplus("c", "r")))
+    )
+
+
+def _in_order(rows: str, first: str) -> str:
+    """Of equal rows the one in its place, then the lower number, comes first: it is the one that counts."""
+    by = f"transform({rows}, x -> named_struct('place', {first}, 'number', x.number, 'row', x))"
+    return f"transform(array_sort({by}), x -> x.row)"
+
+
+def _unmatched(rows: str, others: str) -> str:
+    return f"filter({rows}, x -> NOT exists({others}, y -> y.event_hash = x.event_hash))"
+
+
+def _surplus(rows: str, others: str) -> str:
+    """Rows that equal none of the others, or one that an earlier row has met already."""
+    return (
+        f"filter({rows}, (x, i) -> NOT exists({others}, y -> y.event_hash = x.event_hash)"
+        f" OR exists(slice({rows}, 1, i), y -> y.event_hash = x.event_hash))"
+    )
+
+
+def _findings(events: DataFrame) -> DataFrame:
+    """The rules: docs/audit.md has them as a table."""
+    pairs_v, pairs_c = "least(size(ju), size(vu))", "least(size(ru), size(cu))"
+    two_writers = "size(j) > 1"
+    late = "x.ticks > due"
+    rules = [
+        # -- the view against the journal
+        _each("vu", "size(j) = 0 AND NOT dead", "true", Kind.EXTRA_IN_VIEW, v="x", detail="'the journal has no such event with this tag'"),
+        _each("vu", "sound AND NOT dead", f"i < {pairs_v}", Kind.DIFFERS_IN_VIEW, v="x", j="ju[i]", detail=_difference("x", "ju[i]", "view", "journal")),
+        _each("vu", "size(j) > 0 AND NOT dead", f"i >= {pairs_v}", Kind.DUPLICATED_IN_VIEW, v="x", j="j[0]",
+              detail="concat('the event is there ', size(v), ' times')"),
+        _each("ju", "NOT dead", f"i >= {pairs_v} AND x.flaw IS NOT NULL AND NOT x.is_cleaned", Kind.UNREADABLE, j="x", detail=_flaw("x.flaw")),
+        _each("ju", f"NOT dead AND NOT ({two_writers} AND size(v) > 0)", f"i >= {pairs_v} AND x.flaw IS NULL AND NOT x.is_cleaned",
+              Kind.MISSING_IN_VIEW, j="x", detail="'tag_views has no row of this event'"),
+        # -- ClickHouse against the journal, or the view
+        _each("cu", "size(r) = 0 AND NOT dead", "true", Kind.EXTRA_IN_CLICKHOUSE, c="x", detail="'neither journal nor tag_views have this event'"),
+        _each("cu", "size(r) > 0", f"i < {pairs_c}", Kind.DIFFERS_IN_CLICKHOUSE, c="x", r="ru[i]", v="v[0]",
+              detail=_difference("x", "ru[i]", "ClickHouse", "journal")),
+        _each("cu", "size(r) > 0", f"i >= {pairs_c}", Kind.DUPLICATED_IN_CLICKHOUSE, c="x", r="r[0]",
+              detail="concat('the event is there ', size(c), ' times')"),
+        _each("c", "true", "NOT exists(cu, y -> y = x) AND exists(v, y -> y.event_hash = x.event_hash)"
+              " AND NOT exists(v, y -> y.event_hash = x.event_hash AND y.number = x.number)",
+              Kind.DIFFERS_IN_CLICKHOUSE, c="x", v="v[0]", detail="concat('number ', x.number, ' in ClickHouse, ', v[0].number, ' in tag_views')"),
+        _each("ru", f"is_held AND NOT ({two_writers} AND size(c) > 0)", f"i >= {pairs_c} AND NOT ({late})", Kind.HELD, r="x", v="v[0]",
+              detail="'waits behind an open hold: tagmill holds'"),
+        _each("ru", f"NOT is_held AND NOT ({two_writers} AND size(c) > 0)", f"i >= {pairs_c} AND NOT ({late})",
+              Kind.MISSING_IN_CLICKHOUSE, r="x", v="v[0]", detail="'no row of this event'"),
+    ]  # fmt: skip
+    found = events.select(*EVENT, F.explode(F.expr(f"concat({', '.join(rules)})")).alias("f")).select(*EVENT, "f.*")
+    return found.withColumn("expected_number", F.lit(None).cast("bigint")).select(*FINDING)
+
+
+def _each(
+    rows: str, if_event: str, if_row: str, kind: Kind, *, j: str = "", v: str = "", c: str = "", r: str = "", detail: str
+) -> str:
+    """SQL: one finding for each row (x, at i) of an array, where event and row are as said. j, v, c, r: the rows that it names."""
+    own = j or r or v or c
+    chosen = f"IF({if_event}, transform({rows}, (x, i) -> IF({if_row}, {{0}}, null)), array())"
+    finding = (
+        f"named_struct('kind', '{kind.value}', 'writer_uuid', {(c if 'clickhouse' in kind.value else '') or v or own}.writer_uuid,"
+        f" 'timebucket', {own}.bucket, 'view_timebucket', {_field(v, 'timebucket', 'bigint')},"
+        f" 'view_offset', {_field(v, 'offset', 'string')}, 'view_number', {_field(v, 'number', 'bigint')},"
+        f" 'journal_offset', {_field(j or r, 'offset', 'string')}, 'journal_partition_nr', {_field(j or r, 'partition_nr', 'bigint')},"
+        f" 'batch_id', {_field(c, 'batch_id', 'string')}, 'detail', {detail})"
+    )
+    return f"filter({chosen.format(finding)}, x -> x IS NOT NULL)"
+
+
+def _field(row: str, name: str, kind: str) -> str:
+    return f"{row}.{name}" if row else f"CAST(null AS {kind})"
+
+
+def _difference(row: str, right: str, here: str, there: str) -> str:
+    """SQL: in a sentence, what of a row is not as it should be."""
+    return (
+        f"CASE WHEN {row}.ticks <> {right}.ticks THEN concat('its time is ', {moment(row + '.ticks')}, ', in the {there} ', "
+        f"{moment(right + '.ticks')}) WHEN {row}.offset <> {right}.offset THEN concat('its offset is ', {row}.offset, ', in the {there} ', "
+        f"{right}.offset) WHEN {row}.writer_uuid <> {right}.writer_uuid THEN 'another writer_uuid than in the {there}' "
+        f"ELSE 'another payload in {here} than in the {there}' END"
+    )
+
+
+def moment(ticks: str) -> str:
+    """SQL: ticks as a date-time in UTC, to the millisecond."""
+    return f"date_format(timestamp_millis({ticks} div {TICKS_PER_MILLISECOND}), \"yyyy-MM-dd'T'HH:mm:ss.SSS'Z'\")"
+
+
+def _flaw(name: str) -> str:
+    cases = " ".join(f"WHEN '{reason.value}' THEN '{reason.text}'" for reason in Reason)
+    return f"CASE {name} {cases} END"
+
+
+def misplaced(view: DataFrame, scope: Scope) -> DataFrame:
+    """Findings: rows of the view in a timebucket that their time isn't in."""
+    rows = view.where(scope.judged() & ~F.col("broken") & (F.col("timebucket") != F.col("bucket")))
+    said = F.expr(f"concat('its time is ', {moment('ticks')})")
+    return finding(
+        rows, Kind.MISPLACED, said, timebucket="bucket", view_timebucket="timebucket", view_offset="offset", view_number="number"
+    )
+
+
+def unreadable(journal: DataFrame, view: DataFrame, scope: Scope) -> DataFrame:
+    """Findings: events and rows whose time can't be read, so that they belong to no bucket."""
+    events = journal.where(F.col("flaw") == Reason.NO_TIME_UUID.value).withColumn("tag", F.explode("tags"))
+    named = finding(
+        events, Kind.UNREADABLE, F.lit(Reason.NO_TIME_UUID.text), journal_offset="offset", journal_partition_nr="partition_nr"
+    )
+    rows = view.where("broken")
+    in_view = finding(
+        rows, Kind.UNREADABLE, F.lit("in tag_views: " + Reason.NO_TIME_UUID.text),
+        view_timebucket="timebucket", view_offset="offset", view_number="number",
+    )  # fmt: skip
+    return named.unionByName(in_view)
+
+
+def finding(
+    rows: DataFrame, kind: Kind, detail: Column, *, keys: Sequence[str] = (*EVENT, "writer_uuid"), **columns: str
+) -> DataFrame:
+    """Rows as findings of one kind: `columns` says which column of theirs is which of FINDING; the others are null."""
+    types = dict(field.split() for field in FINDING_SCHEMA.split(", "))
+    values = {"kind": F.lit(kind.value), "detail": detail} | {name: F.col(name) for name in keys}
+    values |= {name: F.col(source) for name, source in columns.items()}
+    return rows.select(*(values.get(name, F.lit(None)).cast(types[name]).alias(name) for name in FINDING))

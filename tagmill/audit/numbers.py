@@ -1,0 +1,179 @@
+"""Whether the journal is whole, and whether the view's numbers are those that the plugin would give.
+
+Aggregates per persistence_id prove most of them; only the others are put in order.
+"""
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from tagmill.audit.comparing import finding
+from tagmill.audit.model import Kind
+from tagmill.audit.staging import ID, Scope, with_dead
+from tagmill.buckets import BucketSize
+from tagmill.views.model import SLICE
+from tagmill.views.numbering import numbered
+from tagmill.views.reading import PROGRESS
+
+KEY = ["tag", ID]
+
+
+def broken_journals(journal: DataFrame, scope: Scope) -> DataFrame:
+    """Persistence ids whose sequence_nrs are not each there once, from the first to the last. Out: persistence_id.
+
+    Rows, sum and sum of squares of a run of numbers are known from its ends: no row is moved. Later events than the audit's `until` are
+    left out, since a scan may see an event and not the one before it.
+    """
+    ends = (
+        journal.where(F.col("ticks") <= scope.until)
+        .groupBy(ID)
+        .agg(
+            F.count("*").alias("rows"),
+            F.min("sequence_nr").alias("first"),
+            F.max("sequence_nr").alias("last"),
+            F.sum("sequence_nr").alias("sum"),
+            F.sum(F.col("sequence_nr") * F.col("sequence_nr")).alias("squares"),
+        )
+    )
+    before, last = F.col("first") - 1, F.col("last")
+    whole = (
+        (F.col("rows") == last - before)
+        & (F.col("sum") == _sum_to(last) - _sum_to(before))
+        & (F.col("squares") == _squares_to(last) - _squares_to(before))
+    )
+    return ends.where(~whole).select(ID)
+
+
+def _sum_to(n: Column) -> Column:
+    """1 + 2 + … + n, modulo 2^64: what is even is halved before it is multiplied."""
+    return F.when(n % 2 == 0, F.shiftright(n, 1) * (n + 1)).otherwise(n * F.shiftright(n + 1, 1))
+
+
+def _squares_to(n: Column) -> Column:
+    """1 + 4 + … + n², modulo 2^64."""
+    half, odd = _sum_to(n), 2 * n + 1
+    return F.when(odd % 3 == 0, half * F.call_function("div", odd, F.lit(3))).otherwise(
+        F.call_function("div", half, F.lit(3)) * odd
+    )
+
+
+def journal_findings(journal: DataFrame, broken: DataFrame, deleted: DataFrame, scope: Scope) -> DataFrame:
+    """Findings journal_hole (one a hole, named by its first number) and two_writers (one a tag and number).
+
+    In: `broken` of broken_journals. What is missing in front of the first event is no hole: it may have been deleted long ago.
+    """
+    events = with_dead(journal.where(F.col("ticks") <= scope.until).join(F.broadcast(broken), ID, "left_semi"), deleted)
+    before = F.lag("sequence_nr").over(Window.partitionBy(ID).orderBy("sequence_nr", "offset"))
+    placed = events.join(deleted, ID, "left").withColumn("before", before)
+    missing = F.greatest(F.col("before"), F.coalesce("deleted_to", F.lit(0))) + 1
+    holes = placed.where(missing < F.col("sequence_nr")).withColumn("missing", missing)
+    said = F.format_string(
+        "sequence_nr %d to %d are missing in front of %d", F.col("missing"), F.col("sequence_nr") - 1, "sequence_nr"
+    )
+    named = holes.select(ID, F.col("missing").alias("sequence_nr"), "partition_nr", "bucket", said.alias("said"))
+    hole_findings = finding(
+        named,
+        Kind.JOURNAL_HOLE,
+        F.col("said"),
+        keys=(ID, "sequence_nr"),
+        timebucket="bucket",
+        journal_partition_nr="partition_nr",
+    )
+    writers = F.format_string(
+        "writers %s", F.array_join(F.array_sort(F.collect_list(F.concat_ws(" at ", "writer_uuid", "offset"))), ", ")
+    )
+    twice = (
+        events.where(~F.col("dead"))
+        .groupBy(ID, "sequence_nr")
+        .agg(
+            F.count("*").alias("rows"), F.flatten(F.collect_list("tags")).alias("tags"), F.max("bucket").alias("bucket"),
+            F.max("writer_uuid").alias("writer_uuid"), F.max("offset").alias("offset"), F.max("partition_nr").alias("partition_nr"),
+            writers.alias("said"),
+        )
+        .where("rows > 1")
+        .withColumn("tag", F.explode_outer(F.array_distinct("tags")))
+    )  # fmt: skip
+    return hole_findings.unionByName(
+        finding(
+            twice,
+            Kind.TWO_WRITERS,
+            F.col("said"),
+            timebucket="bucket",
+            journal_offset="offset",
+            journal_partition_nr="partition_nr",
+        )
+    )
+
+
+def unproven(journal: DataFrame, view: DataFrame, scope: Scope) -> DataFrame:
+    """Persistence ids whose numbers aggregates don't prove. Out: persistence_id.
+
+    Proven is: of a tag, the view has as many rows as the journal, from the same first to the same last sequence_nr, every sequence_nr
+    between them has the tag, and number and sequence_nr go up together.
+    """
+    offset = F.col("sequence_nr") - F.col("number")
+    in_view = (
+        view.where(_in_time(scope) & ~F.col("broken"))
+        .groupBy(*KEY)
+        .agg(
+            F.count("*").alias("rows"), F.min("sequence_nr").alias("first"), F.max("sequence_nr").alias("last"),
+            F.min(offset).alias("low"), F.max(offset).alias("high"),
+        )
+    )  # fmt: skip
+    events = journal.where(_in_time(scope) & (F.size("tags") > 0)).select(ID, "sequence_nr", F.explode("tags").alias("tag"))
+    in_journal = events.groupBy(*KEY).agg(
+        F.count("*").alias("j_rows"), F.min("sequence_nr").alias("j_first"), F.max("sequence_nr").alias("j_last")
+    )
+    starts_at_one = (F.col("j_first") > 1) | (F.col("low") == 0)
+    proven = (
+        (F.col("rows") == F.col("j_rows")) & (F.col("first") == F.col("j_first")) & (F.col("last") == F.col("j_last"))
+        & (F.col("rows") == F.col("last") - F.col("first") + 1) & (F.col("low") == F.col("high")) & starts_at_one
+    )  # fmt: skip
+    return in_view.join(in_journal, KEY).where(~proven).select(ID).distinct()
+
+
+def expected(journal: DataFrame, view: DataFrame, deleted: DataFrame, ids: DataFrame, scope: Scope) -> DataFrame:
+    """The numbers that the plugin would give. Out: tag, persistence_id, sequence_nr, expected.
+
+    In: `ids`, the persistence ids wanted; of those with a broken journal, nothing is said. Where earlier events are gone, the numbers begin
+    where most rows of the view say.
+    """
+    events = with_dead(journal.where(_in_time(scope)).join(ids, ID, "left_semi"), deleted)
+    complete = events.groupBy(ID).agg((F.min("sequence_nr") == 1).alias("complete"))
+    tagged = events.where(~F.col("dead") & (F.size("tags") > 0)).select(
+        ID, F.expr(f"sequence_nr div {SLICE} AS slice"), "sequence_nr", F.col("offset").alias("timestamp"), "ticks", "tags"
+    )
+    nothing_yet = complete.select(ID, F.from_json(F.lit("[]"), PROGRESS).alias("progress"))
+    ranks = numbered(tagged, nothing_yet, BucketSize.DAY).select(
+        F.col("tag_name").alias("tag"), ID, "sequence_nr", F.col("tag_pid_sequence_nr").alias("rank")
+    )
+    living = with_dead(events.groupBy(ID).agg(F.min("sequence_nr").alias("sequence_nr")), deleted)
+    whole = complete.join(living.select(ID, "dead"), ID).select(ID, (F.col("complete") & ~F.col("dead")).alias("whole"))
+    rows = view.where(~F.col("broken")).join(ids, ID, "left_semi").select(*KEY, "sequence_nr", "number")
+    bases = ranks.join(rows, [*KEY, "sequence_nr"]).groupBy(*KEY).agg(F.mode(F.col("number") - F.col("rank")).alias("base"))
+    based = ranks.join(whole, ID).join(bases, KEY, "left")
+    base = F.when(F.col("whole"), 0).otherwise(F.col("base"))
+    return based.select(*KEY, "sequence_nr", (F.col("rank") + base).alias("expected")).where("expected IS NOT NULL")
+
+
+def wrong_numbers(view: DataFrame, expected: DataFrame, scope: Scope) -> DataFrame:
+    """Findings: events of which no row of the view has the number expected. In: `expected` as above."""
+    rows = view.where(scope.judged() & ~F.col("broken")).join(expected, [*KEY, "sequence_nr"])
+    row = F.struct("number", "offset", "timebucket", "bucket", "writer_uuid")
+    wrong = (
+        rows.groupBy(*KEY, "sequence_nr")
+        .agg(
+            F.bool_or(F.col("number") == F.col("expected")).alias("right"),
+            F.min(row).alias("row"),
+            F.first("expected").alias("expected"),
+        )
+        .where("NOT right")
+        .select(*KEY, "sequence_nr", "expected", "row.*")
+    )
+    return finding(
+        wrong, Kind.WRONG_NUMBER, F.format_string("number %d, the plugin would give %d", "number", "expected"),
+        timebucket="bucket", view_timebucket="timebucket", view_offset="offset", view_number="number", expected_number="expected",
+    )  # fmt: skip
+
+
+def _in_time(scope: Scope) -> Column:
+    return F.col("ticks") <= scope.until

@@ -1,0 +1,49 @@
+"""The page of an audit: Great Expectations judges its lines, one a tag, and Data Docs keep what it says."""
+
+from collections.abc import Sequence
+
+from tagmill.audit.model import AuditReport, Kind
+from tagmill.quality import docs
+from tagmill.quality.expectations import judged
+from tagmill.quality.model import Failing
+from tagmill.quality.rules import SUBJECT, THE_RUN, Cell, Rule, safe
+from tagmill.settings import PipelineSettings
+
+WARNINGS = "warnings"
+
+
+def written(report: AuditReport, pipeline: PipelineSettings, docs_dir: str) -> str:
+    """Write the page, below the pipeline's pages; returns where it is."""
+    name = f"audit-{report.audit:08d}"
+    wanted = [Rule(kind.value, kind.value, "stop", _expected(kind), f"{{subject}}: {{rows}}: {kind.text}") for kind in Kind]
+    wanted.append(Rule(WARNINGS, WARNINGS, "warn", "Nothing is to be warned of", ""))
+
+    def said(rule: Rule, failing: Sequence[Failing]) -> str:
+        if rule.name == WARNINGS:
+            return ". ".join(report.warnings)
+        return ". ".join(f"{found.subject}: {found.value or 0:.0f} × {Kind(rule.name).text}" for found in failing)
+
+    checks, expectations = judged(_lines(report), wanted, said, suite="audit", run_name=name)
+    figures = {"rows": report.clickhouse, "held": report.findings.get(Kind.HELD, 0)}
+    values = {"report": report, "bucket_size": pipeline.bucket_size.value}
+    shown = docs.Page("audit.html.j2", values, figures, {"report": report.model_dump(mode="json")})
+    return docs.write(docs_dir, name, shown, checks, expectations)
+
+
+def _expected(kind: Kind) -> str:
+    return f"Nowhere: {kind.text}"
+
+
+def _lines(report: AuditReport) -> list[dict[str, Cell]]:
+    """One line a tag, and one for what belongs to none."""
+    of_tags: list[dict[str, Cell]] = [
+        {SUBJECT: safe(f"tag {line.tag}"), **{kind.value: line.findings.get(kind, 0) for kind in Kind}, WARNINGS: None}
+        for line in report.tags
+    ]
+    without_tag = {
+        kind.value: count - sum(line.findings.get(kind, 0) for line in report.tags) for kind, count in report.findings.items()
+    }
+    whole: dict[str, Cell] = {
+        SUBJECT: THE_RUN, **{kind.value: without_tag.get(kind.value, 0) for kind in Kind}, WARNINGS: len(report.warnings)
+    }  # fmt: skip
+    return [whole, *of_tags]

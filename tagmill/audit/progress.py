@@ -1,0 +1,41 @@
+"""The ledger's progress against what was delivered."""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from tagmill.audit.comparing import finding
+from tagmill.audit.model import Kind
+from tagmill.audit.staging import ID
+
+KEY = ["tag", ID]
+
+
+def progress_findings(progress: DataFrame, clickhouse: DataFrame, view: DataFrame) -> DataFrame:
+    """Findings: progress that lags behind ClickHouse, is ahead of everything, or calls missing what was delivered.
+
+    In: `progress` (staging.stage_progress), read before `clickhouse` (stored.IDS) and after the watermarks; `view` as staged. Rows that are
+    missing in ClickHouse, or too many there, are findings of their own.
+    """
+    last_in_view = view.groupBy(*KEY).agg(F.max("number").alias("in_view"))
+    rows = (
+        clickhouse.join(progress.withColumnRenamed("number", "done"), KEY, "full")
+        .join(last_in_view, KEY, "left")
+        .where(F.col("done").isNotNull() | (F.col("last_due") > 0))
+    )
+    # an extra row in ClickHouse doesn't say that progress lags
+    due = F.least(F.col("last_due"), F.coalesce("in_view", "last_due"))
+    known = F.greatest(F.coalesce("last", F.lit(0)), F.coalesce("in_view", F.lit(0)))
+    delivered = F.col("done") - F.col("missing")
+    said = (
+        F.when(F.col("done").isNull(), F.format_string("no progress, ClickHouse has number %d", "last_due"))
+        .when(F.col("done") < due, F.format_string("progress says number %d, ClickHouse has %d", "done", "last_due"))
+        .when(F.col("done") > known, F.format_string("progress says number %d, nobody has more than %d", "done", known))
+        .when(
+            (F.col("rows") == F.col("numbers")) & (F.col("last") == F.col("done")) & (F.col("numbers") > delivered),
+            F.format_string(
+                "progress says that %d numbers were never delivered, ClickHouse has %d of %d", "missing", "numbers", "done"
+            ),
+        )
+    )
+    wrong = rows.withColumn("said", said).where("said IS NOT NULL")
+    return finding(wrong, Kind.PROGRESS_DIFFERS, F.col("said"), keys=KEY, view_number="done", sequence_nr="sequence_nr")

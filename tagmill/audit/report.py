@@ -1,0 +1,176 @@
+"""From the staged lines and findings to the report, and to the ledger's word on each partition of the view."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from tagmill.audit.model import AuditReport, BucketLine, Finding, Kind, Line
+from tagmill.audit.staging import Scope, kept
+from tagmill.buckets import BucketSize
+from tagmill.connector import CASSANDRA
+from tagmill.settings import PipelineSettings
+from tagmill.stores.audits import AuditRow
+from tagmill.timeuuid import to_datetime
+
+FIGURES = ("journal", "view", "clickhouse", "deleted", "pending", "cleaned")
+# buckets with findings that a report names
+NAMED_BUCKETS = 100
+# the guidance of the plugin: thousands of events a day and tag → Day, 100,000s → Hour, millions → Minute
+EVENTS_A_DAY = {BucketSize.DAY: 100_000, BucketSize.HOUR: 1_000_000}
+MOST_TAGS = 10
+# readers look into each bucket between the first time bucket and the first event
+EMPTY_BUCKETS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The staged frames of an audit: sums.bucket_sums as `lines`, model.FINDING_SCHEMA as `findings`, stored.IDS as `ids`."""
+
+    spark: SparkSession
+    events: DataFrame
+    view: DataFrame
+    lines: DataFrame
+    findings: DataFrame
+    ids: DataFrame
+    audited_at: datetime
+    url: str
+
+
+def made(judged: Judged, row: AuditRow, scope: Scope, pipeline: PipelineSettings, folder: str) -> AuditReport:
+    """The report; all lines are written beside it, to `buckets`."""
+    counts = judged.findings.groupBy("tag", "kind").count().collect()
+    lines = kept(_lines(judged), f"{judged.url}/buckets")
+    of_tags = {line["tag"]: line for line in lines.groupBy("tag").agg(*(F.sum(name).alias(name) for name in FIGURES)).collect()}
+    tags = []
+    for tag in scope.tags:
+        figures = {name: of_tags[tag][name] if tag in of_tags else 0 for name in FIGURES}
+        tags.append(Line(tag=tag, **figures, findings=_by_kind(line for line in counts if line["tag"] == tag)))
+    differing = lines.where(F.size("findings") > 0).orderBy("tag", "timebucket").limit(NAMED_BUCKETS).collect()
+    total = _by_kind(counts)
+    return AuditReport(
+        pipeline=row.pipeline, audit=row.audit, started_at=row.started_at, done_at=datetime.now(UTC).replace(microsecond=0), until=row.until,
+        agrees=not total, tags=tags, buckets=[BucketLine(**line.asDict()) for line in differing], findings=total,
+        named=list(_named(judged.findings, pipeline.quality.named_rows)), warnings=list(_warnings(judged, pipeline)), folder=folder,
+    )  # fmt: skip
+
+
+def _by_kind(counts: Any) -> dict[Kind, int]:
+    found: dict[Kind, int] = {}
+    for line in counts:
+        kind = Kind(line["kind"])
+        found[kind] = found.get(kind, 0) + line["count"]
+    return {kind: found[kind] for kind in Kind if kind in found}
+
+
+def _lines(judged: Judged) -> DataFrame:
+    """One row a tag and bucket: tag, timebucket, FIGURES, findings (map of kind to count)."""
+    found = (
+        judged.findings.where("tag IS NOT NULL AND timebucket IS NOT NULL")
+        .groupBy("tag", "timebucket", "kind")
+        .count()
+        .groupBy("tag", "timebucket")
+        .agg(F.map_from_entries(F.collect_list(F.struct("kind", "count"))).alias("findings"))
+    )
+    lines = judged.lines.withColumnRenamed("bucket", "timebucket").join(found, ["tag", "timebucket"], "full")
+    none = F.create_map().cast("map<string,bigint>")
+    return lines.select(
+        "tag",
+        "timebucket",
+        *(F.coalesce(name, F.lit(0)).alias(name) for name in FIGURES),
+        F.coalesce("findings", none).alias("findings"),
+    )
+
+
+def _named(findings: DataFrame, most: int) -> Iterator[Finding]:
+    """The first findings of each kind."""
+    order = Window.partitionBy("kind").orderBy("tag", "persistence_id", "sequence_nr")
+    named = findings.withColumn("place", F.row_number().over(order)).where(F.col("place") <= most).drop("place").collect()
+    kinds = list(Kind)
+    for line in sorted(named, key=lambda line: kinds.index(Kind(line["kind"]))):
+        yield Finding(**line.asDict())
+
+
+# -- warnings
+
+
+def _warnings(judged: Judged, pipeline: PipelineSettings) -> Iterator[str]:
+    yield from _large_partitions(judged.view, pipeline)
+    many = judged.events.where(F.col("tag_count") > MOST_TAGS)
+    line = many.agg(F.count("*").alias("events"), F.max("tag_count").alias("most"), F.first("persistence_id").alias("id")).first()
+    if line and line["events"]:
+        yield (
+            f"{line['events']} events have more than {MOST_TAGS} tags (at most {line['most']}, for example of {line['id']!r}): each tag is "
+            "a row of tag_views and of ClickHouse"
+        )
+    first = judged.events.where("ticks >= 0").agg(F.min("ticks")).first()
+    if first and first[0] is not None:
+        size = pipeline.bucket_size
+        begin = size.start(int(pipeline.first_time_bucket.timestamp()) * 10_000_000)
+        empty = (size.start(first[0]) - begin) // size.milliseconds
+        if empty > EMPTY_BUCKETS:
+            yield (
+                f"first_time_bucket {pipeline.first_time_bucket:%Y%m%dT%H:%M} is {empty} {size.value} buckets before the first event "
+                f"({to_datetime(first[0]):%Y%m%dT%H:%M}): readers look into each of them"
+            )
+
+
+def _large_partitions(view: DataFrame, pipeline: PipelineSettings) -> Iterator[str]:
+    quality, size = pipeline.quality, pipeline.bucket_size
+    partitions = view.groupBy("tag", "timebucket").agg(F.count("*").alias("rows"), F.sum("size").alias("bytes"))
+    large = partitions.where((F.col("rows") > quality.max_partition_rows) | (F.col("bytes") > quality.max_partition_bytes))
+    largest = large.groupBy("tag").agg(
+        F.count("*").alias("count"),
+        F.max("rows").alias("rows"),
+        F.max("bytes").alias("bytes"),
+        F.max_by("timebucket", "bytes").alias("of"),
+    )
+    for line in largest.orderBy("tag").collect():
+        yield (
+            f"tag {line['tag']}: {line['count']} partitions of tag_views have more than {quality.max_partition_rows} rows or "
+            f"{quality.max_partition_bytes >> 20} MiB, the largest {line['rows']} rows and {line['bytes'] >> 20} MiB "
+            f"(timebucket {line['of']}). {_fitting(line['rows'], line['bytes'], size, pipeline)}"
+        )
+
+
+def _fitting(rows: int, size_bytes: int, size: BucketSize, pipeline: PipelineSettings) -> str:
+    """Which bucket size would fit."""
+    quality, sizes = pipeline.quality, list(BucketSize)
+    for smaller in sizes[sizes.index(size) + 1 :]:
+        share = smaller.milliseconds / size.milliseconds
+        fits = rows * share <= quality.max_partition_rows and size_bytes * share <= quality.max_partition_bytes
+        a_day = rows * BucketSize.DAY.milliseconds / size.milliseconds
+        if fits and a_day <= EVENTS_A_DAY.get(smaller, a_day):
+            return f"bucket_size {smaller.value} would fit: the view has to be built anew with it"
+    if size is BucketSize.MINUTE:
+        return "Minute is the smallest size: use more tags"
+    return "bucket_size Minute is the smallest, and would fit best: the view has to be built anew with it"
+
+
+# -- the ledger
+
+
+def write_buckets(judged: Judged, row: AuditRow, scope: Scope, ledger_keyspace: str) -> None:
+    """audited_buckets: the word on each partition that the view has. A later audit's word wins, however late this one's is written."""
+    proven = ~F.col("broken") & scope.judged() & scope.is_due()
+    partitions = judged.view.groupBy("tag", "timebucket").agg(F.count("*").alias("rows"), F.bool_and(proven).alias("proven"))
+    in_tags = judged.findings.where("tag IS NOT NULL")
+    disagreeing = (
+        in_tags.select("tag", "timebucket")
+        .union(in_tags.select("tag", F.col("view_timebucket").alias("timebucket")))
+        .distinct()
+        .withColumn("found", F.lit(True))
+    )
+    words = partitions.join(disagreeing, ["tag", "timebucket"], "left").select(
+        F.lit(row.pipeline).alias("pipeline"), "tag", "timebucket", F.lit(row.audit).cast("bigint").alias("audit"),
+        F.lit(judged.audited_at).alias("audited_at"), "rows", _agrees().alias("agrees"),
+    )  # fmt: skip
+    options = {"keyspace": ledger_keyspace, "table": "audited_buckets", "spark.cassandra.output.timestamp": str(row.audit)}
+    words.write.format(CASSANDRA).options(**options).mode("append").save()
+
+
+def _agrees() -> Column:
+    return F.col("proven") & F.col("found").isNull()

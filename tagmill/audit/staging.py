@@ -1,0 +1,170 @@
+"""One pass over each of Cassandra's tables: narrow key rows and hashes, as Parquet below the audit's folder.
+
+The hash of a row is that of a batch's row (tagmill.batches.columns), over what the journal knows of it: sums of it are the same wherever
+the same rows lie, in journal, view or ClickHouse, and another value of any column changes them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tagmill.batches import columns
+from tagmill.buckets import BucketSize
+from tagmill.connector import table
+from tagmill.delivery.scan import FUTURE_TICKS, as_batch_rows, checksum, signed, xxhash64
+from tagmill.stores.views import VIEW_COLUMNS
+from tagmill.views.model import Reason
+from tagmill.views.numbering import timebucket
+from tagmill.views.reading import OLD_TAGS, Journal
+
+ID = "persistence_id"
+KEYS = ("tag_name", "timebucket", "timestamp", ID, "tag_pid_sequence_nr", "sequence_nr")
+TYPES = {"text": "string", "timeuuid": "string", "blob": "binary"}
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What an audit judges: rows of these tags with start <= time <= until; for ClickHouse, up to `due` (ticks, per tag)."""
+
+    pipeline: str
+    tags: tuple[str, ...]
+    size: BucketSize
+    start: Mapping[str, int]
+    due: Mapping[str, int]
+    until: int
+
+    def judged(self) -> Column:
+        """Over `tag` and `ticks`: neither before the start nor too young."""
+        return (F.col("ticks") >= _by_tag(self.start)) & (F.col("ticks") <= self.until)
+
+    def is_due(self) -> Column:
+        """Over `tag` and `ticks`: should be in ClickHouse."""
+        return F.col("ticks") <= _by_tag(self.due)
+
+
+def _by_tag(values: Mapping[str, int]) -> Column:
+    return F.create_map(*[part for tag, value in values.items() for part in (F.lit(tag), F.lit(value).cast("bigint"))])[
+        F.col("tag")
+    ]
+
+
+def stage_journal(spark: SparkSession, journal: Journal, scope: Scope, url: str) -> DataFrame:
+    """Write one row an event of `messages`, of all persistence ids, and read it back.
+
+    Out: persistence_id, partition_nr, sequence_nr, offset, ticks, bucket, writer_uuid, tags (those of the pipeline), tag_count (all),
+    event_hash, flaw (a Reason, or null). Events without tags of the pipeline have no hash.
+    """
+    messages = table(spark, journal.keyspace, "messages").select(*journal.columns)
+    old = [name for name in OLD_TAGS if name in journal.columns]
+    tags = F.coalesce("tags", F.array().cast("array<string>"))
+    old_tags = F.filter(F.array(*old), lambda tag: tag.isNotNull()) if old else F.array().cast("array<string>")
+    old_only = (F.size(tags) == 0) & (F.size(old_tags) > 0)
+    all_tags = F.when(old_only, old_tags).otherwise(tags)
+    wanted = F.array_intersect(all_tags, F.array(*map(F.lit, scope.tags)))
+    unread = _unread(journal)
+    as_view = messages.select(
+        F.lit(0).alias("unit"), F.lit("").alias("tag_name"), F.lit(0).cast("bigint").alias("timebucket"), "timestamp", ID,
+        F.lit(0).cast("bigint").alias("tag_pid_sequence_nr"), "sequence_nr", *_payload(journal.columns),
+        F.struct("partition_nr", wanted.alias("tags"), F.size(all_tags).alias("tag_count"),
+                 F.when(old_only, Reason.OLD_TAGS.value).when(unread, Reason.BEFORE_0_10.value).alias("flaw")).alias("also"),
+    )  # fmt: skip
+    rows = as_batch_rows(as_view, scope.until + FUTURE_TICKS, "also")
+    flaw = (
+        F.when(F.col("offset_broken"), Reason.NO_TIME_UUID.value)
+        .when(F.col("also.flaw").isNotNull(), F.col("also.flaw"))
+        .when(F.col("event_missing"), Reason.NO_EVENT.value)
+    )
+    tagged = F.size("also.tags") > 0
+    staged = rows.withColumn("ticks", F.col("event_time")).select(
+        ID, "also.partition_nr", "sequence_nr", "offset", "ticks", timebucket(scope.size).alias("bucket"), "writer_uuid", "also.tags",
+        "also.tag_count", F.when(tagged, checksum(columns.EVENT)).alias("event_hash"), flaw.alias("flaw"),
+    )  # fmt: skip
+    return kept(staged, url)
+
+
+def _unread(journal: Journal) -> Column:
+    """The event lies in the column of plugins before 0.10."""
+    return F.col("event").isNull() & F.col("message").isNotNull() if "message" in journal.columns else F.lit(False)
+
+
+def _payload(there: Sequence[str]) -> list[Column]:
+    """The columns of a view's row that are no keys, null where the table has no such column."""
+    return [
+        (F.col(name) if name in there else F.lit(None)).cast(TYPES.get(kind, kind)).alias(name)
+        for name, kind in VIEW_COLUMNS.items()
+        if name not in KEYS
+    ]
+
+
+def stage_view(spark: SparkSession, journal: Journal, scope: Scope, url: str) -> DataFrame:
+    """Write one row a row of `tag_views` with a tag of the pipeline, and read it back.
+
+    Out: tag, persistence_id, sequence_nr, number, offset, ticks, bucket (of its time), timebucket (where it lies), writer_uuid, size (bytes),
+    event_hash (as the journal's), row_hash (with the number), broken (its time can't be read).
+    """
+    there = sorted(journal.tables["tag_views"] & set(VIEW_COLUMNS))
+    view = table(spark, journal.keyspace, "tag_views").select(*there).where(F.col("tag_name").isin(list(scope.tags)))
+    as_view = view.select(F.lit(0).alias("unit"), *KEYS, *_payload(there))
+    rows = as_batch_rows(as_view, scope.until + FUTURE_TICKS).withColumn("event_hash", checksum(columns.EVENT))
+    staged = rows.withColumn("ticks", F.col("event_time")).select(
+        "tag", ID, "sequence_nr", F.col("tag_pid_sequence_nr").alias("number"), "offset", "ticks",
+        timebucket(scope.size).alias("bucket"), "timebucket", "writer_uuid", "size", "event_hash",
+        with_number(F.col("event_hash"), F.col("tag_pid_sequence_nr")).alias("row_hash"), F.col("offset_broken").alias("broken"),
+    )  # fmt: skip
+    return kept(staged, url)
+
+
+def with_number(event_hash: Column, number: Column) -> Column:
+    """The hash of a row with its number: stored.ROW_HASH says the same to ClickHouse."""
+    return xxhash64(event_hash * F.lit(signed(columns.FACTOR)) + number)
+
+
+def stage_deleted(spark: SparkSession, journal: Journal, url: str) -> DataFrame:
+    """metadata.deleted_to of each persistence_id that has deleted events. Read after the journal: it is written before they go."""
+    if "metadata" not in journal.tables:
+        return spark.createDataFrame([], f"{ID} string, deleted_to bigint")
+    deleted = table(spark, journal.keyspace, "metadata").select(ID, "deleted_to").where("deleted_to > 0")
+    return kept(deleted, url)
+
+
+def stage_progress(spark: SparkSession, ledger_keyspace: str, scope: Scope, url: str) -> DataFrame:
+    """The ledger's progress. Out: tag, persistence_id, number, sequence_nr, missing (how many numbers below were never delivered)."""
+    intervals = F.filter(F.split(F.coalesce("missing", F.lit("")), ","), lambda part: part != "")
+    length = F.aggregate(
+        intervals,
+        F.lit(0).cast("bigint"),
+        lambda total, part: (
+            total + F.substring_index(part, "-", -1).cast("bigint") - F.substring_index(part, "-", 1).cast("bigint") + 1
+        ),
+    )
+    rows = table(spark, ledger_keyspace, "progress").where(
+        (F.col("pipeline") == scope.pipeline) & F.col("tag").isin(list(scope.tags))
+    )
+    return kept(rows.select("tag", ID, F.col("tag_pid_sequence_nr").alias("number"), "sequence_nr", length.alias("missing")), url)
+
+
+def stage_cleaned(spark: SparkSession, ledger_keyspace: str, journal: str, scope: Scope, url: str) -> DataFrame:
+    """Buckets of the view that cleanup took away or is at. Out: tag, bucket."""
+    rows = table(spark, ledger_keyspace, "cleaned_buckets").where(
+        (F.col("journal") == journal) & F.col("tag").isin(list(scope.tags))
+    )
+    return kept(rows.select("tag", F.col("timebucket").alias("bucket")), url)
+
+
+def kept(rows: DataFrame, url: str) -> DataFrame:
+    """The same rows whenever they are read again."""
+    rows.write.mode("overwrite").parquet(url)
+    return rows.sparkSession.read.schema(rows.schema).parquet(url)
+
+
+def exploded(journal: DataFrame, deleted: DataFrame) -> DataFrame:
+    """One row an event and tag of the pipeline, with `tag` and `dead` (deleted, or about to be)."""
+    return with_dead(journal.where(F.size("tags") > 0).withColumn("tag", F.explode("tags")).drop("tags"), deleted)
+
+
+def with_dead(rows: DataFrame, deleted: DataFrame) -> DataFrame:
+    """Add `dead`: at or below metadata.deleted_to."""
+    joined = rows.join(deleted, ID, "left")
+    return joined.withColumn("dead", F.coalesce(F.col("sequence_nr") <= F.col("deleted_to"), F.lit(False))).drop("deleted_to")

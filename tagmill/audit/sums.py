@@ -1,0 +1,72 @@
+"""Sums per tag and bucket of the four parties: where they are equal the rows are, so only the other buckets are looked into."""
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from tagmill.audit.staging import Scope, exploded, with_dead
+
+BUCKET = ["tag", "bucket"]
+
+
+def bucket_sums(
+    journal: DataFrame, view: DataFrame, clickhouse: DataFrame, deleted: DataFrame, cleaned: DataFrame, scope: Scope
+) -> DataFrame:
+    """One row a tag and bucket that anybody has rows in.
+
+    In: as staging and stored.Stored.sums leave them. Out: tag, bucket, journal, view, clickhouse (rows), deleted, pending, cleaned (rows, as
+    model.Line says), is_cleaned, differs. Events at or below deleted_to may be gone from the journal, so journal and view are
+    compared without them.
+    """
+    lines = (
+        _journal(exploded(journal, deleted), scope)
+        .join(_view(with_dead(view, deleted), scope), BUCKET, "full")
+        .join(clickhouse.withColumnsRenamed({name: f"c_{name}" for name in ("rows", "event_sum", "row_sum")}), BUCKET, "full")
+        .join(cleaned.withColumn("is_cleaned", F.lit(True)), BUCKET, "left")
+        .na.fill(0)
+        .na.fill(False)
+    )
+    with_journal = (F.col("j_living") == F.col("v_living")) & (F.col("j_sum") == F.col("v_sum"))
+    with_view = (F.col("v_due") == F.col("c_rows")) & (F.col("v_row_sum") == F.col("c_row_sum"))
+    cleaned_away = (F.col("j_due") == F.col("c_rows")) & (F.col("j_due_sum") == F.col("c_event_sum"))
+    agrees = F.when(F.col("is_cleaned"), cleaned_away).otherwise(with_journal & with_view)
+    gone = F.greatest(F.col("v_rows") - F.col("v_living") - F.col("j_rows") + F.col("j_living"), F.lit(0))
+    pending = F.when(F.col("is_cleaned"), 0).otherwise(F.col("v_rows") - F.col("v_due"))
+    return lines.select(
+        *BUCKET, F.col("j_rows").alias("journal"), F.col("v_rows").alias("view"), F.col("c_rows").alias("clickhouse"),
+        gone.alias("deleted"), pending.alias("pending"), F.when(F.col("is_cleaned"), F.col("j_rows")).otherwise(0).alias("cleaned"),
+        "is_cleaned", (~agrees).alias("differs"),
+    )  # fmt: skip
+
+
+def _journal(events: DataFrame, scope: Scope) -> DataFrame:
+    living, due = ~F.col("dead"), scope.is_due()
+    return (
+        events.where(scope.judged() & _in_time())
+        .groupBy(*BUCKET)
+        .agg(
+            F.count("*").alias("j_rows"),
+            F.count_if(living).alias("j_living"),
+            F.sum(F.when(living, F.col("event_hash"))).alias("j_sum"),
+            F.count_if(due).alias("j_due"),
+            F.sum(F.when(due, F.col("event_hash"))).alias("j_due_sum"),
+        )
+    )
+
+
+def _view(rows: DataFrame, scope: Scope) -> DataFrame:
+    living, due = ~F.col("dead"), scope.is_due()
+    return (
+        rows.where(scope.judged() & ~F.col("broken"))
+        .groupBy(*BUCKET)
+        .agg(
+            F.count("*").alias("v_rows"),
+            F.count_if(living).alias("v_living"),
+            F.sum(F.when(living, F.col("event_hash"))).alias("v_sum"),
+            F.count_if(due).alias("v_due"),
+            F.sum(F.when(due, F.col("row_hash"))).alias("v_row_sum"),
+        )
+    )
+
+
+def _in_time() -> Column:
+    return F.coalesce(F.col("flaw") != "no_time_uuid", F.lit(True))

@@ -1,0 +1,132 @@
+"""Great Expectations over a small frame with one line a subject (a run, a tag, a column): what is expected are Rules.
+
+It takes seconds to import, so it is imported where it is used; `preload` does it while Spark is busy.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from html import unescape
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+from tagmill.quality.model import Check, Failing
+from tagmill.quality.rules import SUBJECT, Cell, Rule
+
+if TYPE_CHECKING:
+    from great_expectations.core import ExpectationSuiteValidationResult, ExpectationValidationResult
+    from great_expectations.expectations.expectation import Expectation
+
+Lines = Sequence[Mapping[str, Cell]]
+# why a rule failed, where it did
+Said = Callable[[Rule, Sequence[Failing]], str]
+
+
+def preload() -> Thread:
+    """Import Great Expectations in a background thread; nobody has to join it, and an import error shows up in `judged`."""
+    thread = Thread(target=_import, name="preload-great-expectations", daemon=True)
+    thread.start()
+    return thread
+
+
+def judged(lines: Lines, wanted: Sequence[Rule], said: Said, *, suite: str, run_name: str) -> tuple[tuple[Check, ...], str]:
+    """What came out of each rule over these lines, and the Data Docs page that Great Expectations draws of it.
+
+    An expectation that crashed judged nothing, so it stops the run whatever its severity.
+    """
+    validation = _validate(lines, wanted, suite, run_name)
+    results = {result.expectation_config.meta["check"]: result for result in validation.results if result.expectation_config}
+    return tuple(_check(rule, results.get(rule.name), said) for rule in wanted), _rendered(validation)
+
+
+def _import() -> Any:
+    os.environ["GX_ANALYTICS_ENABLED"] = "false"  # before the import: else it reports its use to its makers
+    import great_expectations
+    import great_expectations.expectations
+    import great_expectations.render.renderer.page_renderer
+    import great_expectations.render.view.view
+
+    return great_expectations
+
+
+def _validate(lines: Lines, wanted: Sequence[Rule], suite: str, run_name: str) -> "ExpectationSuiteValidationResult":
+    """One batch, one suite, one validation: its cost is per validation, not per expectation."""
+    gx = _import()
+    import pandas as pd
+    from great_expectations.core import RunIdentifier
+    from great_expectations.data_context.types.base import ProgressBarsConfig
+
+    logging.getLogger("great_expectations").setLevel(logging.WARNING)
+    context = gx.get_context(mode="ephemeral")
+    context.variables.progress_bars = ProgressBarsConfig(globally=False)
+    asset = context.data_sources.add_pandas("reports").add_dataframe_asset("reports")
+    wished = context.suites.add(gx.ExpectationSuite(name=suite, expectations=_expectations(wanted)))
+    definition = context.validation_definitions.add(
+        gx.ValidationDefinition(name="gate", data=asset.add_batch_definition_whole_dataframe("run"), suite=wished)
+    )
+    result: ExpectationSuiteValidationResult = definition.run(
+        batch_parameters={"dataframe": pd.DataFrame(list(lines))},
+        result_format={
+            "result_format": "COMPLETE",
+            "unexpected_index_column_names": [SUBJECT],
+            "return_unexpected_index_query": False,
+        },
+        run_id=RunIdentifier(run_name=run_name),
+    )
+    return result
+
+
+def _expectations(wanted: Sequence[Rule]) -> "list[Expectation]":
+    from great_expectations.expectations.core.expect_column_pair_values_to_be_equal import ExpectColumnPairValuesToBeEqual
+    from great_expectations.expectations.core.expect_column_values_to_be_between import ExpectColumnValuesToBeBetween
+    from great_expectations.expectations.metadata_types import FailureSeverity
+
+    severity = {"stop": FailureSeverity.CRITICAL, "warn": FailureSeverity.WARNING}
+
+    def expectation(rule: Rule) -> "Expectation":
+        common: Any = {"description": rule.description, "severity": severity[rule.severity], "meta": {"check": rule.name}}
+        if rule.equals:
+            return ExpectColumnPairValuesToBeEqual(
+                column_A=rule.column, column_B=rule.equals, ignore_row_if="both_values_are_missing", **common
+            )
+        return ExpectColumnValuesToBeBetween(column=rule.column, min_value=rule.at_least, max_value=rule.at_most, **common)
+
+    return [expectation(rule) for rule in wanted]
+
+
+def _check(rule: Rule, result: "ExpectationValidationResult | None", said: Said) -> Check:
+    crash = "it gave no result" if result is None else _crash(result)
+    if result is None or crash:
+        text = f"the check '{rule.description}' could not be made: {crash}"
+        return Check(rule.name, rule.description, "stop", False, True, (), text)
+    success = bool(result.success)
+    failing = () if success else _failing(result, rule.column)
+    return Check(rule.name, rule.description, rule.severity, success, False, failing, "" if success else said(rule, failing))
+
+
+def _crash(result: "ExpectationValidationResult") -> str | None:
+    """An expectation that crashed says so here only; the information is one dict, or one a metric."""
+    info = result.exception_info or {}
+    for found in (info, *info.values()):
+        if isinstance(found, dict) and found.get("raised_exception"):
+            return str(found.get("exception_message") or "no message")
+    return None
+
+
+def _failing(result: "ExpectationValidationResult", column: str) -> tuple[Failing, ...]:
+    found = result.result.get("unexpected_index_list") or []
+    return tuple(Failing(unescape(line[SUBJECT]), _plain(line.get(column))) for line in found)
+
+
+def _plain(value: Any) -> float | str | None:
+    """A number or text of numpy or pandas as Python's own."""
+    return value if value is None or isinstance(value, str) else float(value)
+
+
+def _rendered(validation: "ExpectationSuiteValidationResult") -> str:
+    """The Data Docs page of the validation, as Great Expectations draws it."""
+    from great_expectations.render.renderer.page_renderer import ValidationResultsPageRenderer
+    from great_expectations.render.view.view import DefaultJinjaPageView
+
+    view: Any = DefaultJinjaPageView()  # untyped
+    return str(view.render(ValidationResultsPageRenderer(run_info_at_end=True).render(validation)))
