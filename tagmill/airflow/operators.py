@@ -215,6 +215,21 @@ class BuildOperator(JobOperator):
     template_fields: Sequence[str] = ()
 
 
+class AuditOperator(JobOperator):
+    """Runs spark_jobs/audit.py for the tags that the run's params name; fails with the link to the page when something differs."""
+
+    template_fields: Sequence[str] = ()
+    tags: Sequence[str] = ()
+
+    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
+        """Audit."""
+        self.tags = list(context["params"]["tags"])
+        return super().execute(context)
+
+    def _job_arguments(self) -> Sequence[str]:
+        return [part for tag in self.tags for part in ("--tag", tag)]
+
+
 class DrainBacklogOperator(TriggerDagRunOperator):
     """Triggers the same DAG once more when the plan was capped, so that a backlog drains without waiting for the schedule."""
 

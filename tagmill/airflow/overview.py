@@ -1,13 +1,14 @@
-"""Each pipeline for the page in Airflow's UI: tags by ledger and ClickHouse, newest runs. Counts the view only when asked."""
+"""Each pipeline for the page in Airflow's UI: tags by ledger and ClickHouse, newest runs, last audit. Counts the view only when asked."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from tagmill.airflow.pages import run_page
+from tagmill.airflow.pages import page_of
 from tagmill.batches.states import BatchState
 from tagmill.delivery.report import EXACTLY_ONCE, tag_table
 from tagmill.settings import Settings
+from tagmill.stores.audits import Audits
 from tagmill.stores.ledger import Ledger
 
 SHOWN_RUNS = 20
@@ -48,14 +49,26 @@ class RunLine:
 
 
 @dataclass(frozen=True)
+class AuditLine:
+    """The last audit that came to its end: when, what it says, and its page."""
+
+    audit: int
+    done_at: datetime | None
+    agrees: bool
+    verdict: str
+    page: str | None
+
+
+@dataclass(frozen=True)
 class PipelineView:
-    """A pipeline with its tags and its newest runs."""
+    """A pipeline with its tags, its newest runs and its last audit (None: there was none)."""
 
     name: str
     dag_id: str
     destination: str
     tags: tuple[TagLine, ...]
     runs: tuple[RunLine, ...]
+    audit: AuditLine | None
 
 
 def overview(settings: Settings, *, count_view: bool = False) -> list[PipelineView]:
@@ -68,6 +81,7 @@ def overview(settings: Settings, *, count_view: bool = False) -> list[PipelineVi
                 destination=f"{settings.clickhouse.database}.{pipeline.destination}",
                 tags=tuple(TagLine(**line) for line in tag_table(settings, name, count_view=count_view, verify=False)),
                 runs=tuple(_runs(ledger, settings, name)),
+                audit=_audit(ledger, settings, name),
             )
             for name, pipeline in settings.pipelines.items()
         ]
@@ -91,5 +105,19 @@ def _runs(ledger: Ledger, settings: Settings, name: str) -> Iterator[RunLine]:
             rows=sum(batch.rows for batch in arrived),
             planned_at=row.planned_at,
             closed_at=row.closed_at,
-            page=run_page(settings, name, number),
+            page=page_of(settings, name, f"run-{number:08d}"),
         )
+
+
+def _audit(ledger: Ledger, settings: Settings, name: str) -> AuditLine | None:
+    row = Audits(ledger.cassandra, settings.cassandra.ledger_keyspace, name).last_done()
+    if row is None:
+        return None
+    found = ", ".join(f"{count} {kind}" for kind, count in row.findings.items())
+    return AuditLine(
+        audit=row.audit,
+        done_at=row.done_at,
+        agrees=bool(row.agrees),
+        verdict="agrees" if row.agrees else f"does not agree: {found}",
+        page=page_of(settings, name, f"audit-{row.audit:08d}"),
+    )

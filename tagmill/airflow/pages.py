@@ -1,4 +1,4 @@
-"""The quality gate's pages (<storage root>/<pipeline>/docs/...): their addresses behind Airflow's login, and their bytes."""
+"""The pages of quality gate and audits (<storage root>/<pipeline>/docs/...): their addresses behind Airflow's login, and their bytes."""
 
 import re
 from pathlib import Path, PurePosixPath
@@ -28,11 +28,10 @@ def docs_link(settings: Settings, page: str | None) -> str | None:
     return f"{base_url()}{PREFIX}/docs/{pipeline}/{path}" if path and pipeline in settings.pipelines else page
 
 
-def run_page(settings: Settings, pipeline: str, run: int) -> str | None:
-    """A run's page relative to the plugin's own address; None when the run has none."""
+def page_of(settings: Settings, pipeline: str, folder: str) -> str | None:
+    """A run's or an audit's page relative to the plugin's own address; None when it has none."""
     from tagmill.stores.files import RunFiles
 
-    folder = f"run-{run:08d}"
     names = RunFiles(settings.storage.root).names(f"{pipeline}/{FOLDER}/{folder}")
     return f"docs/{pipeline}/{folder}/index.html" if "index.html" in names else None
 

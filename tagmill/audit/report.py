@@ -51,8 +51,9 @@ def made(judged: Judged, row: AuditRow, scope: Scope, pipeline: PipelineSettings
         tags.append(Line(tag=tag, **figures, findings=_by_kind(line for line in counts if line["tag"] == tag)))
     differing = lines.where(F.size("findings") > 0).orderBy("tag", "timebucket").limit(NAMED_BUCKETS).collect()
     total = _by_kind(counts)
+    done_at = datetime.now(UTC).replace(microsecond=0)
     return AuditReport(
-        pipeline=row.pipeline, audit=row.audit, started_at=row.started_at, done_at=datetime.now(UTC).replace(microsecond=0), until=row.until,
+        pipeline=row.pipeline, audit=row.audit, started_at=row.started_at, done_at=done_at, until=row.until,
         agrees=not total, tags=tags, buckets=[BucketLine(**line.asDict()) for line in differing], findings=total,
         named=list(_named(judged.findings, pipeline.quality.named_rows)), warnings=list(_warnings(judged, pipeline)), folder=folder,
     )  # fmt: skip

@@ -101,8 +101,8 @@ def _payload(there: Sequence[str]) -> list[Column]:
 def stage_view(spark: SparkSession, journal: Journal, scope: Scope, url: str) -> DataFrame:
     """Write one row a row of `tag_views` with a tag of the pipeline, and read it back.
 
-    Out: tag, persistence_id, sequence_nr, number, offset, ticks, bucket (of its time), timebucket (where it lies), writer_uuid, size (bytes),
-    event_hash (as the journal's), row_hash (with the number), broken (its time can't be read).
+    Out: tag, persistence_id, sequence_nr, number, offset, ticks, bucket (of its time), timebucket (where it lies), writer_uuid, size
+    (bytes), event_hash (as the journal's), row_hash (with the number), broken (its time can't be read).
     """
     there = sorted(journal.tables["tag_views"] & set(VIEW_COLUMNS))
     view = table(spark, journal.keyspace, "tag_views").select(*there).where(F.col("tag_name").isin(list(scope.tags)))

@@ -13,9 +13,9 @@ def bucket_sums(
 ) -> DataFrame:
     """One row a tag and bucket that anybody has rows in.
 
-    In: as staging and stored.Stored.sums leave them. Out: tag, bucket, journal, view, clickhouse (rows), deleted, pending, cleaned (rows, as
-    model.Line says), is_cleaned, differs. Events at or below deleted_to may be gone from the journal, so journal and view are
-    compared without them.
+    In: as staging and stored.Stored.sums leave them. Out: tag, bucket; the rows journal, view, clickhouse, deleted, pending, cleaned as
+    model.Line says; is_cleaned, differs. Events at or below deleted_to may be gone from the journal: journal and view are compared
+    without them.
     """
     lines = (
         _journal(exploded(journal, deleted), scope)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 import tagmill
-from tagmill.cli import local, look, mend, run, shared, views
+from tagmill.cli import audit, local, look, mend, run, shared, views
 from tagmill.cli.shared import one_line_errors, out, settings
 
 app = typer.Typer(
@@ -26,6 +26,8 @@ app.add_typer(mend.batches, name="batches")
 app.command()(look.status)
 app.command()(look.check)
 app.command()(look.runs)
+app.command()(audit.audit)
+app.command()(audit.audits)
 
 
 @app.callback()

@@ -108,7 +108,7 @@ def home(pipeline: str) -> str:
 def _row(columns: dict[str, object]) -> AuditRow:
     moments = {name: _utc(columns[name]) for name in ("started_at", "done_at")}
     state = AuditState(str(columns["state"]))
-    return AuditRow(**{**columns, **moments, "state": state, "findings": dict(columns["findings"] or {})})  # type: ignore[arg-type,call-overload]
+    return AuditRow(**{**columns, **moments, "state": state, "findings": dict(columns["findings"] or {})})  # type: ignore[call-overload]
 
 
 def _utc(moment: object) -> datetime | None:

@@ -4,11 +4,11 @@ Always over HTTP. The insert asks and inserts in one statement on the server, so
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from shutil import copyfileobj
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 from uuid import UUID
 
 import clickhouse_connect
@@ -89,7 +89,9 @@ class ClickHouse:
     def save(self, query: str, parameters: dict[str, Any], sink: BinaryIO, settings: dict[str, Any]) -> None:
         """Stream the rows of a query, as Parquet, into an open file."""
         with self._explained("could not answer"):
-            copyfileobj(self.client.raw_stream(query, parameters=parameters, settings=settings, fmt="Parquet"), sink)
+            stream = self.client.raw_stream(query, parameters=parameters, settings=settings, fmt="Parquet")
+            with closing(cast(BinaryIO, stream)) as rows:
+                copyfileobj(rows, sink)
 
     def insert_batch(self, table: str, batch_id: UUID, generation: int, parquet: bytes) -> None:
         """Insert a sealed file's rows unless the batch is there. The outcome is to be read with `totals`, whatever happens here."""

@@ -1,0 +1,40 @@
+"""The audit of a pipeline as a Spark job: arguments in, one call into tagmill, a job report out."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from tagmill.audit.audit import audit, raise_unless_it_agrees, told
+from tagmill.jobreport import job_arguments, job_report
+from tagmill.settings import Settings
+from tagmill.sparksession import spark_session
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Arguments of the job."""
+    parser = job_arguments(__doc__)
+    parser.add_argument("--tag", action="append", help="only this tag; may be given several times")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Audit, and end with 3 when something doesn't agree."""
+    args = parse(argv)
+    with job_report("audit", args.pipeline, None, args.report) as report:
+        settings = Settings.load(args.config)
+        with spark_session(settings, f"tagmill audit {args.pipeline}") as spark:
+            made = audit(
+                settings,
+                args.pipeline,
+                owner=args.owner,
+                spark=spark,
+                tags=args.tag,
+                tell=lambda text: print(text, flush=True),
+            )
+        report.result = told(made)
+        raise_unless_it_agrees(made)
+    return report.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

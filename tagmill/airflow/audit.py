@@ -1,0 +1,35 @@
+"""DAG `audit_<pipeline>`: journal, tag views, progress and ClickHouse held against each other; it fails when they don't agree.
+
+It changes nothing, and may run beside deliveries. docs/audit.md has what it finds.
+"""
+
+from pathlib import Path
+
+from airflow.sdk import DAG
+
+from tagmill.airflow.factory import LONG, SPARK_POOL, new_dag, tags_param
+from tagmill.airflow.operators import AuditOperator
+from tagmill.settings import Settings
+
+
+def audit_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
+    """The DAG of one pipeline; `jobs` is the folder of the Spark job scripts."""
+    configured = settings.pipeline(pipeline)
+    dag = new_dag(
+        "audit",
+        pipeline,
+        description=f"{configured.keyspace}: journal, tag views, progress and ClickHouse table {configured.destination} agree",
+        doc=__doc__,
+        schedule=configured.audit_schedule,
+        params={"tags": tags_param(configured, "audit only these tags of the pipeline")},
+    )
+    with dag:
+        AuditOperator(
+            task_id="audit",
+            pipeline=pipeline,
+            application=str(jobs / "audit.py"),
+            conn_id=settings.spark.airflow_connection,
+            pool=SPARK_POOL,
+            execution_timeout=LONG,
+        )
+    return dag

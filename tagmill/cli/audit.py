@@ -1,0 +1,89 @@
+"""`tagmill audit` and `tagmill audits`: journal, view, progress and ClickHouse held against each other."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from tagmill.cli.shared import AsJson, MaybePipeline, Pipeline, chosen, err, one_line_errors, out, settings, show
+
+TAG_COLUMNS = ("tag", "journal", "deleted", "cleaned", "view", "pending", "clickhouse", "findings")
+BUCKET_COLUMNS = ("tag", "timebucket", "journal", "view", "clickhouse", "findings")
+FINDING_COLUMNS = ("kind", "tag", "persistence_id", "sequence_nr", "view_number", "expected_number", "detail")
+SHOWN_BUCKETS = 20
+
+
+@one_line_errors
+def audit(
+    pipeline: Pipeline,
+    tag: Annotated[list[str] | None, typer.Option("--tag", help="Only this tag; may be given several times.")] = None,
+    report: Annotated[Path | None, typer.Option("--report", help="Write the report as JSON into this file, too.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Hold journal, tag views, progress and ClickHouse against each other. Changes nothing; exit status 0 only if all agree."""
+    from tagmill.audit.audit import audit as run_audit
+    from tagmill.audit.audit import message
+    from tagmill.sparksession import spark_session
+    from tagmill.stores.lease import this_process
+
+    configured = settings()
+    configured.pipeline(pipeline)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as display:
+        task = display.add_task(f"{pipeline}: starting Spark", total=None)
+        with spark_session(configured, f"tagmill audit {pipeline}") as spark:
+            made = run_audit(
+                configured, pipeline, owner=this_process(), spark=spark, tags=tag,
+                tell=lambda text: display.update(task, description=f"{pipeline}: {text}"),
+            )  # fmt: skip
+    if report:
+        report.write_text(made.model_dump_json(indent=1), encoding="utf-8")
+    if as_json:
+        print(made.model_dump_json())
+    else:
+        _show(made)
+        out.print(f"{message(made)}. See {made.docs}", markup=False)
+    if not made.agrees:
+        raise typer.Exit(3)
+
+
+def _show(made: Any) -> None:
+    show([_line(line) for line in made.tags], TAG_COLUMNS, as_json=False)
+    for warning in made.warnings:
+        out.print(f"warning: {warning}", markup=False)
+    if made.buckets:
+        shown = made.buckets[:SHOWN_BUCKETS]
+        show([_line(line) for line in shown], BUCKET_COLUMNS, as_json=False, title="The first buckets with findings:")
+    if made.named:
+        rows = [{**named.model_dump(), "kind": named.kind.value} for named in made.named]
+        show(rows, FINDING_COLUMNS, as_json=False, title="The first findings of each kind:")
+
+
+def _line(line: Any) -> dict[str, Any]:
+    return {**line.model_dump(), "findings": ", ".join(f"{count} {kind.value}" for kind, count in line.findings.items())}
+
+
+@one_line_errors
+def audits(
+    pipeline: MaybePipeline = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many lines a pipeline, the newest first.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Audits of the ledger, the newest first."""
+    from tagmill.stores.audits import Audits
+    from tagmill.stores.ledger import Ledger
+
+    configured = settings()
+    with Ledger(configured.cassandra) as ledger:
+        rows = [
+            {
+                "pipeline": name, "audit": row.audit, "state": row.state.value, "agrees": row.agrees, "journal": row.journal_rows,
+                "view": row.view_rows, "clickhouse": row.clickhouse_rows, "started_at": row.started_at, "done_at": row.done_at,
+                "findings": ", ".join(f"{count} {kind}" for kind, count in row.findings.items()), "docs": row.docs,
+            }
+            for name in chosen(configured, pipeline)
+            for row in Audits(ledger.cassandra, configured.cassandra.ledger_keyspace, name).newest(limit)
+        ]  # fmt: skip
+    columns = ("pipeline", "audit", "state", "agrees", "journal", "view", "clickhouse", "started_at", "done_at", "findings")
+    show(rows, columns, as_json=as_json)
