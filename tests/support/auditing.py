@@ -1,0 +1,66 @@
+"""Several fixture cases in one journal, so that one delivery and one audit look at all of them; and what an audit found."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from cassandra.query import UNSET_VALUE
+
+from local.cql import write_partitions
+from local.fixtures import CONVERT, TABLES, Case
+from tagmill.audit.audit import audit
+from tagmill.audit.model import AuditReport
+from tagmill.settings import Settings
+from tests.support.delivery import OWNER, known_to_spark, only
+
+KEYS = {
+    "messages": ("persistence_id", "partition_nr"), "tag_views": ("tag_name", "timebucket"), "tag_write_progress": ("persistence_id",),
+    "tag_scanning": ("persistence_id",), "metadata": ("persistence_id",), "all_persistence_ids": ("persistence_id",),
+}  # fmt: skip
+
+
+def load_together(session: Any, keyspace: str, cases: Sequence[str]) -> str:
+    """Create a keyspace with the rows of all these cases; each persistence_id has its case in front: 'gap-first/o-000003'."""
+    for statement in Case(cases[0]).statements(keyspace):
+        session.execute(statement)
+    for table in TABLES:
+        for case in cases:
+            data = Case(case).table(table)
+            kinds = {name: _kind(session, keyspace, table, name) for name in data.column_names}
+            partitions = defaultdict(list)
+            for row in data.to_pylist():
+                row["persistence_id"] = f"{case}/{row['persistence_id']}"
+                values = [UNSET_VALUE if value is None else kinds[name](value) for name, value in row.items()]
+                partitions[tuple(row[key] for key in KEYS[table])].append(values)
+            write_partitions(session, f"{keyspace}.{table}", data.column_names, partitions.values(), 300)
+    return keyspace
+
+
+def _kind(session: Any, keyspace: str, table: str, column: str) -> Any:
+    kind = session.cluster.metadata.keyspaces[keyspace].tables[table].columns[column].cql_type
+    return CONVERT.get(kind, lambda value: value)
+
+
+def audited(settings: Settings, spark: Any, **options: Any) -> AuditReport:
+    """Audit the one pipeline."""
+    name = only(settings)
+    ledger = ("progress", "audited_buckets", "cleaned_buckets")
+    known_to_spark(settings, name, spark, ("messages", "tag_views", "metadata"), ledger)
+    return audit(settings, name, owner=OWNER, spark=spark, **options)
+
+
+def findings(settings: Settings, report: AuditReport) -> list[dict[str, Any]]:
+    """All staged findings."""
+    rows: list[dict[str, Any]] = pq.read_table(Path(settings.storage.root) / report.folder / "findings").to_pylist()
+    return rows
+
+
+def by_case(found: Sequence[Mapping[str, Any]]) -> dict[str, dict[tuple[str, str], Counter[str]]]:
+    """Case -> (persistence_id, tag) -> how many of each kind."""
+    cases: dict[str, dict[tuple[str, str], Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
+    for row in found:
+        case, _, persistence_id = row["persistence_id"].partition("/")
+        cases[case][persistence_id, row["tag"]][row["kind"]] += 1
+    return cases
