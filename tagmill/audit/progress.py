@@ -22,12 +22,15 @@ def progress_findings(progress: DataFrame, clickhouse: DataFrame, view: DataFram
         .join(last_in_view, KEY, "left")
         .where(F.col("done").isNotNull() | (F.col("last_due") > 0))
     )
-    # an extra row in ClickHouse doesn't say that progress lags
+    # a row that only ClickHouse has doesn't say that progress lags: it is a finding of its own
     due = F.least(F.col("last_due"), F.coalesce("in_view", "last_due"))
     known = F.greatest(F.coalesce("last", F.lit(0)), F.coalesce("in_view", F.lit(0)))
     delivered = F.col("done") - F.col("missing")
     said = (
-        F.when(F.col("done").isNull(), F.format_string("no progress, ClickHouse has number %d", "last_due"))
+        F.when(
+            F.col("done").isNull() & F.col("in_view").isNotNull(),
+            F.format_string("no progress, ClickHouse has number %d", "last_due"),
+        )
         .when(F.col("done") < due, F.format_string("progress says number %d, ClickHouse has %d", "done", "last_due"))
         .when(F.col("done") > known, F.format_string("progress says number %d, nobody has more than %d", "done", known))
         .when(

@@ -27,6 +27,7 @@ first_time_bucket = "20261121T00:00"
 destination = "payments"
 views = "tagmill"
 schedule = "30 2 * * *"
+audit_schedule = "45 3 * * 1"
 """
 
 os.environ.update(
