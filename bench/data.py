@@ -52,9 +52,28 @@ def write(settings: Settings, spark: SparkSession, keyspace: str, rows: int) -> 
     """Create the journal's tables and write the view."""
     with Cassandra(settings.cassandra) as cassandra:
         create_journal(cassandra, keyspace)
-    frame = tag_rows(spark, rows)
-    options = {"keyspace": keyspace, "table": "tag_views", **WRITE}
-    frame.write.format("org.apache.spark.sql.cassandra").options(**options).mode("append").save()  # type: ignore[attr-defined]
+    _append(tag_rows(spark, rows), keyspace, "tag_views")
+
+
+def write_with_journal(settings: Settings, spark: SparkSession, keyspace: str, rows: int) -> None:
+    """Create the journal's tables and write view and messages: each persistence_id has events of one tag."""
+    with Cassandra(settings.cassandra) as cassandra:
+        create_journal(cassandra, keyspace)
+    view = tag_rows(spark, rows).withColumn("persistence_id", F.concat_ws("/", "tag_name", "persistence_id"))  # type: ignore[attr-defined]
+    _append(view, keyspace, "tag_views")
+    events = view.withColumns(
+        {
+            "tags": F.array("tag_name"),
+            "partition_nr": F.lit(0).cast("bigint"),
+            "timebucket": F.col("timebucket").cast("string"),
+        }
+    )
+    _append(events.drop("tag_name", "tag_pid_sequence_nr").repartition("persistence_id"), keyspace, "messages")
+
+
+def _append(rows: "object", keyspace: str, table: str) -> None:
+    options = {"keyspace": keyspace, "table": table, **WRITE}
+    rows.write.format("org.apache.spark.sql.cassandra").options(**options).mode("append").save()  # type: ignore[attr-defined]
 
 
 def _time_uuid(ticks: Column, node: Column) -> Column:

@@ -33,11 +33,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--keep", action="store_true", help="keep the stack's data for another call")
     args = parser.parse_args()
-    stack = _stack_up()
+    stack = stack_up()
     results: list[dict[str, Any]] = []
     try:
         for rows in args.rows:
-            _write(rows)
+            written(_config(rows), f"bench_{rows}", rows, "write")
             for round_ in range(1, args.rounds + 1):
                 results += [{"rows": rows, "round": round_, **line} for line in _round(rows, round_)]
                 _print(results)
@@ -48,7 +48,8 @@ def main() -> None:
             shutil.rmtree(HOME / "local", ignore_errors=True)
 
 
-def _stack_up() -> Any:
+def stack_up() -> Any:
+    """Cassandra and ClickHouse, in a folder of their own."""
     from local import places
     from local.stack import Stack
 
@@ -59,9 +60,8 @@ def _stack_up() -> Any:
     return stack
 
 
-def _config(rows: int, round_: int = 0) -> Path:
-    """One pipeline; every round has a ledger and a table of its own."""
-    name = f"b{rows}_{round_}"
+def config_of(keyspace: str, name: str) -> Path:
+    """One pipeline over a keyspace of bench.data; `name` is its table and its ledger's own."""
     file = HOME / f"{name}.toml"
     tags = json.dumps([f"tag-{t}" for t in range(data.TAGS)])
     file.write_text(
@@ -69,23 +69,28 @@ def _config(rows: int, round_: int = 0) -> Path:
         f"[clickhouse]\nport = {PORTS['clickhouse']}\n"
         f'[spark]\njars = "{ROOT}/build/jars/spark"\ndriver_memory = "{os.environ.get("BENCH_DRIVER_MEMORY", "1500m")}"\n'
         f'[storage]\nroot = "{HOME}/data-{name}"\n'
-        f'[pipelines.bench]\nkeyspace = "bench_{rows}"\nbucket_size = "Hour"\ntags = {tags}\n'
+        f'[pipelines.bench]\nkeyspace = "{keyspace}"\nbucket_size = "Hour"\ntags = {tags}\n'
         f'first_time_bucket = "20260101T00:00"\ndestination = "{name}"\n',
         encoding="utf-8",
     )
     return file
 
 
-def _write(rows: int) -> None:
-    """The data, in a process of its own, unless they are there from before."""
+def written(config: Path, keyspace: str, rows: int, by: str) -> None:
+    """The data, by a function of bench.data in a process of its own, unless they are there from before."""
     code = (
         "import sys; from tagmill.settings import Settings; from tagmill.sparksession import session; from bench import data;"
-        "s = Settings.load(sys.argv[1]); data.write(s, session(s), sys.argv[2], int(sys.argv[3]))"
+        f"s = Settings.load(sys.argv[1]); data.{by}(s, session(s), sys.argv[2], int(sys.argv[3]))"
     )
     begun = time.monotonic()
-    subprocess.run([sys.executable, "-c", code, str(_config(rows)), f"bench_{rows}", str(rows)], check=True, cwd=ROOT)  # noqa: S603
+    subprocess.run([sys.executable, "-c", code, str(config), keyspace, str(rows)], check=True, cwd=ROOT)  # noqa: S603
     print(f"{rows:,} rows written in {time.monotonic() - begun:.0f} s; waiting for compaction", flush=True)
     time.sleep(30)
+
+
+def _config(rows: int, round_: int = 0) -> Path:
+    """Every round has a ledger and a table of its own."""
+    return config_of(f"bench_{rows}", f"b{rows}_{round_}")
 
 
 def _round(rows: int, round_: int) -> list[dict[str, Any]]:

@@ -1,0 +1,65 @@
+"""An audit of a journal that agrees, beside scanning the two tables of Cassandra that it reads, all columns, into nothing.
+
+    bench/audit                       4 million tag rows, three rounds
+    bench/audit --rounds 1 --rows 100000
+
+Each is a whole process, Spark's start with it. Starts its own stack under build/bench and stops it.
+"""
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+from bench.deliver import HOME, ROOT, config_of, stack_up, written
+from bench.measure import Measured, measure
+
+SCAN = (
+    "import sys; from tagmill.settings import Settings; from tagmill.sparksession import session; from tagmill.connector import table;"
+    "spark = session(Settings.load(sys.argv[1]));"
+    "[table(spark, sys.argv[2], name).write.format('noop').mode('overwrite').save() for name in ('messages', 'tag_views')]"
+)
+
+
+def main() -> None:
+    """Run the rounds and print the medians."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=4_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args()
+    stack = stack_up()
+    try:
+        keyspace = f"bench_audit_{args.rows}"
+        config = config_of(keyspace, f"a{args.rows}")
+        written(config, keyspace, args.rows, "write_with_journal")
+        tagmill = [str(Path(sys.executable).with_name("tagmill")), "--config", str(config)]
+        for command in (["schema", "apply"], ["run", "deliver", "-p", "bench"]):
+            subprocess.run([*tagmill, *command], check=True, stdout=subprocess.DEVNULL)  # noqa: S603
+        audits, scans = [], []
+        for _ in range(args.rounds):
+            scans.append(measure([sys.executable, "-c", SCAN, str(config), keyspace]))
+            audits.append(measure([*tagmill, "audit", "-p", "bench", "--json"]))
+            report = json.loads(audits[-1].output.splitlines()[-1])
+            found = {line["tag"]: (line["journal"], line["view"], line["clickhouse"]) for line in report["tags"]}
+            if set(found.values()) != {(args.rows // 4,) * 3}:
+                raise RuntimeError(f"the audit saw {found}")
+        print("\n| rows | what | median s | tag rows/s | peak RSS MiB | ratio |\n|---|---|---|---|---|---|")
+        _print(args.rows, "audit", audits, scans)
+        _print(args.rows, "scan of both tables", scans, scans)
+    finally:
+        stack.down(("cassandra", "clickhouse"), lambda _: None)
+        shutil.rmtree(HOME / "local", ignore_errors=True)
+
+
+def _print(rows: int, what: str, mine: list[Measured], scans: list[Measured]) -> None:
+    seconds = statistics.median(run.seconds for run in mine)
+    ratio = statistics.median(run.seconds / scan.seconds for run, scan in zip(mine, scans, strict=True))
+    peak = max(run.peak_mib for run in mine)
+    print(f"| {rows:,} | {what} | {seconds:.1f} | {rows / seconds:,.0f} | {peak:,.0f} | {ratio:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
