@@ -14,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bench.deliver import HOME, ROOT, config_of, stack_up, written
+from bench.deliver import HOME, config_of, stack_up, written
 from bench.measure import Measured, measure
 
 SCAN = (
