@@ -169,7 +169,7 @@ class _Audit:
         self.tell("adding up in ClickHouse")
         stored = Stored(self.spark, self.clickhouse, self.pipeline.destination, self.files, self.folder, scope)
         in_clickhouse, ids = stored.sums(), stored.ids()
-        deleted = staging.stage_deleted(self.spark, self.journal, self._url("deleted"))
+        deleted = staging.stage_deleted(self.spark, self.journal, events, view, scope, self._url("deleted"))
         self.tell("comparing")
         lines = staging.kept(sums.bucket_sums(events, view, in_clickhouse, deleted, cleaned, scope), self._url("sums"))
         found = [comparing.misplaced(view, scope), comparing.unreadable(events, view, scope)]
@@ -192,7 +192,7 @@ class _Audit:
         findings = _all([by_rows, of_journal, wrong, lagging]).join(expected, event, "left")
         findings = findings.withColumn("expected_number", F.coalesce("expected_number", "expected"))
         findings = staging.kept(findings.select(*comparing.FINDING), self._url("findings"))
-        return Judged(self.spark, events, view, lines, findings, ids, audited_at, self.files.url(self.folder))
+        return Judged(events, view, deleted, lines, findings, audited_at, self.files.url(self.folder))
 
     def _looked_again(self, found: DataFrame, stored: Any) -> DataFrame:
         """Without what is there by now: the application and deliveries may be at work."""
@@ -207,13 +207,12 @@ class _Audit:
         arrived = []
         if in_view.take(1):
             self.tell("looking again for what is missing in the view")
+            where = ["tag_name", "timebucket", "timestamp", "persistence_id"]
             keys = in_view.select(
-                *event, F.col("tag").alias("tag_name"), "timebucket", F.col("journal_offset").alias("timestamp")
-            )
-            rows = table(self.spark, self.journal.keyspace, "tag_views", directJoinSetting="on").select(
-                "tag_name", "timebucket", "timestamp", F.col("persistence_id").alias("id"), F.col("sequence_nr").alias("nr")
-            )
-            there = keys.join(rows, ["tag_name", "timebucket", "timestamp"]).where("id = persistence_id AND nr = sequence_nr")
+                "kind", "tag", "sequence_nr", F.col("tag").alias("tag_name"), "timebucket",
+                F.col("journal_offset").alias("timestamp"), "persistence_id",
+            )  # fmt: skip
+            there = keys.join(table(self.spark, self.journal.keyspace, "tag_views", directJoinSetting="on").select(*where), where)
             arrived.append(there.select(*event))
         if in_clickhouse.take(1):
             self.tell("looking again for what is missing in ClickHouse")

@@ -165,9 +165,11 @@ def _each(
 ) -> str:
     """SQL: one finding for each row (x, at i) of an array, where event and row are as said. j, v, c, r: the rows that it names."""
     own = j or r or v or c
+    named = [c, v, own] if "clickhouse" in kind.value else [v, own]
+    writers = ", ".join(f"{row}.writer_uuid" for row in named if row)
     chosen = f"IF({if_event}, transform({rows}, (x, i) -> IF({if_row}, {{0}}, null)), array())"
     finding = (
-        f"named_struct('kind', '{kind.value}', 'writer_uuid', {(c if 'clickhouse' in kind.value else '') or v or own}.writer_uuid,"
+        f"named_struct('kind', '{kind.value}', 'writer_uuid', coalesce({writers}),"
         f" 'timebucket', {own}.bucket, 'view_timebucket', {_field(v, 'timebucket', 'bigint')},"
         f" 'view_offset', {_field(v, 'offset', 'string')}, 'view_number', {_field(v, 'number', 'bigint')},"
         f" 'journal_offset', {_field(j or r, 'offset', 'string')}, 'journal_partition_nr', {_field(j or r, 'partition_nr', 'bigint')},"
@@ -182,11 +184,12 @@ def _field(row: str, name: str, kind: str) -> str:
 
 def _difference(row: str, right: str, here: str, there: str) -> str:
     """SQL: in a sentence, what of a row is not as it should be."""
+    here_at, there_at = moment(f"{row}.ticks"), moment(f"{right}.ticks")
     return (
-        f"CASE WHEN {row}.ticks <> {right}.ticks THEN concat('its time is ', {moment(row + '.ticks')}, ', in the {there} ', "
-        f"{moment(right + '.ticks')}) WHEN {row}.offset <> {right}.offset THEN concat('its offset is ', {row}.offset, ', in the {there} ', "
-        f"{right}.offset) WHEN {row}.writer_uuid <> {right}.writer_uuid THEN 'another writer_uuid than in the {there}' "
-        f"ELSE 'another payload in {here} than in the {there}' END"
+        f"CASE WHEN {here_at} <> {there_at} THEN concat('its time is ', {here_at}, ', in the {there} ', {there_at})"
+        f" WHEN {row}.offset <> {right}.offset THEN concat('its offset is ', {row}.offset, ', in the {there} ', {right}.offset)"
+        f" WHEN {row}.writer_uuid <> {right}.writer_uuid THEN 'another writer_uuid than in the {there}'"
+        f" ELSE 'another payload in {here} than in the {there}' END"
     )
 
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from tagmill.audit.model import AuditReport, BucketLine, Finding, Kind, Line
-from tagmill.audit.staging import Scope, kept
+from tagmill.audit.staging import GONE, Scope, kept
 from tagmill.buckets import BucketSize
 from tagmill.connector import CASSANDRA
 from tagmill.settings import PipelineSettings
@@ -28,14 +28,13 @@ EMPTY_BUCKETS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The staged frames of an audit: sums.bucket_sums as `lines`, model.FINDING_SCHEMA as `findings`, stored.IDS as `ids`."""
+    """The staged frames of an audit: sums.bucket_sums as `lines`, model.FINDING_SCHEMA as `findings`."""
 
-    spark: SparkSession
     events: DataFrame
     view: DataFrame
+    deleted: DataFrame
     lines: DataFrame
     findings: DataFrame
-    ids: DataFrame
     audited_at: datetime
     url: str
 
@@ -106,6 +105,13 @@ def _warnings(judged: Judged, pipeline: PipelineSettings) -> Iterator[str]:
         yield (
             f"{line['events']} events have more than {MOST_TAGS} tags (at most {line['most']}, for example of {line['id']!r}): each tag is "
             "a row of tag_views and of ClickHouse"
+        )
+    gone = judged.deleted.where(F.col("deleted_to") == GONE)
+    line = gone.agg(F.count("*").alias("ids"), F.min("persistence_id").alias("id")).first()
+    if line and line["ids"]:
+        yield (
+            f"the journal knows nothing of {line['ids']} persistence ids that the view has (for example {line['id']!r}): deleted for good "
+            "(neverUsePersistenceIdAgain), or lost"
         )
     first = judged.events.where("ticks >= 0").agg(F.min("ticks")).first()
     if first and first[0] is not None:

@@ -20,6 +20,8 @@ from tagmill.views.numbering import timebucket
 from tagmill.views.reading import OLD_TAGS, Journal
 
 ID = "persistence_id"
+# stands for deleted_to where the journal knows nothing of a persistence_id
+GONE = 2**62
 KEYS = ("tag_name", "timebucket", "timestamp", ID, "tag_pid_sequence_nr", "sequence_nr")
 TYPES = {"text": "string", "timeuuid": "string", "blob": "binary"}
 
@@ -121,11 +123,18 @@ def with_number(event_hash: Column, number: Column) -> Column:
     return xxhash64(event_hash * F.lit(signed(columns.FACTOR)) + number)
 
 
-def stage_deleted(spark: SparkSession, journal: Journal, url: str) -> DataFrame:
-    """metadata.deleted_to of each persistence_id that has deleted events. Read after the journal: it is written before they go."""
-    if "metadata" not in journal.tables:
-        return spark.createDataFrame([], f"{ID} string, deleted_to bigint")
-    deleted = table(spark, journal.keyspace, "metadata").select(ID, "deleted_to").where("deleted_to > 0")
+def stage_deleted(spark: SparkSession, journal: Journal, events: DataFrame, view: DataFrame, scope: Scope, url: str) -> DataFrame:
+    """Up to where the events of each persistence_id are deleted. Out: persistence_id, deleted_to.
+
+    metadata.deleted_to is written before the events go: read it after the journal. The plugin's deletion for good (deleteAllEvents with
+    neverUsePersistenceIdAgain) takes the metadata too: of a persistence_id that the view has and the journal knows nothing of, all is
+    deleted (GONE).
+    """
+    in_view = view.where((F.col("ticks") <= scope.until) & ~F.col("broken")).select(ID).distinct()
+    deleted = in_view.join(events.select(ID).distinct(), ID, "left_anti").withColumn("deleted_to", F.lit(GONE))
+    if "metadata" in journal.tables:
+        noted = table(spark, journal.keyspace, "metadata").select(ID, "deleted_to").where("deleted_to > 0")
+        deleted = deleted.unionByName(noted).groupBy(ID).agg(F.min("deleted_to").alias("deleted_to"))
     return kept(deleted, url)
 
 

@@ -1,7 +1,7 @@
 """Several fixture cases in one journal, so that one delivery and one audit look at all of them; and what an audit found."""
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,12 +55,3 @@ def findings(settings: Settings, report: AuditReport) -> list[dict[str, Any]]:
     """All staged findings."""
     rows: list[dict[str, Any]] = pq.read_table(Path(settings.storage.root) / report.folder / "findings").to_pylist()
     return rows
-
-
-def by_case(found: Sequence[Mapping[str, Any]]) -> dict[str, dict[tuple[str, str], Counter[str]]]:
-    """Case -> (persistence_id, tag) -> how many of each kind."""
-    cases: dict[str, dict[tuple[str, str], Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
-    for row in found:
-        case, _, persistence_id = row["persistence_id"].partition("/")
-        cases[case][persistence_id, row["tag"]][row["kind"]] += 1
-    return cases
