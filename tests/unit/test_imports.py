@@ -36,6 +36,7 @@ FORBIDDEN = {
     "tagmill/quality": ("tagmill.delivery", "tagmill.cli", "tagmill.airflow", "cassandra", "clickhouse_connect"),
     "tagmill/delivery": ("tagmill.cli", "tagmill.airflow", "airflow", "local"),
     "tagmill/views": ("tagmill.cli", "tagmill.airflow", "airflow", "local"),
+    "tagmill/audit": ("tagmill.cli", "tagmill.airflow", "airflow", "local"),
     "tagmill/cli": ("tagmill.airflow", "airflow"),
     "tagmill/airflow": ("tagmill.cli", "pyspark", "local"),
     "spark_jobs": ("airflow", "tagmill.airflow", "tagmill.cli", "local"),
