@@ -3,10 +3,11 @@
 Always over HTTP. The insert asks and inserts in one statement on the server, so a client frozen in between can't double a batch.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from io import BytesIO
+from itertools import groupby
 from shutil import copyfileobj
 from typing import Any, BinaryIO, cast
 from uuid import UUID
@@ -35,6 +36,8 @@ INSERT_SETTINGS = {
     "insert_deduplicate": 1,
 }
 VOID_WAIT_SECONDS = 60
+# of values in one statement; max_query_size is 262144
+MAX_BOUND_BYTES = 100_000
 # exception codes that pass: timeout, too many queries, memory limit, network, too many parts, replica busy
 PASSING_CODES = frozenset({159, 202, 209, 210, 241, 252, 242, 285, 319, 394, 999, 1002})
 
@@ -123,6 +126,20 @@ class ClickHouse:
         )
         return [Totals(int(generation), int(rows), int(checksum)) for generation, rows, checksum in found]
 
+    def present(self, table: str, events: Collection[tuple[str, str, int]]) -> set[tuple[str, str, int]]:
+        """Which of these events (tag, persistence_id, sequence_nr) the table has, in whatever batch."""
+        found: set[tuple[str, str, int]] = set()
+        for tag, part in _chunks(sorted(events)):
+            rows = self.rows(
+                # bound by the client: in the address, where the server would bind them, there is no room
+                f"SELECT DISTINCT `persistence_id`, `sequence_nr` FROM {names.sql(table)} WHERE `tag` = %(tag)s "
+                "AND (`persistence_id`, `sequence_nr`) IN "
+                "(SELECT p, s FROM (SELECT %(ids)s AS ps, %(numbers)s AS ss) ARRAY JOIN ps AS p, ss AS s)",
+                {"tag": tag, "ids": [persistence_id for persistence_id, _ in part], "numbers": [number for _, number in part]},
+            )
+            found.update((tag, str(persistence_id), int(number)) for persistence_id, number in rows)
+        return found
+
     def delete_batch(self, table: str, batch_id: UUID, generation: int) -> None:
         """Take a batch's rows up to a generation out, and wait until they are gone. What was sent again since then stays."""
         with self._explained(f"did not confirm the removal of batch {batch_id}"):
@@ -203,6 +220,21 @@ class ClickHouse:
             ) from None
         except ClickHouseError as error:
             raise ConfigurationError(f"{self.where} {what}: {_brief(error)}") from None
+
+
+def _chunks(events: Iterable[tuple[str, str, int]]) -> Iterator[tuple[str, list[tuple[str, int]]]]:
+    """Sorted events by tag, no more at once than a statement takes."""
+    for tag, of_tag in groupby(events, key=lambda event: event[0]):
+        part: list[tuple[str, int]] = []
+        size = 0
+        for _, persistence_id, number in of_tag:
+            length = 2 * len(persistence_id.encode()) + 30
+            if part and size + length > MAX_BOUND_BYTES:
+                yield tag, part
+                part, size = [], 0
+            part.append((persistence_id, number))
+            size += length
+        yield tag, part
 
 
 def _names() -> str:
