@@ -25,7 +25,7 @@ from tagmill.delivery.model import Document
 from tagmill.delivery.report import stored
 from tagmill.delivery.sparkerrors import explained
 from tagmill.delivery.withdraw import Event
-from tagmill.errors import GuardRefused
+from tagmill.errors import GuardRefused, SealedFileDamaged
 from tagmill.settings import Settings
 from tagmill.stores.audits import AuditRow, Audits, folder
 from tagmill.stores.clickhouse import ClickHouse
@@ -208,14 +208,20 @@ class _Repair:
             batches, unknown = stored(self.settings, self.name, ledger, clickhouse)
         for batch in unknown:
             self._leave(Kind.EXTRA_IN_CLICKHOUSE, "no run has this batch; whose rows are they?", f"batch {batch}")
+        done: list[UUID] = []
         wrong = [one for one in batches if not one.agrees and one.batch.state == BatchState.IN_CLICKHOUSE]
         wrong += [one for one in batches if one.batch.state == BatchState.NEW]  # sending it again was interrupted
         for one in wrong:
             self.tell(f"sending batch {one.batch.batch_id} again")
-            self.interventions.resend(one.batch.batch_id, one.run)
+            try:
+                self.interventions.resend(one.batch.batch_id, one.run)
+            except SealedFileDamaged as damaged:
+                self._leave(Kind.DIFFERS_IN_CLICKHOUSE, str(damaged), f"batch {one.batch.batch_id}", one.batch.rows)
+                continue
             checkpoints.reached("repair.resent")
+            done.append(one.batch.batch_id)
         self.runs_of = {one.batch.batch_id: one.run for one in batches if one.batch.state != BatchState.VOIDED}
-        return [one.batch.batch_id for one in wrong]
+        return done
 
     def _withdraw(self, resent: list[UUID], buckets: set[Bucket]) -> list[UUID]:
         """Batches whose sealed rows are wrong, since the view was when they were sealed. Adds where their events are now."""
@@ -226,7 +232,7 @@ class _Repair:
             self.tell(f"withdrawing batch {batch}")
             try:
                 buckets.update(self.interventions.taken_out(batch, self.runs_of[batch]))
-            except GuardRefused as refused:
+            except (GuardRefused, SealedFileDamaged) as refused:
                 self._leave(kind, str(refused), f"batch {batch}", count)
                 continue
             checkpoints.reached("repair.withdrawn")

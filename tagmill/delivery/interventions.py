@@ -92,7 +92,10 @@ class Interventions:
             if found.state == BatchState.VOIDED:
                 raise GuardRefused(f"batch {batch_id} is VOIDED: a later run has delivered its events. Nothing was changed")
             row = ledger.raise_fence(row, self.owner)
-            manifest = read_manifest(RunFiles(self.settings.storage.root), row)
+            files = RunFiles(self.settings.storage.root)
+            manifest = read_manifest(files, row)
+            sealed = next(batch for batch in manifest.batches if batch.number == found.number)
+            files.open_sealed(sealed.file, sealed.sha256).close()  # what can't be sent again stays
             clickhouse.delete_batch(self.pipeline.destination, batch_id, found.generation)
             generation = found.generation + 1
             ledger.move_batch(self.name, run, row.fence, found, BatchState.NEW, generation)
