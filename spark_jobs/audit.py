@@ -28,10 +28,11 @@ def main(argv: Sequence[str]) -> int:
         with spark_session(settings, f"tagmill audit {args.pipeline}") as spark:
             tell = partial(print, flush=True)
             if args.repair:
-                made, done = audit_and_repair(
+                made, repairs = audit_and_repair(
                     settings, args.pipeline, spark=spark, owner=args.owner, who=args.owner, why=args.repair, tell=tell
                 )
-                print(done.message if done else "nothing to repair", flush=True)
+                for done in repairs:
+                    print(done.message, flush=True)
             else:
                 made = audit(settings, args.pipeline, owner=args.owner, spark=spark, tags=args.tag, tell=tell)
         report.result = told(made)

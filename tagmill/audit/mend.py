@@ -23,6 +23,7 @@ from tagmill import checkpoints, names
 from tagmill.audit.model import Kind
 from tagmill.settings import PipelineSettings, Settings
 from tagmill.stores.cassandra import Cassandra
+from tagmill.stores.clickhouse import ClickHouse
 from tagmill.stores.files import RunFiles
 from tagmill.stores.views import VIEW_COLUMNS
 from tagmill.timeuuid import ticks
@@ -55,12 +56,16 @@ class Left(StrEnum):
 
 @dataclass(slots=True)
 class Mended:
-    """What became of the findings. `buckets`: (tag, timebucket) of the mended rows."""
+    """What became of the findings.
+
+    `buckets`: (tag, timebucket) of the mended rows; `batches`: those of ClickHouse that have one of them under another number.
+    """
 
     mended: Counter[Kind] = field(default_factory=Counter)
     left: Counter[tuple[Kind, str]] = field(default_factory=Counter)
     examples: dict[tuple[Kind, str], str] = field(default_factory=dict)
     buckets: set[tuple[str, int]] = field(default_factory=set)
+    batches: set[UUID] = field(default_factory=set)
 
     def leave(self, finding: Row, why: str) -> None:
         """Count a finding that stays."""
@@ -113,10 +118,20 @@ def _claims(findings: DataFrame) -> DataFrame:
 class Mender:
     """Works through the staged findings of one pipeline's journal."""
 
-    def __init__(self, settings: Settings, name: str, cassandra: Cassandra, *, meta: bool, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        name: str,
+        cassandra: Cassandra,
+        clickhouse: ClickHouse,
+        *,
+        meta: bool,
+        tell: Callable[[str], None],
+    ) -> None:
         """`meta`: the journal has the columns of replicated event sourcing."""
         self.pipeline: PipelineSettings = settings.pipeline(name)
         self.cassandra = cassandra
+        self.clickhouse = clickhouse
         self.keyspace = names.cql(self.pipeline.keyspace)
         self.ledger = names.cql(settings.cassandra.ledger_keyspace)
         self.payload = [column for column in PAYLOAD if meta or column not in META]
@@ -162,6 +177,12 @@ class Mender:
         ]
         where = " AND ".join(f"{name} = ?" for name in KEY)
         self._do(f"DELETE FROM {self.keyspace}.tag_views WHERE {where}", own)
+        renumbered = {
+            (row["tag_name"], row["persistence_id"], row["sequence_nr"], row["tag_pid_sequence_nr"])
+            for finding, row in sound
+            if row is not None and finding["view_number"] not in (None, row["tag_pid_sequence_nr"])
+        }
+        self.done.batches |= self.clickhouse.batches_with_other_numbers(self.pipeline.destination, renumbered)
         for finding, row in sound:
             self.done.mended[Kind(finding["kind"])] += 1
             if row is not None:

@@ -41,6 +41,9 @@ ROWS_AT_ONCE = 5000
 NOTED_AT_ONCE = 500_000
 # fewer misplaced rows than this say nothing about the bucket size
 MIN_MISPLACED = 20
+MAX_REPAIRS = 2
+IN_BATCHES = (Kind.DUPLICATED_IN_CLICKHOUSE, Kind.EXTRA_IN_CLICKHOUSE, Kind.DIFFERS_IN_CLICKHOUSE)
+COLUMNS = [column.split(" ")[0] for column in FINDING_SCHEMA.split(", ")]
 Bucket = tuple[str, int]
 Tell = Callable[[str], None]
 
@@ -79,13 +82,16 @@ class RepairReport(Document):
 
 def audit_and_repair(
     settings: Settings, pipeline: str, *, spark: "SparkSession", owner: str, who: str, why: str, tell: Tell | None = None
-) -> tuple[AuditReport, RepairReport | None]:
-    """Audit, repair what is found, and audit again: the last audit's report, and the repair's, None if there was nothing to repair."""
-    first = run_audit(settings, pipeline, owner=owner, spark=spark, tell=tell)
-    if first.agrees:
-        return first, None
-    done = repair(settings, pipeline, first.audit, spark=spark, owner=owner, who=who, why=why, tell=tell)
-    return run_audit(settings, pipeline, owner=owner, spark=spark, tell=tell), done
+) -> tuple[AuditReport, list[RepairReport]]:
+    """Audit, repair what is found, and audit again: the last audit's report, and those of the repairs.
+
+    Once more when only the second audit shows that a batch is wrong: it had been damaged, or an event has its right number only now.
+    """
+    found, done = run_audit(settings, pipeline, owner=owner, spark=spark, tell=tell), list[RepairReport]()
+    while not found.agrees and (not done or (len(done) < MAX_REPAIRS and any(found.findings.get(kind) for kind in IN_BATCHES))):
+        done.append(repair(settings, pipeline, found.audit, spark=spark, owner=owner, who=who, why=why, tell=tell))
+        found = run_audit(settings, pipeline, owner=owner, spark=spark, tell=tell)
+    return found, done
 
 
 def repair(
@@ -137,8 +143,8 @@ class _Repair:
         checkpoints.reached("repair.mended")
         buckets = set(mended.buckets)
         buckets.update((event.tag, event.timebucket) for events in self._missing() for event in events)
-        resent = self._resend()
-        withdrawn = self._withdraw(resent, buckets)
+        resent = self._resend(mended)
+        withdrawn = self._withdraw(mended, resent, buckets)
         undelivered = self._note_undelivered()
         checkpoints.reached("repair.before_reread")
         self._deliver(sorted(buckets, key=lambda bucket: (bucket[1], bucket[0])))
@@ -170,8 +176,11 @@ class _Repair:
                 with explained(ledger.cassandra.where):
                     mend.stage(self.spark, self.files.url(self.folder), self.files.url(f"{self.folder}/repair"))
                 checkpoints.reached("repair.staged")
-                mender = mend.Mender(self.settings, self.name, ledger.cassandra, meta=journal.meta, tell=self.tell)
-                done = mender.run(self.files, f"{self.folder}/repair")
+                with ClickHouse(self.settings.clickhouse) as clickhouse:
+                    mender = mend.Mender(
+                        self.settings, self.name, ledger.cassandra, clickhouse, meta=journal.meta, tell=self.tell
+                    )
+                    done = mender.run(self.files, f"{self.folder}/repair")
             lease.give_back()
             return done
 
@@ -199,9 +208,9 @@ class _Repair:
 
     # -- batches
 
-    def _resend(self) -> list[UUID]:
+    def _resend(self, mended: mend.Mended) -> list[UUID]:
         """Batches whose rows in ClickHouse are not the sealed ones."""
-        if not self._found(Kind.MISSING_IN_CLICKHOUSE, *IN_BATCHES):
+        if not mended.batches and not self._found(Kind.MISSING_IN_CLICKHOUSE, *IN_BATCHES):
             return []
         self.tell("holding ClickHouse's batches against the sealed ones")
         with Ledger(self.settings.cassandra) as ledger, ClickHouse(self.settings.clickhouse) as clickhouse:
@@ -223,10 +232,11 @@ class _Repair:
         self.runs_of = {one.batch.batch_id: one.run for one in batches if one.batch.state != BatchState.VOIDED}
         return done
 
-    def _withdraw(self, resent: list[UUID], buckets: set[Bucket]) -> list[UUID]:
+    def _withdraw(self, mended: mend.Mended, resent: list[UUID], buckets: set[Bucket]) -> list[UUID]:
         """Batches whose sealed rows are wrong, since the view was when they were sealed. Adds where their events are now."""
         done: list[UUID] = []
-        for batch, (kind, count) in self._wrong_batches().items():
+        wrong = {batch: (Kind.WRONG_NUMBER, 1) for batch in mended.batches} | self._wrong_batches()
+        for batch, (kind, count) in wrong.items():
             if batch in resent or batch not in self.runs_of:
                 continue  # mended above, of no run, or withdrawn by an earlier attempt
             self.tell(f"withdrawing batch {batch}")
@@ -333,7 +343,3 @@ class _Repair:
     def _leave(self, kind: Kind, why: str, example: str, count: int = 1) -> None:
         self.left[kind, why] += count
         self.examples.setdefault((kind, why), example)
-
-
-IN_BATCHES = (Kind.DUPLICATED_IN_CLICKHOUSE, Kind.EXTRA_IN_CLICKHOUSE, Kind.DIFFERS_IN_CLICKHOUSE)
-COLUMNS = [column.split(" ")[0] for column in FINDING_SCHEMA.split(", ")]

@@ -64,9 +64,9 @@ def audit(
             def tell(text: str) -> None:
                 display.update(task, description=f"{pipeline}: {text}")
 
-            owner, done = this_process(), None
+            owner, repairs = this_process(), list[Any]()
             if repair:
-                made, done = audit_and_repair(
+                made, repairs = audit_and_repair(
                     configured, pipeline, spark=spark, owner=owner, who=person(), why=str(why), tell=tell
                 )
             else:
@@ -74,10 +74,10 @@ def audit(
     if report:
         report.write_text(made.model_dump_json(indent=1), encoding="utf-8")
     if as_json:
-        repaired = {"repair": done.model_dump(mode="json")} if done else {}
+        repaired = {"repairs": [done.model_dump(mode="json") for done in repairs]} if repair else {}
         print(json.dumps({**made.model_dump(mode="json"), **repaired}))
     else:
-        if done:
+        for done in repairs:
             out.print(done.message, markup=False)
             _show_left(done)
         _show(made)

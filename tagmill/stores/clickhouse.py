@@ -38,6 +38,9 @@ INSERT_SETTINGS = {
 VOID_WAIT_SECONDS = 60
 # of values in one statement; max_query_size is 262144
 MAX_BOUND_BYTES = 100_000
+# bound by the client: in the request's address, where the server would bind them, there is no room
+BOUND = "(SELECT %(ids)s AS ps, %(sequence_nrs)s AS ss, %(numbers)s AS ns) ARRAY JOIN ps AS p, ss AS s, ns AS n"
+OF_EVENTS = f"`tag` = %(tag)s AND (`persistence_id`, `sequence_nr`) IN (SELECT p, s FROM {BOUND})"
 # exception codes that pass: timeout, too many queries, memory limit, network, too many parts, replica busy
 PASSING_CODES = frozenset({159, 202, 209, 210, 241, 252, 242, 285, 319, 394, 999, 1002})
 
@@ -129,15 +132,23 @@ class ClickHouse:
     def present(self, table: str, events: Collection[tuple[str, str, int]]) -> set[tuple[str, str, int]]:
         """Which of these events (tag, persistence_id, sequence_nr) the table has, in whatever batch."""
         found: set[tuple[str, str, int]] = set()
-        for tag, part in _chunks(sorted(events)):
+        for tag, part in _chunks((tag, persistence_id, number, 0) for tag, persistence_id, number in sorted(events)):
             rows = self.rows(
-                # bound by the client: in the address, where the server would bind them, there is no room
-                f"SELECT DISTINCT `persistence_id`, `sequence_nr` FROM {names.sql(table)} WHERE `tag` = %(tag)s "
-                "AND (`persistence_id`, `sequence_nr`) IN "
-                "(SELECT p, s FROM (SELECT %(ids)s AS ps, %(numbers)s AS ss) ARRAY JOIN ps AS p, ss AS s)",
-                {"tag": tag, "ids": [persistence_id for persistence_id, _ in part], "numbers": [number for _, number in part]},
+                f"SELECT DISTINCT `persistence_id`, `sequence_nr` FROM {names.sql(table)} WHERE {OF_EVENTS}", _bound(tag, part)
             )
             found.update((tag, str(persistence_id), int(number)) for persistence_id, number in rows)
+        return found
+
+    def batches_with_other_numbers(self, table: str, events: Collection[tuple[str, str, int, int]]) -> set[UUID]:
+        """The batches that have one of these events (tag, persistence_id, sequence_nr, number) under another number."""
+        found: set[UUID] = set()
+        for tag, part in _chunks(sorted(events)):
+            rows = self.rows(
+                f"SELECT DISTINCT `batch_id` FROM {names.sql(table)} WHERE {OF_EVENTS} "
+                f"AND (`persistence_id`, `sequence_nr`, `tag_pid_sequence_nr`) NOT IN (SELECT p, s, n FROM {BOUND})",
+                _bound(tag, part),
+            )
+            found.update(UUID(str(batch)) for (batch,) in rows)
         return found
 
     def delete_batch(self, table: str, batch_id: UUID, generation: int) -> None:
@@ -222,19 +233,25 @@ class ClickHouse:
             raise ConfigurationError(f"{self.where} {what}: {_brief(error)}") from None
 
 
-def _chunks(events: Iterable[tuple[str, str, int]]) -> Iterator[tuple[str, list[tuple[str, int]]]]:
+def _chunks(events: Iterable[tuple[str, str, int, int]]) -> Iterator[tuple[str, list[tuple[str, int, int]]]]:
     """Sorted events by tag, no more at once than a statement takes."""
     for tag, of_tag in groupby(events, key=lambda event: event[0]):
-        part: list[tuple[str, int]] = []
+        part: list[tuple[str, int, int]] = []
         size = 0
-        for _, persistence_id, number in of_tag:
-            length = 2 * len(persistence_id.encode()) + 30
+        for _, persistence_id, sequence_nr, number in of_tag:
+            length = 2 * len(persistence_id.encode()) + 50
             if part and size + length > MAX_BOUND_BYTES:
                 yield tag, part
                 part, size = [], 0
-            part.append((persistence_id, number))
+            part.append((persistence_id, sequence_nr, number))
             size += length
         yield tag, part
+
+
+def _bound(tag: str, part: list[tuple[str, int, int]]) -> dict[str, Any]:
+    """Values of OF_EVENTS and BOUND."""
+    ids, sequence_nrs, numbers = zip(*part, strict=True)
+    return {"tag": tag, "ids": list(ids), "sequence_nrs": list(sequence_nrs), "numbers": list(numbers)}
 
 
 def _names() -> str:
