@@ -227,10 +227,13 @@ class AuditOperator(JobOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """Audit."""
-        self.tags = list(context["params"]["tags"])
-        if context["params"]["repair"]:
-            self.why = f"param repair of DAG run {context['dag_run'].run_id}"
+        self.chosen(context["params"], context["dag_run"])
         return super().execute(context)
+
+    def chosen(self, params: Mapping[str, Any], dag_run: Any) -> None:
+        """What a run's params say."""
+        self.tags = list(params["tags"])
+        self.why = f"param repair of DAG run {dag_run.run_id}" if params["repair"] else None
 
     def _job_arguments(self) -> Sequence[str]:
         if self.why:

@@ -6,7 +6,6 @@ from uuid import UUID
 
 import pytest
 
-from tagmill.audit.audit import audit
 from tagmill.audit.model import Kind
 from tagmill.audit.repair import repair
 from tagmill.errors import GuardRefused
@@ -15,13 +14,13 @@ from tagmill.stores.clickhouse import ClickHouse
 from tagmill.stores.ledger import Ledger
 from tagmill.stores.views import VIEW_COLUMNS
 from tests.support import damage
+from tests.support.auditing import audited
 from tests.support.delivery import (
     OWNER,
     as_row,
     clickhouse_rows,
     deliver,
     holds,
-    known_to_spark,
     manifests,
     only,
     tagmill,
@@ -42,13 +41,12 @@ class Repaired:
         self.settings = settings(journal.keyspace, bucket_size="Hour", **keys)
         self.name = only(self.settings)
         schema.apply(self.settings)
-        known_to_spark(self.settings, self.name, spark)
 
     def deliver(self, **options):
         return deliver(self.settings, self.name, self.spark, **options)
 
     def audit(self):
-        return audit(self.settings, self.name, owner=OWNER, spark=self.spark)
+        return audited(self.settings, self.spark)
 
     def repair(self):
         """Audit, repair, audit: the repair's report, and what the second audit finds."""

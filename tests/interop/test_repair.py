@@ -18,7 +18,8 @@ def test_the_plugin_reads_what_was_mended_for_it(stack, peer_folder, journal, se
     plugin = Peer(peer_folder, stack.cassandra.port, made.keyspace)
     configured = settings(made.keyspace, bucket_size="Hour", tags=damage.TAGS, first_time_bucket=damage.FIRST)
     schema.apply(configured)
-    known_to_spark(configured, only(configured), spark)
+    ledger = ("progress", "audited_buckets", "cleaned_buckets")
+    known_to_spark(configured, only(configured), spark, ("messages", "tag_views", "metadata"), ledger)
     report, (done,) = audit_and_repair(configured, only(configured), spark=spark, owner=OWNER, who="tester", why="a test")
     assert report.agrees and done.left == []
     wanted = {tag: [row for row in damage.healthy() if row["tag_name"] == tag] for tag in damage.TAGS}
