@@ -19,6 +19,7 @@ from tagmill.audit import mend
 from tagmill.audit.audit import audit as run_audit
 from tagmill.audit.model import FINDING_SCHEMA, AuditReport, Kind
 from tagmill.batches.states import BatchState, RunState
+from tagmill.buckets import first_ticks
 from tagmill.delivery import steps
 from tagmill.delivery.interventions import Interventions
 from tagmill.delivery.model import Document
@@ -147,7 +148,7 @@ class _Repair:
         withdrawn = self._withdraw(mended, resent, buckets)
         undelivered = self._note_undelivered()
         checkpoints.reached("repair.before_reread")
-        self._deliver(sorted(buckets, key=lambda bucket: (bucket[1], bucket[0])))
+        self._deliver(sorted(self._passed(buckets), key=lambda bucket: (bucket[1], bucket[0])))
         self.left.update(mended.left)
         self.examples.update(mended.examples)
         return RepairReport(
@@ -289,6 +290,12 @@ class _Repair:
                 for row in part
                 if (number := row["expected_number"] or row["view_number"]) is not None and row["timebucket"] is not None
             ]
+
+    def _passed(self, buckets: set[Bucket]) -> Iterator[Bucket]:
+        """Those that a watermark has passed: what lies behind it comes with the ordinary run."""
+        with Ledger(self.settings.cassandra) as ledger:
+            marks = ledger.watermarks(self.name)
+        return ((tag, bucket) for tag, bucket in buckets if tag in marks and first_ticks(bucket) <= marks[tag].ticks)
 
     def _deliver(self, buckets: list[Bucket]) -> None:
         """Read these buckets again, run by run; then one ordinary run, which looks at the holds."""
