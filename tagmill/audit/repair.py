@@ -298,20 +298,33 @@ class _Repair:
         return ((tag, bucket) for tag, bucket in buckets if tag in marks and first_ticks(bucket) <= marks[tag].ticks)
 
     def _deliver(self, buckets: list[Bucket]) -> None:
-        """Read these buckets again, run by run; then one ordinary run, which looks at the holds."""
+        """Read these buckets again, then look at the holds. A hold freezes its persistence_id: where one ended, once more."""
+        self._reread(buckets)
+        held = self._holds()
+        self._ordinary()
+        if self._holds() < held:
+            self._reread(buckets)
+
+    def _reread(self, buckets: list[Bucket]) -> None:
+        """Run by run."""
         while buckets:
             self.tell(f"delivering what was missing: {len(buckets)} buckets")
             planned = steps.plan(self.settings, self.name, owner=self.owner, buckets=buckets)
             buckets = buckets[planned["buckets"] :]
-            if planned["run"] is None:
-                break
-            self._finish(planned)
-        self._finish_open()
-        planned = steps.plan(self.settings, self.name, owner=self.owner)
-        while planned["run"] is not None:
-            if not self._finish(planned)["more"]:
-                break
+            if planned["run"] is not None:
+                self._finish(planned)
+
+    def _ordinary(self) -> None:
+        """What is new, up to now."""
+        self.tell("delivering what is new, and looking at the holds")
+        while True:
             planned = steps.plan(self.settings, self.name, owner=self.owner)
+            if planned["run"] is None or not self._finish(planned)["more"]:
+                return
+
+    def _holds(self) -> int:
+        with Ledger(self.settings.cassandra) as ledger:
+            return sum(1 for _ in ledger.holds(self.name, self.pipeline.tags))
 
     def _finish_open(self) -> None:
         """A run that somebody left unfinished is finished first."""
