@@ -3,8 +3,10 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 from tagmill.audit.audit import audit, raise_unless_it_agrees, told
+from tagmill.audit.repair import audit_and_repair
 from tagmill.jobreport import job_arguments, job_report
 from tagmill.settings import Settings
 from tagmill.sparksession import spark_session
@@ -14,6 +16,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Arguments of the job."""
     parser = job_arguments(__doc__)
     parser.add_argument("--tag", action="append", help="only this tag; may be given several times")
+    parser.add_argument("--repair", metavar="WHY", help="repair what is found, for this reason, and audit again; all tags")
     return parser.parse_args(argv)
 
 
@@ -23,14 +26,15 @@ def main(argv: Sequence[str]) -> int:
     with job_report("audit", args.pipeline, None, args.report) as report:
         settings = Settings.load(args.config)
         with spark_session(settings, f"tagmill audit {args.pipeline}") as spark:
-            made = audit(
-                settings,
-                args.pipeline,
-                owner=args.owner,
-                spark=spark,
-                tags=args.tag,
-                tell=lambda text: print(text, flush=True),
-            )
+            tell = partial(print, flush=True)
+            if args.repair:
+                made, repairs = audit_and_repair(
+                    settings, args.pipeline, spark=spark, owner=args.owner, who=args.owner, why=args.repair, tell=tell
+                )
+                for done in repairs:
+                    print(done.message, flush=True)
+            else:
+                made = audit(settings, args.pipeline, owner=args.owner, spark=spark, tags=args.tag, tell=tell)
         report.result = told(made)
         raise_unless_it_agrees(made)
     return report.exit_code

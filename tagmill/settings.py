@@ -148,6 +148,7 @@ class PipelineSettings(Section):
     gap_timeout_seconds: float = Field(3600, ge=0, description="a deleted hole is closed after this age")
     max_hold_age_seconds: float = Field(7 * 86_400, gt=0, description="an older hold fails the check")
     max_missing_to_search: int = Field(5000, ge=0, description="a wider hole is held without looking into the journal")
+    repair_rows_per_second: float = Field(2000, gt=0, description="the pace at which audit --repair mends tag_views")
     repair_view: bool = Field(True, description="write healed events back into tag_views")
     text_serializers: list[int] = Field(
         default_factory=list, description="ser_ids whose payloads are text; empty: found by content"

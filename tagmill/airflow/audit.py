@@ -1,11 +1,11 @@
 """DAG `audit_<pipeline>`: journal, tag views, progress and ClickHouse held against each other; it fails when they don't agree.
 
-It changes nothing, and may run beside deliveries. docs/audit.md has what it finds.
+It changes nothing unless the param `repair` is set, and may run beside deliveries. docs/audit.md has what it finds.
 """
 
 from pathlib import Path
 
-from airflow.sdk import DAG
+from airflow.sdk import DAG, Param
 
 from tagmill.airflow.factory import LONG, SPARK_POOL, new_dag, tags_param
 from tagmill.airflow.operators import AuditOperator
@@ -21,7 +21,15 @@ def audit_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
         description=f"{configured.keyspace}: journal, tag views, progress and ClickHouse table {configured.destination} agree",
         doc=__doc__,
         schedule=configured.audit_schedule,
-        params={"tags": tags_param(configured, "audit only these tags of the pipeline")},
+        params={
+            "tags": tags_param(configured, "audit only these tags of the pipeline"),
+            "repair": Param(
+                False,
+                title="Repair",
+                description="mend tag_views and deliver what is missing or wrong, for all tags, then audit again",
+                type="boolean",
+            ),
+        },
     )
     with dag:
         AuditOperator(

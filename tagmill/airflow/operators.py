@@ -216,17 +216,28 @@ class BuildOperator(JobOperator):
 
 
 class AuditOperator(JobOperator):
-    """Runs spark_jobs/audit.py for the tags that the run's params name; fails with the link to the page when something differs."""
+    """Runs spark_jobs/audit.py for the tags that the run's params name; fails with the link to the page when something differs.
+
+    With the param `repair` it repairs what it finds, for all tags, and fails only when the second audit differs.
+    """
 
     template_fields: Sequence[str] = ()
     tags: Sequence[str] = ()
+    why: str | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """Audit."""
-        self.tags = list(context["params"]["tags"])
+        self.chosen(context["params"], context["dag_run"])
         return super().execute(context)
 
+    def chosen(self, params: Mapping[str, Any], dag_run: Any) -> None:
+        """What a run's params say."""
+        self.tags = list(params["tags"])
+        self.why = f"param repair of DAG run {dag_run.run_id}" if params["repair"] else None
+
     def _job_arguments(self) -> Sequence[str]:
+        if self.why:
+            return ("--repair", self.why)
         return [part for tag in self.tags for part in ("--tag", tag)]
 
 

@@ -18,7 +18,7 @@ class RunState(StrEnum):
 
 
 class BatchState(StrEnum):
-    """NEW: sealed. IN_CLICKHOUSE: verified there. VOIDED: proven absent and given up; a later run delivers its events."""
+    """NEW: sealed. IN_CLICKHOUSE: verified there. VOIDED: given up and proven absent, or taken out; a later run delivers its events."""
 
     NEW = "NEW"
     IN_CLICKHOUSE = "IN_CLICKHOUSE"
@@ -39,6 +39,8 @@ BATCH_MOVES = frozenset(
         # sent again on purpose, under the next generation
         (BatchState.IN_CLICKHOUSE, BatchState.NEW),
         (BatchState.NEW, BatchState.NEW),
+        # withdrawn on purpose, by a run that then notes its numbers as not delivered
+        (BatchState.IN_CLICKHOUSE, BatchState.VOIDED),
     }
 )
 

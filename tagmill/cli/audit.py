@@ -1,12 +1,26 @@
 """`tagmill audit` and `tagmill audits`: journal, view, progress and ClickHouse held against each other."""
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from tagmill.cli.shared import AsJson, MaybePipeline, Pipeline, chosen, err, one_line_errors, out, settings, show
+from tagmill.cli.shared import (
+    AsJson,
+    MaybePipeline,
+    Pipeline,
+    Yes,
+    chosen,
+    confirm,
+    err,
+    one_line_errors,
+    out,
+    person,
+    settings,
+    show,
+)
 
 TAG_COLUMNS = ("tag", "journal", "deleted", "cleaned", "view", "pending", "clickhouse", "findings")
 BUCKET_COLUMNS = ("tag", "timebucket", "journal", "view", "clickhouse", "findings")
@@ -19,33 +33,63 @@ def audit(
     pipeline: Pipeline,
     tag: Annotated[list[str] | None, typer.Option("--tag", help="Only this tag; may be given several times.")] = None,
     report: Annotated[Path | None, typer.Option("--report", help="Write the report as JSON into this file, too.")] = None,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Mend the view, deliver what is missing or wrong, and audit again; asks first.")
+    ] = False,
+    why: Annotated[str | None, typer.Option("--why", help="With --repair: the reason; it is recorded in the ledger.")] = None,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Hold journal, tag views, progress and ClickHouse against each other. Changes nothing; exit status 0 only if all agree."""
+    """Hold journal, tag views, progress and ClickHouse against each other; exit status 0 only if all agree.
+
+    Changes nothing, unless --repair is given.
+    """
     from tagmill.audit.audit import audit as run_audit
     from tagmill.audit.audit import message
+    from tagmill.audit.repair import audit_and_repair
     from tagmill.sparksession import spark_session
     from tagmill.stores.lease import this_process
 
     configured = settings()
     configured.pipeline(pipeline)
+    if repair and (tag or not why):
+        raise typer.BadParameter("--repair needs --why, and is for all tags of the pipeline")
+    if repair:
+        confirm(f"Repair what an audit of pipeline {pipeline} finds, in tag_views and in ClickHouse?", yes)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as display:
         task = display.add_task(f"{pipeline}: starting Spark", total=None)
         with spark_session(configured, f"tagmill audit {pipeline}") as spark:
-            made = run_audit(
-                configured, pipeline, owner=this_process(), spark=spark, tags=tag,
-                tell=lambda text: display.update(task, description=f"{pipeline}: {text}"),
-            )  # fmt: skip
+
+            def tell(text: str) -> None:
+                display.update(task, description=f"{pipeline}: {text}")
+
+            owner, repairs = this_process(), list[Any]()
+            if repair:
+                made, repairs = audit_and_repair(
+                    configured, pipeline, spark=spark, owner=owner, who=person(), why=str(why), tell=tell
+                )
+            else:
+                made = run_audit(configured, pipeline, owner=owner, spark=spark, tags=tag, tell=tell)
     if report:
         report.write_text(made.model_dump_json(indent=1), encoding="utf-8")
     if as_json:
-        print(made.model_dump_json())
+        repaired = {"repairs": [done.model_dump(mode="json") for done in repairs]} if repair else {}
+        print(json.dumps({**made.model_dump(mode="json"), **repaired}))
     else:
+        for done in repairs:
+            out.print(done.message, markup=False)
+            _show_left(done)
         _show(made)
         out.print(f"{message(made)}. See {made.docs}", markup=False)
     if not made.agrees:
         raise typer.Exit(3)
+
+
+def _show_left(done: Any) -> None:
+    if done.left:
+        rows = [{**line.model_dump(), "kind": line.kind.value} for line in done.left]
+        show(rows, ("kind", "count", "why", "example"), as_json=False, title="Left as it is:")
 
 
 def _show(made: Any) -> None:

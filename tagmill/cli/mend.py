@@ -1,4 +1,7 @@
-"""Commands that change the ledger by hand: `holds close`, `progress rebase`, `batches resend`. Each says what it does, and records why."""
+"""Commands that change the ledger by hand: `holds close`, `progress rebase`, `batches resend` and `withdraw`.
+
+Each says what it does, and records why.
+"""
 
 from typing import Annotated
 from uuid import UUID
@@ -11,7 +14,7 @@ from tagmill.cli.shared import AsJson, MaybePipeline, Pipeline, Why, Yes, confir
 
 holds = typer.Typer(help="What is kept back (without a command: list it); close a hold.", invoke_without_command=True)
 progress = typer.Typer(help="Progress after a view was renumbered.", no_args_is_help=True)
-batches = typer.Typer(help="Batches (without a command: list them); send one again.", invoke_without_command=True)
+batches = typer.Typer(help="Batches (without a command: list them); send one again, withdraw one.", invoke_without_command=True)
 
 Tag = Annotated[str, typer.Option("--tag", help="The tag.")]
 PersistenceId = Annotated[str, typer.Option("--persistence-id", help="The persistence_id.")]
@@ -63,3 +66,11 @@ def resend(batch_id: UUID, pipeline: Pipeline, run: Annotated[int, typer.Option(
     """Take a batch's rows out of ClickHouse and push the sealed bytes again, under the next generation."""
     confirm(f"Remove batch {batch_id} from ClickHouse and send it again?", yes)
     out.print(interventions(pipeline, why).resend(batch_id, run), markup=False)
+
+
+@batches.command("withdraw")
+@one_line_errors
+def withdraw(batch_id: UUID, pipeline: Pipeline, run: Annotated[int, typer.Option(min=1)], why: Why, yes: Yes = False) -> None:
+    """Take a batch out of ClickHouse for good and note its events as not delivered; read again, they are delivered, flagged late."""
+    confirm(f"Remove batch {batch_id} from ClickHouse, so that its events are delivered again from the view?", yes)
+    out.print(interventions(pipeline, why).withdraw(batch_id, run), markup=False)

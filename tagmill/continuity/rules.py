@@ -65,6 +65,19 @@ def remove(missing: tuple[Interval, ...], number: int) -> tuple[Interval, ...]:
     return tuple(kept)
 
 
+def without(progress: Progress, numbers: Iterable[int]) -> Progress:
+    """Progress in which these numbers are not delivered, as far as it has passed them."""
+    gone = sorted({number for number in numbers if 1 <= number <= progress.number})
+    intervals = sorted([*progress.missing, *((number, number) for number in gone)])
+    joined: list[Interval] = []
+    for low, high in intervals:
+        if joined and low <= joined[-1][1] + 1:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], high))
+        else:
+            joined.append((low, high))
+    return replace(progress, missing=tuple(joined))
+
+
 def close(progress: Progress | None, hole: Hole) -> Progress:
     """Progress after the numbers of a hole were given up: what comes behind it continues.
 

@@ -161,13 +161,17 @@ def _move_watermarks(
         if mark.run >= manifest.run:  # this close was interrupted
             continue
         there = [batch for batch in batches if batch.tag == tag and batch.state == BatchState.IN_CLICKHOUSE]
+        gone = [batch for batch in manifest.withdrawn if batch.tag == tag]
         counted = replace(
-            mark, run=manifest.run, delivered=mark.delivered + sum(b.rows for b in there), batches=mark.batches + len(there)
+            mark,
+            run=manifest.run,
+            delivered=mark.delivered + sum(b.rows for b in there) - sum(b.rows for b in gone),
+            batches=mark.batches + len(there) - len(gone),
         )
         begins_before = known is None or done.after <= known.ticks <= done.until
         if manifest.moves_watermark and tag not in void_tags and begins_before:
             ledger.write_watermark(manifest.pipeline, _moved(counted, done))
-        elif there:
+        elif there or gone:
             ledger.write_watermark(manifest.pipeline, counted)
 
 

@@ -3,15 +3,20 @@
 What changes progress or holds claims a run number of its own, so it stands between the runs before and after it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from uuid import UUID
 
 from tagmill.batches.states import BatchState, RunState
+from tagmill.buckets import first_ticks
 from tagmill.continuity import rules
 from tagmill.continuity.model import Progress
-from tagmill.delivery.model import Manifest
-from tagmill.delivery.runfiles import all_batches, read_manifest
+from tagmill.delivery import withdraw
+from tagmill.delivery.close import close
+from tagmill.delivery.model import Manifest, Plan
+from tagmill.delivery.runfiles import all_batches, read_manifest, read_plan
+from tagmill.delivery.withdraw import Event
 from tagmill.errors import GuardRefused
 from tagmill.settings import Settings
 from tagmill.stores.clickhouse import ClickHouse
@@ -19,6 +24,7 @@ from tagmill.stores.files import RunFiles
 from tagmill.stores.lease import Lease
 from tagmill.stores.ledger import BatchRow, HoldRow, Ledger, RunRow
 from tagmill.stores.views import Views
+from tagmill.timeuuid import to_datetime
 
 CLOSABLE = ("hole", "first_seen", "too_many_missing", "null_event", "broken_offset", "two_events_one_number", "broken_key")
 
@@ -38,6 +44,11 @@ class Interventions:
         """Give up the run that is PLANNED; the next run plans anew."""
         with self._at_work() as ledger:
             row = self._open(ledger, RunState.PLANNED)
+            if row.kind == withdraw.KIND:
+                raise GuardRefused(
+                    f"run {row.run} of pipeline {self.name} withdraws batches, and may have begun to. Nothing was changed; "
+                    f"finish it: tagmill run deliver --pipeline {self.name}"
+                )
             row = ledger.raise_fence(row, self.owner)
             ledger.finish_run(self.name, row.run, row.fence, RunState.PLANNED, RunState.ABANDONED, f"{self.who}: {self.why}")
             ledger.record_intervention(self.name, row.run, self.who, "run abandon", self.why)
@@ -81,13 +92,53 @@ class Interventions:
             if found.state == BatchState.VOIDED:
                 raise GuardRefused(f"batch {batch_id} is VOIDED: a later run has delivered its events. Nothing was changed")
             row = ledger.raise_fence(row, self.owner)
-            manifest = read_manifest(RunFiles(self.settings.storage.root), row)
+            files = RunFiles(self.settings.storage.root)
+            manifest = read_manifest(files, row)
+            sealed = next(batch for batch in manifest.batches if batch.number == found.number)
+            files.open_sealed(sealed.file, sealed.sha256).close()  # what can't be sent again stays
             clickhouse.delete_batch(self.pipeline.destination, batch_id, found.generation)
             generation = found.generation + 1
             ledger.move_batch(self.name, run, row.fence, found, BatchState.NEW, generation)
             ledger.record_intervention(self.name, run, self.who, f"batches resend {batch_id}", self.why)
             push_one(self.settings, ledger, manifest, row.fence, found.number)
             return f"batch {batch_id} of run {run}, pipeline {self.name}, was sent again as generation {generation} and verified"
+
+    def withdraw(self, batch_id: UUID, run: int) -> str:
+        """Take a batch out of ClickHouse for good, and note its events as not delivered; what reads them again delivers them, late."""
+        found = sorted(bucket for _, bucket in self.taken_out(batch_id, run))
+        low, high = to_datetime(first_ticks(found[0])), to_datetime(first_ticks(found[-1]) + self.pipeline.bucket_size.ticks)
+        return (
+            f"batch {batch_id} of run {run}, pipeline {self.name}, is out of ClickHouse and VOIDED. Deliver its events again: "
+            f"tagmill run deliver --pipeline {self.name} --reread-from {low:%Y-%m-%dT%H:%M:%SZ} --reread-until {high:%Y-%m-%dT%H:%M:%SZ}"
+        )
+
+    def taken_out(self, batch_id: UUID, run: int) -> set[tuple[str, int]]:
+        """The same; the (tag, timebucket) in which the view has the batch's events."""
+        with self._at_work() as ledger:
+            plan = self._unfinished_withdrawal(ledger)
+            if plan is None or str(batch_id) not in {part.batch_id for part in plan.withdrawn}:
+                plan = self._withdrawal(ledger, [(run, batch_id)], [], f"batches withdraw {batch_id}")
+            return set(withdraw.buckets(RunFiles(self.settings.storage.root), plan))
+
+    def note_undelivered(self, lost: Iterator[Event]) -> int:
+        """Progress is told that these events were not delivered, as far as ClickHouse has them in no batch; how many they are."""
+        first = next(lost, None)
+        if first is None:
+            return 0
+        with self._at_work() as ledger:
+            self._unfinished_withdrawal(ledger)
+            plan = self._withdrawal(ledger, [], chain([first], lost), "audit --repair: progress of what was not delivered")
+            return withdraw.count(RunFiles(self.settings.storage.root), plan)
+
+    def record(self, ledger: Ledger, what: str) -> None:
+        """What changes neither progress nor batches has a number of its own, too. The caller has the lease."""
+        run = ledger.free_number(self.name)
+        self._none_open(ledger)
+        ledger.claim(self.name, run)
+        ledger.create_run(
+            self.name, run, kind="intervention", state=RunState.CLOSED, owner=self.owner, reason=f"{self.who}: {self.why}"
+        )
+        ledger.record_intervention(self.name, run, self.who, what, self.why)
 
     def close_hold(self, tag: str, persistence_id: str) -> str:
         """Give up the numbers that a hold waits for; the next run delivers what is behind them."""
@@ -155,12 +206,15 @@ class Interventions:
             )
         return row
 
-    def _hold(self, ledger: Ledger, tag: str, persistence_id: str) -> HoldRow:
+    def _none_open(self, ledger: Ledger) -> None:
         if row := ledger.open_run(self.name):
             raise GuardRefused(
                 f"run {row.run} of pipeline {self.name} is not finished ({row.state}). Nothing was changed; first: "
                 f"tagmill run deliver --pipeline {self.name}"
             )
+
+    def _hold(self, ledger: Ledger, tag: str, persistence_id: str) -> HoldRow:
+        self._none_open(ledger)
         hold = next((h for h in ledger.holds(self.name, [tag]) if h.persistence_id == persistence_id), None)
         if hold is None:
             raise GuardRefused(
@@ -188,6 +242,24 @@ class Interventions:
         return Progress(number, sequence_nr, 0, str(offset))
 
     # -- doing it
+
+    def _unfinished_withdrawal(self, ledger: Ledger) -> Plan | None:
+        """One that was begun and not finished is finished; its plan."""
+        left = ledger.open_run(self.name)
+        if left is None or left.kind != withdraw.KIND:
+            return None
+        return self._finished(ledger, ledger.raise_fence(left, self.owner))
+
+    def _withdrawal(self, ledger: Ledger, batches: list[tuple[int, UUID]], lost: Iterable[Event], what: str) -> Plan:
+        reason = f"{self.who}: {self.why}"
+        row = withdraw.plan(self.settings, ledger, self.name, self.owner, batches, lost, reason=reason)
+        ledger.record_intervention(self.name, row.run, self.who, what, self.why)
+        return self._finished(ledger, row)
+
+    def _finished(self, ledger: Ledger, row: RunRow) -> Plan:
+        withdraw.seal(self.settings, ledger, self.name, row.run, row.fence, self.owner)
+        close(self.settings, ledger, self.name, row.run, row.fence)
+        return read_plan(RunFiles(self.settings.storage.root), row)
 
     def _intervene(self, ledger: Ledger, run: int, hold: HoldRow, progress: Progress, what: str) -> None:
         """`run` was free before the hold and the progress were read: what is written can't be older than a run beside it."""

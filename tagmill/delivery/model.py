@@ -79,8 +79,21 @@ class HoldLook(Document):
         return Hole(self.first_missing, self.last_missing, self.after_sequence_nr, self.before_sequence_nr)
 
 
+class Withdrawn(Document):
+    """A batch that a run takes out of ClickHouse: the run that sealed it, and its number there."""
+
+    run: int
+    number: int
+    batch_id: str
+    tag: str
+    rows: int
+
+
 class Plan(Document):
-    """What a run reads. Never changed. `build`: the newest build of the view, where Tagmill keeps it."""
+    """What a run reads. Never changed. `build`: the newest build of the view, where Tagmill keeps it.
+
+    A run of kind "withdraw" reads nothing: it takes batches out, and notes what `undelivered_file` names as not delivered.
+    """
 
     pipeline: str
     run: int
@@ -92,6 +105,9 @@ class Plan(Document):
     holds: list[HoldLook]
     view_columns: dict[str, str]
     build: int | None = None
+    withdrawn: list[Withdrawn] = []
+    undelivered_file: str = ""
+    undelivered_sha256: str = ""
     more: bool
 
     @property
@@ -141,6 +157,7 @@ class Manifest(Document):
     moves_watermark: bool
     tags: dict[str, TagOutcome]
     batches: list[Batch]
+    withdrawn: list[Withdrawn] = []
     findings: dict[str, int]
     progress_file: str
     holds_file: str

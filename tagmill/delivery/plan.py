@@ -91,6 +91,33 @@ class Planner:
             draft.again.extend(self._counted((tag, part) for part in parts if part))
         return self._document(run, draft, [], columns, reread=True) if draft.again else None
 
+    def reread_buckets(self, run: int, buckets: list[tuple[str, int]]) -> tuple[Plan | None, int]:
+        """A plan that reads whole (tag, timebucket) again, as many of them as a run takes, in their order; and how many those are."""
+        columns = self.views.columns()
+        draft, rows, taken = _Draft(), 0, 0
+        parts = [(tag, self._slice(bucket, bucket_rules.first_ticks(bucket) - 1, self.until)) for tag, bucket in buckets]
+        for first in range(0, len(parts), COUNT_AT_ONCE):
+            group = parts[first : first + COUNT_AT_ONCE]
+            counted = {(tag, part.timebucket): part for tag, part in self._counted((t, p) for t, p in group if p)}
+            for tag, bucket in buckets[first : first + COUNT_AT_ONCE]:
+                part = counted.get((tag, bucket))
+                full = len(draft.again) >= self.pipeline.max_slices_per_run
+                if part and draft.again and (full or rows + part.rows > self.pipeline.max_rows_per_run):
+                    draft.more = True
+                    return self._document(run, draft, [], columns, reread=True), taken
+                taken += 1
+                if part:
+                    rows += part.rows
+                    draft.again.append((tag, part))
+                    draft.ranges[tag] = self._reread_range(draft.ranges.get(tag), bucket)
+        return (self._document(run, draft, [], columns, reread=True) if draft.again else None), taken
+
+    def _reread_range(self, known: TagRange | None, bucket: int) -> TagRange:
+        low = bucket_rules.first_ticks(bucket) - 1
+        high = min(self.until, low + self.pipeline.bucket_size.ticks)
+        after, until = (min(known.after, low), max(known.until, high)) if known else (low, high)
+        return TagRange(after=after, until=until, window_from=until)
+
     # -- new rows
 
     def _new_rows(self) -> _Draft:

@@ -13,7 +13,7 @@ from tagmill.delivery.runfiles import read_manifest
 from tagmill.settings import Settings
 from tagmill.stores.clickhouse import ClickHouse, Totals
 from tagmill.stores.files import RunFiles
-from tagmill.stores.ledger import Ledger
+from tagmill.stores.ledger import BatchRow, Ledger
 from tagmill.stores.views import Views
 
 EXACTLY_ONCE = "exactly once"
@@ -84,9 +84,9 @@ def check(settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickHo
     there twice, and holds that are too old.
     """
     chosen = settings.pipeline(pipeline)
-    found = _stored(clickhouse, chosen.destination)
-    yield from _compare(settings, pipeline, ledger, found)
-    for batch_id in found:
+    batches, unknown = stored(settings, pipeline, ledger, clickhouse)
+    yield from _differences(batches)
+    for batch_id in unknown:
         yield Finding("", f"batch {batch_id} is in {chosen.destination}, and no run of pipeline {pipeline} has it")
     yield from _twice(clickhouse, chosen.destination)
     now = datetime.now(UTC)
@@ -111,26 +111,45 @@ def _stored(clickhouse: ClickHouse, table: str) -> dict[UUID, list[Totals]]:
     return found
 
 
-def _compare(settings: Settings, pipeline: str, ledger: Ledger, found: dict[UUID, list[Totals]]) -> Iterator[Finding]:
-    """Takes out of `found` what a run of the ledger has."""
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A batch of the ledger and what ClickHouse has of it; `expected` is empty for one that is not to be there (or not yet)."""
+
+    run: int
+    batch: BatchRow
+    expected: list[Totals]
+    there: list[Totals]
+
+    @property
+    def agrees(self) -> bool:
+        """Exactly the sealed rows, once."""
+        return self.there == self.expected
+
+
+def stored(settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickHouse) -> tuple[list[Stored], list[UUID]]:
+    """Every batch of every run with a manifest, its rows read again by their columns; and the ids that no run has."""
+    found = _stored(clickhouse, settings.pipeline(pipeline).destination)
     files = RunFiles(settings.storage.root)
+    batches: list[Stored] = []
     for number in range(1, ledger.last_run(pipeline) + 1):
         row = ledger.run(pipeline, number)
         if row is None or not row.manifest_file:
             continue
         sealed = {batch.number: batch for batch in read_manifest(files, row).batches}
         for batch in ledger.batches(pipeline, number):
-            there = found.pop(batch.batch_id, [])
             wanted = sealed[batch.number]
             expected = [Totals(batch.generation, wanted.rows, wanted.checksum)] if batch.state == BatchState.IN_CLICKHOUSE else []
-            if there != expected and batch.state != BatchState.NEW:
-                rows = sum(total.rows for total in there)
-                same = (
-                    "other values"
-                    if rows == wanted.rows and expected
-                    else f"{rows} rows instead of {wanted.rows if expected else 0}"
-                )
-                yield Finding(batch.tag, f"batch {batch.batch_id} of run {number} ({batch.state}) has {same} in ClickHouse")
+            batches.append(Stored(number, batch, expected, found.pop(batch.batch_id, [])))
+    return batches, list(found)
+
+
+def _differences(batches: list[Stored]) -> Iterator[Finding]:
+    for one in batches:
+        batch = one.batch
+        if not one.agrees and batch.state != BatchState.NEW:
+            rows, wanted = sum(total.rows for total in one.there), sum(total.rows for total in one.expected)
+            same = "other values" if rows == wanted and one.expected else f"{rows} rows instead of {wanted}"
+            yield Finding(batch.tag, f"batch {batch.batch_id} of run {one.run} ({batch.state}) has {same} in ClickHouse")
 
 
 def _twice(clickhouse: ClickHouse, table: str) -> Iterator[Finding]:

@@ -31,9 +31,19 @@ Result = dict[str, Any]
 
 
 def plan(
-    settings: Settings, pipeline: str, *, owner: str, tags: list[str] | None = None, reread: tuple[str, str] | None = None
+    settings: Settings,
+    pipeline: str,
+    *,
+    owner: str,
+    tags: list[str] | None = None,
+    reread: tuple[str, str] | None = None,
+    buckets: list[tuple[str, int]] | None = None,
 ) -> Result:
-    """Plan the next run, or take over the one that is not finished. `run` is None when there is nothing to do."""
+    """Plan the next run, or take over the one that is not finished. `run` is None when there is nothing to do.
+
+    `reread`: a range of time to read again; `buckets`: (tag, timebucket) to read again, of which the first `buckets` of the answer
+    are dealt with.
+    """
     from tagmill.delivery.plan import Planner
     from tagmill.delivery.runfiles import write_document
 
@@ -48,7 +58,11 @@ def plan(
             return _taken_over(ledger, unfinished, owner)
         views = Views(ledger.cassandra, chosen.keyspace)
         planner = Planner(ledger, views, pipeline, chosen, wanted, datetime.now(UTC), _built(settings, ledger, pipeline))
-        made = planner.reread(number, *span) if span else planner.plan(number)
+        taken = 0
+        if buckets is not None:
+            made, taken = planner.reread_buckets(number, buckets)
+        else:
+            made = planner.reread(number, *span) if span else planner.plan(number)
         if made is None:
             lease.give_back()
             return {
@@ -56,6 +70,7 @@ def plan(
                 "fence": 0,
                 "state": "IDLE",
                 "slices": 0,
+                "buckets": taken,
                 "more": False,
                 "message": f"pipeline {pipeline}: nothing to do",
             }
@@ -67,22 +82,26 @@ def plan(
         row = ledger.create_run(
             pipeline,
             made.run,
-            kind="reread" if reread else "deliver",
+            kind="reread" if made.reread else "deliver",
             state=RunState.PLANNED,
             owner=owner,
             plan_file=file,
             plan_sha256=sha256,
         )
         checkpoints.reached("plan.after_commit")
-        return _planned(row, made)
+        return {**_planned(row, made), "buckets": taken}
 
 
 def seal(settings: Settings, pipeline: str, run: int, fence: int, *, owner: str, spark: SparkSession) -> Result:
     """Read, judge and fix the batches of a planned run."""
+    from tagmill.delivery import withdraw
     from tagmill.delivery.seal import seal as seal_run
 
     with leased(settings, pipeline, owner) as (ledger, _):
-        manifest = seal_run(settings, ledger, spark, pipeline, run, fence)
+        if ledger.current(pipeline, run, fence).kind == withdraw.KIND:
+            manifest = withdraw.seal(settings, ledger, pipeline, run, fence, owner)
+        else:
+            manifest = seal_run(settings, ledger, spark, pipeline, run, fence)
         return _summary(manifest, f"{len(manifest.batches)} batches sealed")
 
 
@@ -150,6 +169,7 @@ def _taken_over(ledger: Ledger, row: RunRow, owner: str) -> Result:
         "fence": row.fence,
         "state": row.state.value,
         "slices": 0,
+        "buckets": 0,
         "more": True,
         "message": f"pipeline {row.pipeline}: run {row.run} was not finished ({row.state}), going on with it",
     }

@@ -3,10 +3,11 @@
 Always over HTTP. The insert asks and inserts in one statement on the server, so a client frozen in between can't double a batch.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from io import BytesIO
+from itertools import groupby
 from shutil import copyfileobj
 from typing import Any, BinaryIO, cast
 from uuid import UUID
@@ -35,6 +36,11 @@ INSERT_SETTINGS = {
     "insert_deduplicate": 1,
 }
 VOID_WAIT_SECONDS = 60
+# of values in one statement; max_query_size is 262144
+MAX_BOUND_BYTES = 100_000
+# bound by the client: in the request's address, where the server would bind them, there is no room
+BOUND = "(SELECT %(ids)s AS ps, %(sequence_nrs)s AS ss, %(numbers)s AS ns) ARRAY JOIN ps AS p, ss AS s, ns AS n"
+OF_EVENTS = f"`tag` = %(tag)s AND (`persistence_id`, `sequence_nr`) IN (SELECT p, s FROM {BOUND})"
 # exception codes that pass: timeout, too many queries, memory limit, network, too many parts, replica busy
 PASSING_CODES = frozenset({159, 202, 209, 210, 241, 252, 242, 285, 319, 394, 999, 1002})
 
@@ -123,6 +129,28 @@ class ClickHouse:
         )
         return [Totals(int(generation), int(rows), int(checksum)) for generation, rows, checksum in found]
 
+    def present(self, table: str, events: Collection[tuple[str, str, int]]) -> set[tuple[str, str, int]]:
+        """Which of these events (tag, persistence_id, sequence_nr) the table has, in whatever batch."""
+        found: set[tuple[str, str, int]] = set()
+        for tag, part in _chunks((tag, persistence_id, number, 0) for tag, persistence_id, number in sorted(events)):
+            rows = self.rows(
+                f"SELECT DISTINCT `persistence_id`, `sequence_nr` FROM {names.sql(table)} WHERE {OF_EVENTS}", _bound(tag, part)
+            )
+            found.update((tag, str(persistence_id), int(number)) for persistence_id, number in rows)
+        return found
+
+    def batches_with_other_numbers(self, table: str, events: Collection[tuple[str, str, int, int]]) -> set[UUID]:
+        """The batches that have one of these events (tag, persistence_id, sequence_nr, number) under another number."""
+        found: set[UUID] = set()
+        for tag, part in _chunks(sorted(events)):
+            rows = self.rows(
+                f"SELECT DISTINCT `batch_id` FROM {names.sql(table)} WHERE {OF_EVENTS} "
+                f"AND (`persistence_id`, `sequence_nr`, `tag_pid_sequence_nr`) NOT IN (SELECT p, s, n FROM {BOUND})",
+                _bound(tag, part),
+            )
+            found.update(UUID(str(batch)) for (batch,) in rows)
+        return found
+
     def delete_batch(self, table: str, batch_id: UUID, generation: int) -> None:
         """Take a batch's rows up to a generation out, and wait until they are gone. What was sent again since then stays."""
         with self._explained(f"did not confirm the removal of batch {batch_id}"):
@@ -203,6 +231,27 @@ class ClickHouse:
             ) from None
         except ClickHouseError as error:
             raise ConfigurationError(f"{self.where} {what}: {_brief(error)}") from None
+
+
+def _chunks(events: Iterable[tuple[str, str, int, int]]) -> Iterator[tuple[str, list[tuple[str, int, int]]]]:
+    """Sorted events by tag, no more at once than a statement takes."""
+    for tag, of_tag in groupby(events, key=lambda event: event[0]):
+        part: list[tuple[str, int, int]] = []
+        size = 0
+        for _, persistence_id, sequence_nr, number in of_tag:
+            length = 2 * len(persistence_id.encode()) + 50
+            if part and size + length > MAX_BOUND_BYTES:
+                yield tag, part
+                part, size = [], 0
+            part.append((persistence_id, sequence_nr, number))
+            size += length
+        yield tag, part
+
+
+def _bound(tag: str, part: list[tuple[str, int, int]]) -> dict[str, Any]:
+    """Values of OF_EVENTS and BOUND."""
+    ids, sequence_nrs, numbers = zip(*part, strict=True)
+    return {"tag": tag, "ids": list(ids), "sequence_nrs": list(sequence_nrs), "numbers": list(numbers)}
 
 
 def _names() -> str:

@@ -111,6 +111,23 @@ class Views:
             ):  # fmt: skip
                 yield row.tag_pid_sequence_nr, row.sequence_nr, row.timestamp
 
+    def sequence_nrs(self, keys: Iterable[tuple[str, int, Any, str, int]]) -> Iterator[int | None]:
+        """sequence_nr of the rows with these primary keys (tag, timebucket, timestamp, persistence_id, number); None: no such row."""
+        results = self.cassandra.execute_many(
+            f"SELECT sequence_nr FROM {self.name}.tag_views WHERE tag_name = ? AND timebucket = ? AND timestamp = ?"
+            " AND persistence_id = ? AND tag_pid_sequence_nr = ?",
+            keys,
+        )
+        return (rows[0].sequence_nr if rows else None for rows in results)
+
+    def numbers_at(self, tag: str, bucket: int, offset: Any, persistence_id: str) -> list[tuple[int, int]]:
+        """(number, sequence_nr) of the rows of one persistence_id at one offset."""
+        rows = self.cassandra.execute(
+            f"SELECT tag_pid_sequence_nr, sequence_nr FROM {self.name}.tag_views"
+            " WHERE tag_name = ? AND timebucket = ? AND timestamp = ? AND persistence_id = ?", tag, bucket, offset, persistence_id,
+        )  # fmt: skip
+        return [(row.tag_pid_sequence_nr, row.sequence_nr) for row in rows]
+
     def deleted_to(self, persistence_id: str) -> int:
         """metadata.deleted_to, 0 if nothing was deleted."""
         rows = self.cassandra.execute(f"SELECT deleted_to FROM {self.name}.metadata WHERE persistence_id = ?", persistence_id)

@@ -86,6 +86,22 @@ def test_an_audit_is_one_spark_job_over_the_tags_of_its_params(dags):
         params.validate()
 
 
+def test_an_audit_repairs_when_its_param_says_so_for_a_reason_that_names_the_run(dags):
+    from types import SimpleNamespace
+
+    from airflow.sdk.exceptions import ParamValidationError
+
+    dag = dags["audit_orders"]
+    (task,) = dag.tasks
+    assert dag.params["repair"] is False
+    for repair, arguments in ((True, ["--repair", "param repair of DAG run manual-1"]), (False, ["--tag", "order"])):
+        task.chosen({"tags": ["order"], "repair": repair}, SimpleNamespace(run_id="manual-1"))
+        assert list(task._job_arguments()) == arguments
+    with pytest.raises(ParamValidationError):
+        dag.params.update({"repair": "yes"})
+        dag.params.validate()
+
+
 def test_close_announces_the_pipelines_asset(dags):
     (asset,) = dags["deliver_orders"].task_dict["close"].outlets
     assert (asset.name, asset.uri) == ("tagmill_orders", "tagmill://delivered/orders")

@@ -18,11 +18,12 @@ def test_the_list_of_instants_is_complete() -> None:
     from pathlib import Path
 
     import tagmill
-    from tests.faults import test_views_killed
+    from tests.faults import test_repair_killed, test_views_killed
 
     sources = Path(tagmill.__file__).parent.rglob("*.py")
     found = {name for file in sources for name in re.findall(r'checkpoints\.reached\("([^"]+)"\)', file.read_text())}
-    assert found == {*INSTANTS, *test_views_killed.INSTANTS, "seal.begun"}  # nothing is different there from plan.after_commit
+    killed = {*INSTANTS, *test_views_killed.INSTANTS, *test_repair_killed.INSTANTS}
+    assert found == {*killed, "seal.begun"}  # nothing is different there from plan.after_commit
 
 
 @pytest.mark.timeout(1800)

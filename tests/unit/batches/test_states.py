@@ -20,9 +20,15 @@ def test_nothing_follows_a_finished_run() -> None:
     assert not any(may_move_run(old, new) for old in RunState if not old.is_open for new in RunState)
 
 
-def test_a_batch_goes_to_clickhouse_or_is_voided_and_may_be_sent_again() -> None:
+def test_a_batch_goes_to_clickhouse_or_is_voided_and_may_be_sent_again_or_withdrawn() -> None:
     moves = [(old.value, new.value) for old, new in product(BatchState, BatchState) if may_move_batch(old, new)]
-    assert moves == [("NEW", "NEW"), ("NEW", "IN_CLICKHOUSE"), ("NEW", "VOIDED"), ("IN_CLICKHOUSE", "NEW")]
+    assert moves == [
+        ("NEW", "NEW"),
+        ("NEW", "IN_CLICKHOUSE"),
+        ("NEW", "VOIDED"),
+        ("IN_CLICKHOUSE", "NEW"),
+        ("IN_CLICKHOUSE", "VOIDED"),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,365 @@
+"""Repairs what an audit has found: mends the view, sends damaged batches again, withdraws wrong ones, delivers what was missing.
+
+Each step begins with what is there now and does only what is missing, so a repair that was killed is simply begun again, best with a
+new audit. What can't be repaired is left untouched and named, with the reason.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tagmill import checkpoints
+from tagmill.audit import mend
+from tagmill.audit.audit import audit as run_audit
+from tagmill.audit.model import FINDING_SCHEMA, AuditReport, Kind
+from tagmill.batches.states import BatchState, RunState
+from tagmill.buckets import first_ticks
+from tagmill.delivery import steps
+from tagmill.delivery.interventions import Interventions
+from tagmill.delivery.model import Document
+from tagmill.delivery.report import stored
+from tagmill.delivery.sparkerrors import explained
+from tagmill.delivery.withdraw import Event
+from tagmill.errors import GuardRefused, SealedFileDamaged
+from tagmill.settings import Settings
+from tagmill.stores.audits import AuditRow, Audits, folder
+from tagmill.stores.clickhouse import ClickHouse
+from tagmill.stores.files import RunFiles
+from tagmill.stores.ledger import Ledger
+from tagmill.views.reading import Journal
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROWS_AT_ONCE = 5000
+# events of one run that notes them as not delivered: their persistence ids are in memory at once
+NOTED_AT_ONCE = 500_000
+# fewer misplaced rows than this say nothing about the bucket size
+MIN_MISPLACED = 20
+MAX_REPAIRS = 2
+IN_BATCHES = (Kind.DUPLICATED_IN_CLICKHOUSE, Kind.EXTRA_IN_CLICKHOUSE, Kind.DIFFERS_IN_CLICKHOUSE)
+COLUMNS = [column.split(" ")[0] for column in FINDING_SCHEMA.split(", ")]
+Bucket = tuple[str, int]
+Tell = Callable[[str], None]
+
+
+class Left(Document):
+    """Findings that stay as they are, and why."""
+
+    kind: Kind
+    why: str
+    count: int
+    example: str
+
+
+class RepairReport(Document):
+    """What a repair did. `mended`: findings in the view by kind; `runs`: the runs that delivered what was missing."""
+
+    pipeline: str
+    audit: int
+    mended: dict[Kind, int]
+    resent: list[str]
+    withdrawn: list[str]
+    undelivered: int
+    runs: list[int]
+    delivered: int
+    left: list[Left]
+
+    @property
+    def message(self) -> str:
+        """One line."""
+        return (
+            f"pipeline {self.pipeline}, audit {self.audit}: {sum(self.mended.values())} findings mended in the view, "
+            f"{len(self.resent)} batches sent again, {len(self.withdrawn)} withdrawn, {self.delivered} rows delivered, "
+            f"{sum(line.count for line in self.left)} findings left"
+        )
+
+
+def audit_and_repair(
+    settings: Settings, pipeline: str, *, spark: "SparkSession", owner: str, who: str, why: str, tell: Tell | None = None
+) -> tuple[AuditReport, list[RepairReport]]:
+    """Audit, repair what is found, and audit again: the last audit's report, and those of the repairs.
+
+    Once more when only the second audit shows that a batch is wrong: it had been damaged, or an event has its right number only now.
+    """
+    found, done = run_audit(settings, pipeline, owner=owner, spark=spark, tell=tell), list[RepairReport]()
+    while not found.agrees and (not done or (len(done) < MAX_REPAIRS and any(found.findings.get(kind) for kind in IN_BATCHES))):
+        done.append(repair(settings, pipeline, found.audit, spark=spark, owner=owner, who=who, why=why, tell=tell))
+        found = run_audit(settings, pipeline, owner=owner, spark=spark, tell=tell)
+    return found, done
+
+
+def repair(
+    settings: Settings,
+    pipeline: str,
+    audit: int,
+    *,
+    spark: "SparkSession",
+    owner: str,
+    who: str,
+    why: str,
+    tell: Tell | None = None,
+) -> RepairReport:
+    """Repair what an audit (that is DONE) has found. `who` and `why` are recorded; `tell` hears what is being done.
+
+    Raises GuardRefused (there is no such audit), LeaseTaken, FenceRaised, and what a delivery raises.
+    """
+    return _Repair(
+        settings, pipeline, audit, spark, Interventions(settings, pipeline, owner, who, why), tell or (lambda _: None)
+    ).run()
+
+
+class _Repair:
+    """One repair of one pipeline."""
+
+    def __init__(
+        self, settings: Settings, name: str, audit: int, spark: "SparkSession", interventions: Interventions, tell: Tell
+    ) -> None:
+        self.settings = settings
+        self.name = name
+        self.pipeline = settings.pipeline(name)
+        self.audit = audit
+        self.spark = spark
+        self.interventions = interventions
+        self.owner = interventions.owner
+        self.tell = tell
+        self.files = RunFiles(settings.storage.root)
+        self.folder = folder(name, audit)
+        self.left: Counter[tuple[Kind, str]] = Counter()
+        self.examples: dict[tuple[Kind, str], str] = {}
+        self.runs_of: dict[UUID, int] = {}
+        self.runs: list[int] = []
+        self.delivered = 0
+
+    def run(self) -> RepairReport:
+        """All of it."""
+        self._finish_open()
+        mended = self._mend()
+        checkpoints.reached("repair.mended")
+        buckets = set(mended.buckets)
+        buckets.update((event.tag, event.timebucket) for events in self._missing() for event in events)
+        resent = self._resend(mended)
+        withdrawn = self._withdraw(mended, resent, buckets)
+        undelivered = self._note_undelivered()
+        checkpoints.reached("repair.before_reread")
+        self._deliver(sorted(self._passed(buckets), key=lambda bucket: (bucket[1], bucket[0])))
+        self.left.update(mended.left)
+        self.examples.update(mended.examples)
+        return RepairReport(
+            pipeline=self.name, audit=self.audit, mended=dict(mended.mended), resent=[str(batch) for batch in resent],
+            withdrawn=[str(batch) for batch in withdrawn], undelivered=undelivered, runs=self.runs, delivered=self.delivered,
+            left=[
+                Left(kind=kind, why=reason, count=count, example=self.examples[kind, reason])
+                for (kind, reason), count in self.left.items()
+            ],
+        )  # fmt: skip
+
+    # -- the view
+
+    def _mend(self) -> mend.Mended:
+        """Under the pipeline's lease, so that no build of ours numbers meanwhile."""
+        with steps.leased(self.settings, self.name, self.owner, wait=self.pipeline.lease_wait_seconds) as (ledger, lease):
+            audited = self._audited(ledger)
+            journal = Journal.look(ledger.cassandra, self.pipeline.keyspace)
+            kinds = [kind for kind in mend.IN_VIEW if audited.findings.get(kind)]
+            if not kinds:
+                done = mend.Mended()
+            elif self._wrong_bucket_size(audited):
+                done = self._all_left(audited, kinds)
+            else:
+                self.interventions.record(ledger, f"audit {self.audit} --repair: tag_views of {self.pipeline.keyspace}")
+                with explained(ledger.cassandra.where):
+                    mend.stage(self.spark, self.files.url(self.folder), self.files.url(f"{self.folder}/repair"))
+                checkpoints.reached("repair.staged")
+                with ClickHouse(self.settings.clickhouse) as clickhouse:
+                    mender = mend.Mender(
+                        self.settings, self.name, ledger.cassandra, clickhouse, meta=journal.meta, tell=self.tell
+                    )
+                    done = mender.run(self.files, f"{self.folder}/repair")
+            lease.give_back()
+            return done
+
+    def _audited(self, ledger: Ledger) -> AuditRow:
+        audits = Audits(ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.name)
+        row = audits.last_done()
+        if row is None or row.audit != self.audit:
+            raise GuardRefused(
+                f"pipeline {self.name}: audit {self.audit} is not the last one that came to its end. Nothing was changed; "
+                f"audit again: tagmill audit --pipeline {self.name}"
+            )
+        return row
+
+    def _wrong_bucket_size(self, audited: AuditRow) -> bool:
+        misplaced = audited.findings.get(Kind.MISPLACED, 0)
+        share = self.pipeline.quality.max_wrong_bucket_share_percent
+        return misplaced >= MIN_MISPLACED and misplaced * 100 > share * (audited.view_rows or 0)
+
+    def _all_left(self, audited: AuditRow, kinds: list[Kind]) -> mend.Mended:
+        done = mend.Mended()
+        for kind in kinds:
+            done.left[kind, mend.Left.BUCKET_SIZE] = audited.findings[kind]
+            done.examples[kind, mend.Left.BUCKET_SIZE] = f"bucket_size is {self.pipeline.bucket_size.value}"
+        return done
+
+    # -- batches
+
+    def _resend(self, mended: mend.Mended) -> list[UUID]:
+        """Batches whose rows in ClickHouse are not the sealed ones."""
+        if not mended.batches and not self._found(Kind.MISSING_IN_CLICKHOUSE, *IN_BATCHES):
+            return []
+        self.tell("holding ClickHouse's batches against the sealed ones")
+        with Ledger(self.settings.cassandra) as ledger, ClickHouse(self.settings.clickhouse) as clickhouse:
+            batches, unknown = stored(self.settings, self.name, ledger, clickhouse)
+        for batch in unknown:
+            self._leave(Kind.EXTRA_IN_CLICKHOUSE, "no run has this batch; whose rows are they?", f"batch {batch}")
+        done: list[UUID] = []
+        wrong = [one for one in batches if not one.agrees and one.batch.state == BatchState.IN_CLICKHOUSE]
+        wrong += [one for one in batches if one.batch.state == BatchState.NEW]  # sending it again was interrupted
+        for one in wrong:
+            self.tell(f"sending batch {one.batch.batch_id} again")
+            try:
+                self.interventions.resend(one.batch.batch_id, one.run)
+            except SealedFileDamaged as damaged:
+                self._leave(Kind.DIFFERS_IN_CLICKHOUSE, str(damaged), f"batch {one.batch.batch_id}", one.batch.rows)
+                continue
+            checkpoints.reached("repair.resent")
+            done.append(one.batch.batch_id)
+        self.runs_of = {one.batch.batch_id: one.run for one in batches if one.batch.state != BatchState.VOIDED}
+        return done
+
+    def _withdraw(self, mended: mend.Mended, resent: list[UUID], buckets: set[Bucket]) -> list[UUID]:
+        """Batches whose sealed rows are wrong, since the view was when they were sealed. Adds where their events are now."""
+        done: list[UUID] = []
+        wrong = {batch: (Kind.WRONG_NUMBER, 1) for batch in mended.batches} | self._wrong_batches()
+        for batch, (kind, count) in wrong.items():
+            if batch in resent or batch not in self.runs_of:
+                continue  # mended above, of no run, or withdrawn by an earlier attempt
+            self.tell(f"withdrawing batch {batch}")
+            try:
+                buckets.update(self.interventions.taken_out(batch, self.runs_of[batch]))
+            except (GuardRefused, SealedFileDamaged) as refused:
+                self._leave(kind, str(refused), f"batch {batch}", count)
+                continue
+            checkpoints.reached("repair.withdrawn")
+            done.append(batch)
+        return done
+
+    def _wrong_batches(self) -> dict[UUID, tuple[Kind, int]]:
+        found: dict[UUID, tuple[Kind, int]] = {}
+        for part in self._findings(*IN_BATCHES):
+            for row in part:
+                if row["batch_id"]:
+                    batch = UUID(row["batch_id"])
+                    kind, count = found.get(batch, (Kind(row["kind"]), 0))
+                    found[batch] = (kind, count + 1)
+        return found
+
+    # -- what was never delivered
+
+    def _note_undelivered(self) -> int:
+        """Events that ClickHouse lacks though progress has passed them: progress is told so, by a run of its own."""
+        noted = 0
+        with Ledger(self.settings.cassandra) as ledger, ClickHouse(self.settings.clickhouse) as clickhouse:
+            while count := self.interventions.note_undelivered(islice(self._lost(ledger, clickhouse), NOTED_AT_ONCE)):
+                noted += count
+                self.tell(f"{noted} events noted as not delivered")
+        return noted
+
+    def _lost(self, ledger: Ledger, clickhouse: ClickHouse) -> Iterator[Event]:
+        for events in self._missing():
+            there = clickhouse.present(
+                self.pipeline.destination, {(event.tag, event.persistence_id, event.sequence_nr) for event in events}
+            )
+            known = list(ledger.progress(self.name, [(event.tag, event.persistence_id) for event in events]))
+            for event, progress in zip(events, known, strict=True):
+                passed = progress is not None and progress.delivered(event.number)
+                if passed and (event.tag, event.persistence_id, event.sequence_nr) not in there:
+                    yield event
+
+    def _missing(self) -> Iterator[list[Event]]:
+        """Events that ClickHouse should have, under the numbers that the view has or is to have."""
+        for part in self._findings(Kind.MISSING_IN_CLICKHOUSE):
+            yield [
+                Event(row["tag"], row["persistence_id"], row["sequence_nr"], number, row["timebucket"])
+                for row in part
+                if (number := row["expected_number"] or row["view_number"]) is not None and row["timebucket"] is not None
+            ]
+
+    def _passed(self, buckets: set[Bucket]) -> Iterator[Bucket]:
+        """Those that a watermark has passed: what lies behind it comes with the ordinary run."""
+        with Ledger(self.settings.cassandra) as ledger:
+            marks = ledger.watermarks(self.name)
+        return ((tag, bucket) for tag, bucket in buckets if tag in marks and first_ticks(bucket) <= marks[tag].ticks)
+
+    def _deliver(self, buckets: list[Bucket]) -> None:
+        """Read these buckets again, then look at the holds. A hold freezes its persistence_id: where one ended, once more."""
+        self._reread(buckets)
+        held = self._holds()
+        self._ordinary()
+        if self._holds() < held:
+            self._reread(buckets)
+
+    def _reread(self, buckets: list[Bucket]) -> None:
+        """Run by run."""
+        while buckets:
+            self.tell(f"delivering what was missing: {len(buckets)} buckets")
+            planned = steps.plan(self.settings, self.name, owner=self.owner, buckets=buckets)
+            buckets = buckets[planned["buckets"] :]
+            if planned["run"] is not None:
+                self._finish(planned)
+
+    def _ordinary(self) -> None:
+        """What is new, up to now."""
+        self.tell("delivering what is new, and looking at the holds")
+        while True:
+            planned = steps.plan(self.settings, self.name, owner=self.owner)
+            if planned["run"] is None or not self._finish(planned)["more"]:
+                return
+
+    def _holds(self) -> int:
+        with Ledger(self.settings.cassandra) as ledger:
+            return sum(1 for _ in ledger.holds(self.name, self.pipeline.tags))
+
+    def _finish_open(self) -> None:
+        """A run that somebody left unfinished is finished first."""
+        with Ledger(self.settings.cassandra) as ledger:
+            left = ledger.open_run(self.name)
+        if left is not None:
+            self._finish(steps.plan(self.settings, self.name, owner=self.owner))
+
+    def _finish(self, planned: dict[str, Any]) -> dict[str, Any]:
+        run, fence = planned["run"], planned["fence"]
+        if planned["state"] == RunState.PLANNED:
+            steps.seal(self.settings, self.name, run, fence, owner=self.owner, spark=self.spark)
+        steps.push(self.settings, self.name, run, fence, owner=self.owner)
+        closed = steps.close(self.settings, self.name, run, fence, owner=self.owner)
+        self.runs.append(run)
+        self.delivered += closed["rows"]
+        return closed
+
+    # -- findings
+
+    def _found(self, *kinds: Kind) -> bool:
+        return any(part for part in self._findings(*kinds))
+
+    def _findings(self, *kinds: Kind) -> Iterator[list[dict[str, Any]]]:
+        """The staged findings of these kinds, some rows at a time."""
+        home = f"{self.folder}/findings"
+        wanted = pa.array([kind.value for kind in kinds], pa.string())
+        for name in self.files.names(home):
+            if name.endswith(".parquet"):
+                with self.files.open(f"{home}/{name}") as source:
+                    for part in pq.ParquetFile(source).iter_batches(ROWS_AT_ONCE, columns=COLUMNS):
+                        rows = part.filter(pc.is_in(part["kind"], value_set=wanted)).to_pylist()
+                        if rows:
+                            yield rows
+
+    def _leave(self, kind: Kind, why: str, example: str, count: int = 1) -> None:
+        self.left[kind, why] += count
+        self.examples.setdefault((kind, why), example)

@@ -1,0 +1,297 @@
+"""Takes delivered batches out of ClickHouse for good, so that their events can be delivered again from a view that was mended.
+
+A withdrawal is a run of its own (docs/decisions/0013): while it is open nothing else is planned, and whoever comes next finishes it. Its
+plan names the batches and every (persistence_id, number) of theirs; sealing it makes the batches VOIDED, removes their rows, proves
+them absent, and fixes the new progress, in which those numbers are missing; closing writes that progress. A number is noted only
+when ClickHouse has its event in no other batch, so that nothing is delivered twice.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID, uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tagmill import checkpoints
+from tagmill.batches.states import BatchState, RunState
+from tagmill.buckets import BucketSize
+from tagmill.continuity import rules
+from tagmill.continuity.model import Hole
+from tagmill.delivery.model import Batch, Manifest, Plan, TagOutcome, Withdrawn
+from tagmill.delivery.runfiles import read_manifest, read_plan, write_document
+from tagmill.errors import GuardRefused, StoreUnavailable
+from tagmill.settings import Settings
+from tagmill.stores.clickhouse import ClickHouse
+from tagmill.stores.files import RunFiles
+from tagmill.stores.ledger import Ledger, RunRow, write_intervals
+from tagmill.stores.views import Views
+from tagmill.timeuuid import ticks as ticks_of
+
+KIND = "withdraw"
+# a batch of which so many rows are no longer in the view at their place is not withdrawn
+MAX_MOVED = 10_000
+EVERY_GENERATION = 2**32 - 1
+EVENT_SCHEMA = pa.schema(
+    {"tag": pa.string(), "persistence_id": pa.string(), "sequence_nr": pa.int64(), "number": pa.int64(), "timebucket": pa.int64()}
+)
+PROGRESS_SCHEMA = pa.schema(
+    {
+        "tag": pa.string(), "persistence_id": pa.string(), "number": pa.int64(), "sequence_nr": pa.int64(), "offset": pa.string(),
+        "missing": pa.string(), "batch": pa.int32(), "last": pa.bool_(),
+    }
+)  # fmt: skip
+ROWS_AT_ONCE = 10_000
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event that is to be delivered again: the number that a reader of the view finds it under, and its bucket."""
+
+    tag: str
+    persistence_id: str
+    sequence_nr: int
+    number: int
+    timebucket: int
+
+
+def plan(
+    settings: Settings,
+    ledger: Ledger,
+    name: str,
+    owner: str,
+    batches: Sequence[tuple[int, UUID]],
+    lost: Iterable[Event] = (),
+    *,
+    reason: str,
+) -> RunRow:
+    """Plan a run that withdraws batches (run, batch_id), and notes `lost` events as not delivered.
+
+    Raises GuardRefused: another run is open, a batch is unknown, its run is not closed, or the view has lost an event of it.
+    """
+    number = ledger.free_number(name)
+    if row := ledger.open_run(name):
+        raise GuardRefused(
+            f"run {row.run} of pipeline {name} is not finished ({row.state}). Nothing was withdrawn; first: "
+            f"tagmill run deliver --pipeline {name}"
+        )
+    chosen = [_chosen(settings, ledger, name, run, batch_id) for run, batch_id in batches]
+    files, views = RunFiles(settings.storage.root), Views(ledger.cassandra, settings.pipeline(name).keyspace)
+    attempt = uuid4().hex[:12]
+    file = f"{files.folder(name, number)}/undelivered-{attempt}.parquet"
+    with files.create(file) as target, pq.ParquetWriter(target, EVENT_SCHEMA, compression="zstd") as writer:
+        for run, batch in chosen:
+            standing = _Standing(
+                views, settings.pipeline(name).bucket_size, f"batch {batch.batch_id} of run {run}, pipeline {name},"
+            )
+            _write(writer, standing.of(_rows(files, batch)))
+        _write(writer, lost)
+    document = Plan(
+        pipeline=name, run=number, planned_at=datetime.now(UTC), reread=True, first=False, tags={}, units=[], holds=[],
+        view_columns={}, more=False, undelivered_file=file, undelivered_sha256=files.digest(file)[1],
+        withdrawn=[
+            Withdrawn(run=run, number=batch.number, batch_id=batch.batch_id, tag=batch.tag, rows=batch.rows) for run, batch in chosen
+        ],
+    )  # fmt: skip
+    ledger.claim(name, number)
+    plan_file = f"{files.folder(name, number)}/plan-{attempt}.json"
+    sha256 = write_document(files, plan_file, document)
+    row = ledger.create_run(
+        name, number, kind=KIND, state=RunState.PLANNED, owner=owner, plan_file=plan_file, plan_sha256=sha256, reason=reason
+    )
+    checkpoints.reached("withdraw.planned")
+    return row
+
+
+def seal(settings: Settings, ledger: Ledger, name: str, run: int, fence: int, owner: str) -> Manifest:
+    """Take the batches out, prove them absent, and fix the progress without them; a run that is sealed already is left as it is."""
+    files = RunFiles(settings.storage.root)
+    row = ledger.current(name, run, fence)
+    if row.state != RunState.PLANNED:
+        return read_manifest(files, row)
+    document = read_plan(files, row)
+    table = settings.pipeline(name).destination
+    with ClickHouse(settings.clickhouse) as clickhouse:
+        for part in document.withdrawn:
+            _take_out(ledger, clickhouse, name, table, part, owner)
+        checkpoints.reached("withdraw.removed")
+        manifest = _manifest(files, ledger, clickhouse, document, table)
+    checkpoints.reached("withdraw.before_commit")
+    file = f"{files.folder(name, run)}/attempt-{manifest.attempt}/manifest.json"
+    if not ledger.seal(name, run, fence, file, write_document(files, file, manifest)):
+        return read_manifest(files, ledger.current(name, run, fence))
+    checkpoints.reached("withdraw.after_commit")
+    return manifest
+
+
+def buckets(files: RunFiles, document: Plan) -> Iterator[tuple[str, int]]:
+    """The (tag, timebucket) in which the view has the events of a withdrawal; some more than once."""
+    for events in _events(files, document):
+        yield from {(event.tag, event.timebucket) for event in events}
+
+
+def count(files: RunFiles, document: Plan) -> int:
+    """How many events a withdrawal has named."""
+    with files.open_sealed(document.undelivered_file, document.undelivered_sha256) as source:
+        return int(pq.ParquetFile(source).metadata.num_rows)
+
+
+# -- planning
+
+
+def _chosen(settings: Settings, ledger: Ledger, name: str, run: int, batch_id: UUID) -> tuple[int, Batch]:
+    row = ledger.run(name, run)
+    found = next((batch for batch in ledger.batches(name, run) if batch.batch_id == batch_id), None) if row else None
+    if row is None or found is None:
+        raise GuardRefused(f"pipeline {name}, run {run} has no batch {batch_id}. Look: tagmill batches --pipeline {name}")
+    if row.state != RunState.CLOSED:
+        raise GuardRefused(
+            f"batch {batch_id} is of run {run}, pipeline {name}, which is {row.state}: only a closed run's batches can be withdrawn. "
+            "Nothing was changed"
+        )
+    if found.state == BatchState.VOIDED:
+        raise GuardRefused(f"batch {batch_id} of run {run}, pipeline {name}, is VOIDED already. Nothing was changed")
+    manifest = read_manifest(RunFiles(settings.storage.root), row)
+    return run, next(batch for batch in manifest.batches if batch.number == found.number)
+
+
+def _rows(files: RunFiles, batch: Batch) -> Iterator[list[dict[str, Any]]]:
+    """The key columns of a sealed batch, some rows at a time."""
+    columns = ["tag", "persistence_id", "sequence_nr", "tag_pid_sequence_nr", "offset", "timebucket"]
+    with files.open_sealed(batch.file, batch.sha256) as source:
+        for rows in pq.ParquetFile(source).iter_batches(ROWS_AT_ONCE, columns=columns):
+            yield rows.to_pylist()
+
+
+class _Standing:
+    """Where the view has the events of a batch now. What it has lost could not be delivered again, so such a batch stays."""
+
+    def __init__(self, views: Views, size: BucketSize, what: str) -> None:
+        self.views = views
+        self.size = size
+        self.what = what
+        self.moved = 0
+
+    def of(self, parts: Iterable[list[dict[str, Any]]]) -> Iterator[Event]:
+        """Each event under the number that it was delivered with, and under the one that the view has it under now."""
+        for rows in parts:
+            found = self.views.sequence_nrs(
+                (row["tag"], row["timebucket"], UUID(row["offset"]), row["persistence_id"], row["tag_pid_sequence_nr"])
+                for row in rows
+            )
+            for row, sequence_nr in zip(rows, found, strict=True):
+                event = Event(
+                    row["tag"], row["persistence_id"], row["sequence_nr"], row["tag_pid_sequence_nr"], row["timebucket"]
+                )
+                if sequence_nr != event.sequence_nr:
+                    now = self._elsewhere(event)
+                    yield replace(event, timebucket=now.timebucket)
+                    event = now
+                yield event
+
+    def _elsewhere(self, event: Event) -> Event:
+        """The view was mended since: the event is where the journal's time puts it."""
+        self.moved += 1
+        if self.moved > MAX_MOVED:
+            raise GuardRefused(f"{self.what} has more than {MAX_MOVED} rows that the view has no longer. Nothing was withdrawn")
+        around = Hole(event.number, event.number, event.sequence_nr - 1, event.sequence_nr + 1)
+        for found in self.views.journal_events(event.tag, event.persistence_id, around, 2):
+            bucket = self.size.start(ticks_of(found.offset))
+            for number, sequence_nr in self.views.numbers_at(event.tag, bucket, found.offset, event.persistence_id):
+                if sequence_nr == event.sequence_nr:
+                    return replace(event, number=number, timebucket=bucket)
+        raise GuardRefused(
+            f"{self.what} has the event {event.sequence_nr} of {event.persistence_id!r}, tag {event.tag!r}, which the view "
+            "has no longer: it could not be delivered again. Nothing was withdrawn; mend the view first (tagmill audit --repair)"
+        )
+
+
+def _write(writer: pq.ParquetWriter, events: Iterable[Event]) -> None:
+    part: list[dict[str, Any]] = []
+    for event in events:
+        part.append({name: getattr(event, name) for name in EVENT_SCHEMA.names})
+        if len(part) == ROWS_AT_ONCE:
+            writer.write_table(pa.Table.from_pylist(part, schema=EVENT_SCHEMA))
+            part.clear()
+    writer.write_table(pa.Table.from_pylist(part, schema=EVENT_SCHEMA))
+
+
+# -- sealing
+
+
+def _take_out(ledger: Ledger, clickhouse: ClickHouse, name: str, table: str, part: Withdrawn, owner: str) -> None:
+    """VOIDED, marked as void, removed, and proven absent."""
+    home = ledger.run(name, part.run)
+    assert home is not None  # noqa: S101 - the plan has seen it
+    # whoever sends this batch again right now changes nothing any more
+    home = ledger.raise_fence(home, owner)
+    batch = next(batch for batch in ledger.batches(name, part.run) if batch.number == part.number)
+    if batch.state != BatchState.VOIDED:
+        ledger.move_batch(name, part.run, home.fence, batch, BatchState.VOIDED)
+    checkpoints.reached("withdraw.voided")
+    clickhouse.void_batch(table, batch.batch_id)
+    clickhouse.sync_replica(table)
+    clickhouse.delete_batch(table, batch.batch_id, EVERY_GENERATION)
+    clickhouse.sync_replica(table)
+    if clickhouse.totals(table, batch.batch_id):
+        raise StoreUnavailable(
+            f"batch {batch.batch_id} of run {part.run}, pipeline {name}, is still in ClickHouse. Nothing was noted as undelivered; "
+            f"run the same command again, or: tagmill run deliver --pipeline {name}"
+        )
+
+
+def _manifest(files: RunFiles, ledger: Ledger, clickhouse: ClickHouse, document: Plan, table: str) -> Manifest:
+    """Without batches: all that closing it does is to write the progress."""
+    attempt = uuid4().hex[:12]
+    folder = f"{files.folder(document.pipeline, document.run)}/attempt-{attempt}"
+    progress_file, holds_file, repairs_file = f"{folder}/progress", f"{folder}/holds.parquet", f"{folder}/repairs.parquet"
+    part = f"{progress_file}/part.parquet"
+    with files.create(part) as target, pq.ParquetWriter(target, PROGRESS_SCHEMA, compression="zstd") as writer:
+        for rows in _progress(files, ledger, clickhouse, document, table):
+            writer.write_table(pa.Table.from_pylist(rows, schema=PROGRESS_SCHEMA))
+    for empty in (holds_file, repairs_file):
+        with files.create(empty) as target:
+            pq.write_table(pa.table({"tag": pa.array([], pa.string())}), target)
+    nothing = TagOutcome(after=0, until=0, window_from=0, window_rows=0, long_look=False, delivered=0, late=0, dropped=0, held=0)
+    return Manifest(
+        pipeline=document.pipeline, run=document.run, sealed_at=datetime.now(UTC), attempt=attempt, generation=1,
+        moves_watermark=False, tags={part.tag: nothing for part in document.withdrawn}, batches=[], withdrawn=document.withdrawn,
+        findings={}, progress_file=progress_file, holds_file=holds_file, repairs_file=repairs_file,
+        sha256={file: files.digest(file)[1] for file in (part, holds_file, repairs_file)}, docs_page=None, more=False,
+    )  # fmt: skip
+
+
+def _progress(
+    files: RunFiles, ledger: Ledger, clickhouse: ClickHouse, document: Plan, table: str
+) -> Iterator[list[dict[str, Any]]]:
+    """Rows of PROGRESS_SCHEMA: that of every persistence_id that loses numbers, some at a time."""
+    numbers: dict[Key, set[int]] = {}
+    for events in _events(files, document):
+        there = clickhouse.present(table, {(event.tag, event.persistence_id, event.sequence_nr) for event in events})
+        for event in events:
+            if (event.tag, event.persistence_id, event.sequence_nr) not in there:
+                numbers.setdefault((event.tag, event.persistence_id), set()).add(event.number)
+    keys = list(numbers)
+    rows: list[dict[str, Any]] = []
+    for (tag, persistence_id), known in zip(keys, ledger.progress(document.pipeline, keys), strict=True):
+        progress = rules.without(known, numbers[tag, persistence_id]) if known else None
+        if progress is not None and progress != known:
+            rows.append(
+                {
+                    "tag": tag, "persistence_id": persistence_id, "number": progress.number, "sequence_nr": progress.sequence_nr,
+                    "offset": progress.offset, "missing": write_intervals(progress.missing), "batch": 0, "last": True,
+                }
+            )  # fmt: skip
+        if len(rows) == ROWS_AT_ONCE:
+            yield rows
+            rows = []
+    yield rows
+
+
+def _events(files: RunFiles, document: Plan) -> Iterator[list[Event]]:
+    with files.open_sealed(document.undelivered_file, document.undelivered_sha256) as source:
+        for rows in pq.ParquetFile(source).iter_batches(ROWS_AT_ONCE):
+            yield [Event(**row) for row in rows.to_pylist()]

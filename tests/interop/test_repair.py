@@ -1,0 +1,29 @@
+"""The plugin reads every event by tag from a view that was damaged in all the ways of the fixtures, and mended."""
+
+from collections import Counter
+
+import pytest
+
+from tagmill.audit.repair import audit_and_repair
+from tagmill.stores import schema
+from tests.interop.conftest import Peer
+from tests.support import damage
+from tests.support.delivery import OWNER, clickhouse_rows, known_to_spark, only
+
+
+@pytest.mark.timeout(900)
+def test_the_plugin_reads_what_was_mended_for_it(stack, peer_folder, journal, settings, spark):
+    made = journal()
+    damage.load(made)
+    plugin = Peer(peer_folder, stack.cassandra.port, made.keyspace)
+    configured = settings(made.keyspace, bucket_size="Hour", tags=damage.TAGS, first_time_bucket=damage.FIRST)
+    schema.apply(configured)
+    ledger = ("progress", "audited_buckets", "cleaned_buckets")
+    known_to_spark(configured, only(configured), spark, ("messages", "tag_views", "metadata"), ledger)
+    report, (done,) = audit_and_repair(configured, only(configured), spark=spark, owner=OWNER, who="tester", why="a test")
+    assert report.agrees and done.left == []
+    wanted = {tag: [row for row in damage.healthy() if row["tag_name"] == tag] for tag in damage.TAGS}
+    for tag in damage.TAGS:
+        read = plugin.read(tag, "Hour", damage.FIRST)
+        assert Counter(read) == Counter((row["persistence_id"], row["sequence_nr"], str(row["timestamp"])) for row in wanted[tag])
+    assert Counter(row.tag for row in clickhouse_rows(configured, only(configured))) == {t: len(r) for t, r in wanted.items()}

@@ -1,0 +1,36 @@
+"""The damaged fixtures in one journal: each case's persistence ids get its name in front. And what the plugin would have written."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+from uuid import UUID
+
+from local.fixtures import Case
+from tagmill.buckets import BucketSize
+from tagmill.timeuuid import ticks
+from tests.support.auditing import load_together
+from tests.support.events import Journal
+
+CASES = ("gap-middle", "gap-first", "gap-whole-pid", "late-previous-bucket", "duplicate-nr", "swapped-order", "null-event")
+TAGS = ["tag-0", "tag-1"]
+FIRST = Case(CASES[0]).expected["first_time_bucket"]
+
+
+def load(journal: Journal, cases: Sequence[str] = CASES) -> None:
+    """Write the cases' tables into one journal."""
+    load_together(journal.session, journal.keyspace, cases)
+
+
+def healthy(cases: Iterable[str] = CASES) -> list[dict[str, Any]]:
+    """The rows of tag_views as the plugin would have written them, worked out from the recorded messages."""
+    rows = []
+    for case in cases:
+        size, numbers = BucketSize(Case(case).expected["bucket"]), Counter[tuple[str, str]]()
+        for event in sorted(Case(case).table("messages").to_pylist(), key=lambda e: (e["persistence_id"], e["sequence_nr"])):
+            for tag in event["tags"] or ():
+                numbers[tag, event["persistence_id"]] += 1
+                place = {"tag_name": tag, "timebucket": size.start(ticks(UUID(event["timestamp"])))}
+                number = {"tag_pid_sequence_nr": numbers[tag, event["persistence_id"]]}
+                known = {"timestamp": UUID(event["timestamp"]), "persistence_id": f"{case}/{event['persistence_id']}"}
+                rows.append({**event, **place, **number, **known})
+    return rows
