@@ -16,12 +16,13 @@ from tagmill.audit.audit import raise_unless_it_agrees, told
 from tagmill.audit.model import AuditReport
 from tagmill.batches.columns import NAMES
 from tagmill.buckets import BucketSize
+from tagmill.delivery import steps
 from tagmill.errors import AuditDiffers
 from tagmill.stores import schema
 from tagmill.timeuuid import ticks
 from tests.support.auditing import audited, findings, load_together
 from tests.support.building import built
-from tests.support.delivery import deliver, only
+from tests.support.delivery import OWNER, deliver, finish, only
 from tests.support.events import event, offset
 
 # by the plugin's own reading four of these are silent: gap-first, gap-whole-pid, late-previous-bucket, and the last row missing
@@ -262,7 +263,7 @@ def test_an_audit_while_the_application_writes_and_is_delivered_does_not_cry_wol
     journal = module_journal()
     configured = settings(
         journal.keyspace, tags=["t"], bucket_size="Minute", first_time_bucket=(datetime.now(UTC) - timedelta(hours=1)).isoformat(),
-        eventual_consistency_delay_seconds=2, look_back_seconds=1,
+        eventual_consistency_delay_seconds=3, look_back_seconds=1,
     )  # fmt: skip
     schema.apply(configured)
     stop, written = threading.Event(), Counter[str]()
@@ -283,7 +284,8 @@ def test_an_audit_while_the_application_writes_and_is_delivered_does_not_cry_wol
     writer.start()
     try:
         time.sleep(5)
-        assert sum(run["rows"] for run in deliver(configured, only(configured), spark, most=3)) > 0
+        planned = steps.plan(configured, only(configured), owner=OWNER)
+        assert finish(configured, only(configured), spark, planned)["rows"] > 0
         before = sum(written.values())
         report = audited(configured, spark)
         assert sum(written.values()) > before, "nothing was written meanwhile"
