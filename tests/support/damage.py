@@ -18,6 +18,7 @@ FIRST = Case(CASES[0]).expected["first_time_bucket"]
 
 def load(journal: Journal, cases: Sequence[str] = CASES) -> None:
     """Write the cases' tables into one journal."""
+    journal.session.cluster.refresh_keyspace_metadata(journal.keyspace)  # another session has made it
     load_together(journal.session, journal.keyspace, cases)
 
 
