@@ -74,6 +74,22 @@ def module_journal(stack: Any) -> Iterator[Callable[..., Any]]:
     yield from _journals(stack)
 
 
+@pytest.fixture
+def damaged_journal(stack: Any) -> Iterator[Callable[..., Any]]:
+    """damaged_journal(cases) makes one journal of damaged fixtures (tests.support.damage); dropped after the test."""
+    from tests.support import damage
+
+    made: list[str] = []
+
+    def load(cases: Sequence[str] = damage.CASES) -> Any:
+        made.append(f"t_{uuid.uuid4().hex[:12]}")
+        return damage.load(stack.session, made[-1], cases)
+
+    yield load
+    for name in made:
+        stack.session.execute(f"DROP KEYSPACE IF EXISTS {name}")
+
+
 def _journals(stack: Any) -> Iterator[Callable[..., Any]]:
     from tagmill.settings import CassandraSettings
     from tagmill.stores.cassandra import Cassandra

@@ -112,14 +112,13 @@ def test_a_resend_that_sleeps_while_its_batch_is_withdrawn_sends_nothing(deliver
 
 @pytest.mark.timeout(1800)
 def test_a_repair_killed_at_every_instant_goes_on_when_it_is_called_again(
-    stack: Any, journal: Callable[[], Journal], settings: Any, spark: Any
+    stack: Any, damaged_journal: Callable[..., Journal], settings: Any, spark: Any
 ) -> None:
     """Damage in the view, a wrong batch, and one that is gone; each restart is killed at the next instant."""
     from tagmill.stores import schema
 
     cases = ("late-previous-bucket", "swapped-order", "duplicate-nr")
-    made = journal()
-    damage.load(made, cases)
+    made = damaged_journal(cases)
     configured = settings(made.keyspace, bucket_size="Hour", tags=damage.TAGS, first_time_bucket=damage.FIRST, lease_seconds=5)
     schema.apply(configured)
     (name,) = configured.pipelines

@@ -96,12 +96,11 @@ def content(rows):
 
 
 @pytest.fixture
-def damaged(journal, settings, spark):
+def damaged(damaged_journal, settings, spark):
     """damaged() -> all damaged fixtures in one journal; one last row is missing, too, and one has the number behind its own."""
 
     def make():
-        made = journal()
-        damage.load(made)
+        made = damaged_journal()
         one = Repaired(made, settings, spark, tags=damage.TAGS, first_time_bucket=damage.FIRST)
         (last,) = [
             row for row in made.rows("gap-middle/o-000005") if (row["tag_name"], row["tag_pid_sequence_nr"]) == ("tag-1", 16)

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
+from cassandra.cluster import Session
+
 from local.fixtures import Case
 from tagmill.buckets import BucketSize
 from tagmill.timeuuid import ticks
@@ -16,9 +18,9 @@ TAGS = ["tag-0", "tag-1"]
 FIRST = Case(CASES[0]).expected["first_time_bucket"]
 
 
-def load(journal: Journal, cases: Sequence[str] = CASES) -> None:
-    """Write the cases' tables into one journal."""
-    load_together(journal.session, journal.keyspace, cases)
+def load(session: Session, keyspace: str, cases: Sequence[str] = CASES) -> Journal:
+    """The cases' tables in one new journal."""
+    return Journal(session, load_together(session, keyspace, cases))
 
 
 def healthy(cases: Iterable[str] = CASES) -> list[dict[str, Any]]:
