@@ -87,6 +87,13 @@ class Audits:
         )
         return [_row(row._asdict()) for row in rows]
 
+    def forget(self, row: AuditRow) -> None:
+        """Take an audit's row out; what it said of partitions stays."""
+        self.cassandra.transact(
+            f"DELETE FROM {self.table} WHERE pipeline = ? AND audit = ? IF state = ?",
+            row.pipeline, row.audit, row.state.value, landed=lambda: True,
+        )  # fmt: skip
+
     def last_done(self) -> AuditRow | None:
         """The newest audit that came to its end."""
         for row in self.cassandra.stream(f"SELECT {FIELDS} FROM {self.table} WHERE pipeline = ?", self.pipeline, page=20):
