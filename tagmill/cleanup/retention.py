@@ -62,9 +62,7 @@ class Retention:
         removed.audits = len(old_audits)
         if delete:
             self._move_mark()
-            self._sweep_runs()
-            self._sweep_audits(old_audits)
-            self.files.remove_older(f"{self.name}/reports", self.before)
+            self._sweep(old_audits)
         return removed
 
     # -- runs
@@ -100,17 +98,19 @@ class Retention:
         if mark > known:
             self.retired.move_up_to(mark)
 
-    def _sweep_runs(self) -> None:
-        """Folders and pages of runs that are not in the ledger any more; one under way is the newest run, or newer."""
-        mark = self.retired.up_to()
+    def _sweep(self, old_audits: list[AuditRow]) -> None:
+        """Files of runs that are not in the ledger any more, and of these audits. A run under way is the newest run, or newer."""
+        mark, docs_dir = self.retired.up_to(), f"{self.name}/docs"
         for folder, number in self._gone(self.name, mark):
             self.ledger.delete_batches(self.name, number)  # the one who took the run out may have died before it did
             self.files.remove_folder(f"{self.name}/{folder}")
-        pages = [page for page, _ in self._gone(f"{self.name}/docs", mark)]
+        pages = [page for page, _ in self._gone(docs_dir, mark)] + [f"audit-{row.audit:08d}" for row in old_audits]
         if pages:
-            docs.forget(
-                self.files.url(f"{self.name}/docs") if "://" in self.files.root else self.files.path(f"{self.name}/docs"), pages
-            )
+            docs.forget(self.files.docs(self.name), pages)
+        for row in old_audits:
+            self.files.remove_folder(audits.folder(self.name, row.audit))
+            self.audits.forget(row)
+        self.files.remove_older(f"{self.name}/reports", self.before)
 
     def _gone(self, place: str, mark: int) -> Iterator[tuple[str, int]]:
         for folder in self.files.folders(place):
@@ -130,9 +130,3 @@ class Retention:
             for row in self.audits.newest(AUDITS_AT_ONCE)
             if row.audit not in kept and past_retention(False, row.done_at or row.started_at, self.before)
         ]
-
-    def _sweep_audits(self, rows: list[AuditRow]) -> None:
-        for row in rows:
-            self.files.remove_folder(audits.folder(self.name, row.audit))
-            self.files.remove_folder(f"{self.name}/docs/audit-{row.audit:08d}")
-            self.audits.forget(row)

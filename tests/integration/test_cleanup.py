@@ -14,6 +14,7 @@ from tagmill.settings import OtherReader
 from tagmill.stores.lease import Lease
 from tagmill.stores.ledger import HoldRow, Ledger
 from tagmill.timeuuid import from_datetime
+from tests.support import auditing
 from tests.support.cleaning import audited, cleaned, never_audited, partitions, reasons, records, with_keys
 from tests.support.commands import Command
 from tests.support.delivery import clickhouse_rows, deliver, delivered_first, manifests, only, tagmill, verdicts
@@ -337,6 +338,24 @@ def test_a_run_is_limited_takes_the_oldest_and_says_that_there_is_more(own):
     assert left == {key: rows for key, rows in own.all.items() if key[1] > bucket(2) or key == ("u", bucket(2))}
     done = cleaned(own.settings)
     assert not done["more"] and done["buckets"] == 7 and partitions(own.settings, own.name) == {}
+
+
+def test_what_an_audit_has_proven_goes_and_the_next_audit_agrees_without_it(own):
+    missing = spread("b", "t")[2]  # in the second hour
+    own.journal.remove(missing)
+    first = auditing.audited(own.settings, own.spark)
+    assert dict(first.findings) == {"missing_in_view": 1}
+    done = cleaned(own.settings)
+    assert reasons(done) == {("t", "audit_disagrees"): 1} and (done["buckets"], done["rows"]) == (11, 32)
+    assert partitions(own.settings, own.name) == {("t", bucket(1)): 3}
+    own.journal.view([missing])
+    assert reasons(cleaned(own.settings)) == {("t", "audit_disagrees"): 1}
+    second = auditing.audited(own.settings, own.spark)
+    assert second.agrees, second.findings
+    assert cleaned(own.settings)["rows"] == 4 and partitions(own.settings, own.name) == {}
+    third = auditing.audited(own.settings, own.spark)
+    assert third.agrees, third.findings
+    assert verdicts(own.settings, own.name) == {"t": "exactly once", "u": "exactly once"}
 
 
 # -- retention
