@@ -11,13 +11,14 @@ import pytest
 from tagmill.continuity.model import Hole
 from tagmill.errors import GuardRefused, LeaseTaken
 from tagmill.settings import OtherReader
+from tagmill.stores.audits import Audits
 from tagmill.stores.lease import Lease
 from tagmill.stores.ledger import HoldRow, Ledger
 from tagmill.timeuuid import from_datetime
 from tests.support import auditing
 from tests.support.cleaning import audited, cleaned, never_audited, partitions, reasons, records, with_keys
 from tests.support.commands import Command
-from tests.support.delivery import clickhouse_rows, deliver, delivered_first, manifests, only, tagmill, verdicts
+from tests.support.delivery import clickhouse_rows, deliver, delivered_first, only, tagmill, verdicts
 from tests.support.events import event, offset, this_hour
 
 HOUR = timedelta(hours=1)
@@ -46,7 +47,8 @@ class View:
 
     def __init__(self, journal, settings, spark, **cleanup):
         self.journal, self.spark = journal, spark
-        journal.both([*spread("a", "t"), *spread("b", "t"), *spread("a", "u")])
+        self.records = [*spread("a", "t"), *spread("b", "t"), *spread("a", "u")]
+        journal.both(self.records)
         self.settings = settings(
             journal.keyspace, tags=list(TAGS), bucket_size="Hour", first_time_bucket=BEGIN.isoformat(), cleanup=CLEANUP | cleanup
         )
@@ -78,8 +80,23 @@ def view(module_journal, module_settings, spark):
 
 
 @pytest.fixture
+def whole(view):
+    """The same to be cleaned; afterwards it is as if nothing had been."""
+    yield view
+    for tag in TAGS:
+        view.journal.session.execute(
+            "DELETE FROM tagmill_test.cleaned_buckets WHERE journal = %s AND tag = %s", (view.journal.keyspace, tag)
+        )
+    for key in partitions(view.settings, view.name):
+        view.journal.session.execute(
+            f"DELETE FROM {view.journal.keyspace}.tag_views WHERE tag_name = %s AND timebucket = %s", key
+        )
+    view.journal.view(view.records)
+
+
+@pytest.fixture
 def own(journal, settings, spark):
-    """One to be cleaned."""
+    """One with a journal of its own, to be cleaned and delivered again."""
     return View(journal(), settings, spark)
 
 
@@ -311,33 +328,33 @@ def test_exactly_the_proven_partitions_go_and_delivery_goes_on_as_if_nothing_had
 
 
 @pytest.mark.timeout(300)
-def test_killed_at_any_instant_and_run_again_it_deletes_the_same_and_nothing_newer(own):
-    audited(own.settings, own.name)
-    arguments, first = ("cleanup", "--pipeline", own.name, "--yes"), ("t", bucket(0))
+def test_killed_at_any_instant_and_run_again_it_deletes_the_same_and_nothing_newer(whole):
+    audited(whole.settings, whole.name)
+    arguments, first = ("cleanup", "--pipeline", whole.name, "--yes"), ("t", bucket(0))
 
     def killed(instant):
-        Command(own.file, *arguments, instant=instant).paused().kill()
-        return records(own.settings, own.name), partitions(own.settings, own.name)
+        Command(whole.file, *arguments, instant=instant).paused().kill()
+        return records(whole.settings, whole.name), partitions(whole.settings, whole.name)
 
-    assert killed("cleanup.before_decision") == ({}, own.all)
-    assert killed("cleanup.before_delete") == ({first: ("CLEANING", 4)}, own.all)
-    own.journal.both([event("late", 1, BEGIN + timedelta(minutes=7), "t")])  # after the decision, before the deletion
-    assert cleaned(own.settings, delete=False)["buckets"] == 12
-    assert killed("cleanup.after_delete") == ({first: ("CLEANING", 4)}, {**own.all, first: 1})
-    ended = Command(own.file, *arguments).end()
+    assert killed("cleanup.before_decision") == ({}, whole.all)
+    assert killed("cleanup.before_delete") == ({first: ("CLEANING", 4)}, whole.all)
+    whole.journal.view([event("late", 1, BEGIN + timedelta(minutes=7), "t")])  # after the decision, before the deletion
+    assert cleaned(whole.settings, delete=False)["buckets"] == 12
+    assert killed("cleanup.after_delete") == ({first: ("CLEANING", 4)}, {**whole.all, first: 1})
+    ended = Command(whole.file, *arguments).end()
     assert ended.code == 0 and "12 partitions of the view with 36 rows deleted" in ended.out, ended
-    assert partitions(own.settings, own.name) == {first: 1}
-    assert records(own.settings, own.name) == {key: ("CLEANED", rows) for key, rows in own.all.items()}
+    assert partitions(whole.settings, whole.name) == {first: 1}
+    assert records(whole.settings, whole.name) == {key: ("CLEANED", rows) for key, rows in whole.all.items()}
 
 
-def test_a_run_is_limited_takes_the_oldest_and_says_that_there_is_more(own):
-    audited(own.settings, own.name)
-    done = cleaned(with_keys(own.settings, own.name, max_buckets_per_run=5))
+def test_a_run_is_limited_takes_the_oldest_and_says_that_there_is_more(whole):
+    audited(whole.settings, whole.name)
+    done = cleaned(with_keys(whole.settings, whole.name, max_buckets_per_run=5))
     assert done["more"] and done["buckets"] == 5
-    left = partitions(own.settings, own.name)
-    assert left == {key: rows for key, rows in own.all.items() if key[1] > bucket(2) or key == ("u", bucket(2))}
-    done = cleaned(own.settings)
-    assert not done["more"] and done["buckets"] == 7 and partitions(own.settings, own.name) == {}
+    left = partitions(whole.settings, whole.name)
+    assert left == {key: rows for key, rows in whole.all.items() if key[1] > bucket(2) or key == ("u", bucket(2))}
+    done = cleaned(whole.settings)
+    assert not done["more"] and done["buckets"] == 7 and partitions(whole.settings, whole.name) == {}
 
 
 def test_what_an_audit_has_proven_goes_and_the_next_audit_agrees_without_it(own):
@@ -397,8 +414,14 @@ class Runs(View):
             return [number for number in range(1, 10) if ledger.run(self.name, number)]
 
 
-def test_runs_past_retention_go_but_for_the_newest_and_those_with_a_new_batch(journal, settings, spark):
-    pipeline = Runs(journal(), settings, spark)
+@pytest.fixture(scope="module")
+def three_runs(module_journal, module_settings, spark):
+    """Two tests look at them, one after the other."""
+    return Runs(module_journal(), module_settings, spark)
+
+
+def test_runs_past_retention_go_but_for_the_newest_and_those_with_a_new_batch(three_runs):
+    pipeline = three_runs
     settled = with_keys(pipeline.settings, pipeline.name, older_than_days=None)
     pipeline.batch_state(2, "NEW")
     assert cleaned(settled, delete=False)["runs"] == 1 and pipeline.runs() == [1, 2, 3]
@@ -424,21 +447,42 @@ def test_runs_past_retention_go_but_for_the_newest_and_those_with_a_new_batch(jo
     (line,) = json.loads(table)
     assert code == 0 and (line["run"], line["rows"]) == (3, 1)
     assert len(clickhouse_rows(pipeline.settings, pipeline.name)) == 38
-    assert deliver(pipeline.settings, pipeline.name, spark) == []
+    assert deliver(pipeline.settings, pipeline.name, pipeline.spark) == []
     with Ledger(pipeline.settings.cassandra) as ledger:
         assert ledger.free_number(pipeline.name) == 4
 
 
-def test_a_batch_past_retention_is_still_checked_and_can_not_be_sent_again(journal, settings, spark, stack):
-    pipeline = Runs(journal(), settings, spark)
-    (batch,) = [b for b in manifests(pipeline.settings, pipeline.name)[0].batches if b.tag == "u"]
-    assert cleaned(with_keys(pipeline.settings, pipeline.name, older_than_days=None))["runs"] == 2
+def test_audits_past_retention_go_but_for_the_newest_and_the_newest_that_is_done(view):
+    root = Path(view.settings.storage.root) / view.name
+    moments = {1: 60, 2: 50, 3: 45, 4: 40}  # days ago; the third is the last that came to its end
+    with Ledger(view.settings.cassandra) as ledger:
+        for number, days in moments.items():
+            at = datetime.now(UTC) - timedelta(days=days)
+            ledger.cassandra.execute(
+                "INSERT INTO tagmill_test.audits (pipeline, audit, state, started_at, until) VALUES (?, ?, ?, ?, 0) IF NOT EXISTS",
+                view.name, number, "RUNNING" if number == 4 else "DONE", at,
+            )  # fmt: skip
+            for page in (root / "audit" / f"{number:08d}", root / "docs" / f"audit-{number:08d}"):
+                page.mkdir(parents=True)
+        settled = with_keys(view.settings, view.name, older_than_days=None)
+        assert cleaned(settled, delete=False)["audits"] == 2
+        assert cleaned(settled)["audits"] == 2 and cleaned(settled)["audits"] == 0
+        assert [row.audit for row in Audits(ledger.cassandra, "tagmill_test", view.name).newest(9)] == [4, 3]
+    assert sorted(folder.name for folder in (root / "audit").iterdir()) == ["00000003", "00000004"]
+    assert sorted(folder.name for folder in (root / "docs").glob("audit-*")) == ["audit-00000003", "audit-00000004"]
+
+
+def test_a_batch_past_retention_is_still_checked_and_can_not_be_sent_again(three_runs, stack):
+    pipeline = three_runs
+    cleaned(with_keys(pipeline.settings, pipeline.name, older_than_days=None))
+    assert pipeline.runs() == [3]
+    (found,) = stack.rows(f"SELECT DISTINCT toString(batch_id) FROM {pipeline.name} WHERE tag = 'u'")
     assert verdicts(pipeline.settings, pipeline.name) == {"t": "exactly once", "u": "exactly once"}
     client = stack.client(settings={"mutations_sync": 2})
     client.command(f"ALTER TABLE {pipeline.name} UPDATE ser_manifest = 'Forged' WHERE tag = 'u' AND sequence_nr = 4")
     client.close()
     wrong = verdicts(pipeline.settings, pipeline.name)["u"]
-    assert f"batch {batch.batch_id} of run 1 (past retention) has other values in ClickHouse" in wrong
-    arguments = ("batches", "resend", batch.batch_id, "--run", "1", "--why", "a test", "--yes")
+    assert f"batch {found[0]} of run 1 (past retention) has other values in ClickHouse" in wrong
+    arguments = ("batches", "resend", found[0], "--run", "1", "--why", "a test", "--yes")
     code, _, said = tagmill(pipeline.file, *arguments, "--pipeline", pipeline.name)
     assert code == 2 and "is past retention_days (30): its sealed file was cleaned up" in said and "Nothing was changed" in said
