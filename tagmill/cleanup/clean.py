@@ -1,16 +1,16 @@
 """One cleanup of one pipeline, as the command line and Airflow call it: what goes, what stays and why."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
 from tagmill.cleanup.retention import Removed, Retention
-from tagmill.cleanup.view import Found, ViewCleanup, expiring
-from tagmill.delivery.steps import leased
+from tagmill.cleanup.view import Found, ViewCleanup, beside, expiring
 from tagmill.errors import GuardRefused
 from tagmill.settings import PipelineSettings, Settings
 from tagmill.stores.clickhouse import ClickHouse
+from tagmill.stores.lease import Lease
 from tagmill.stores.ledger import Ledger
 
 OLDER_THAN_NOT_SET = "cleanup.older_than_days is not set: rows of the view stay"
@@ -23,7 +23,7 @@ def clean(
 
     Out: dry_run, buckets and rows of the view that go, refused_buckets, runs, batches and audits past retention, more,
     `partitions` (one line each), `refused` (one line a tag and reason), warnings, message.
-    Raises GuardRefused while cleanup.enabled is false, LeaseTaken while the pipeline is at work.
+    Raises GuardRefused while cleanup.enabled is false, LeaseTaken while the pipeline, or one beside it, is at work.
     """
     chosen = settings.pipeline(pipeline)
     if delete and not chosen.cleanup.enabled:
@@ -61,16 +61,15 @@ def stated_ttl(pipeline: PipelineSettings) -> Iterator[str]:
 
 @contextmanager
 def _ledger(settings: Settings, pipeline: str, owner: str, delete: bool) -> Iterator[Ledger]:
-    """A dry run needs no lease; a cleanup keeps the pipeline's own, so that no run of it is planned or resent meanwhile."""
-    if not delete:
-        with Ledger(settings.cassandra) as ledger:
-            yield ledger
-        return
-    with leased(settings, pipeline, owner, wait=settings.pipeline(pipeline).lease_wait_seconds) as (ledger, lease):
-        try:
-            yield ledger
-        finally:
-            lease.give_back()
+    """A dry run needs no lease. A cleanup keeps those of all pipelines that read the same rows: a withdrawal needs them in the view."""
+    with Ledger(settings.cassandra) as ledger, ExitStack() as kept:
+        for name in sorted([pipeline, *beside(settings, pipeline)]) if delete else ():
+            chosen = settings.pipeline(name)
+            lease = Lease(ledger.cassandra, settings.cassandra.ledger_keyspace, name, owner, chosen.lease_seconds)
+            lease.take(chosen.lease_wait_seconds)
+            kept.callback(lease.give_back)
+            kept.enter_context(lease.kept())
+        yield ledger
 
 
 def _result(pipeline: str, found: Found, removed: Removed, warnings: list[str], delete: bool) -> dict[str, Any]:

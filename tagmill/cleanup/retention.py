@@ -68,7 +68,12 @@ class Retention:
     # -- runs
 
     def _due(self) -> Iterator[tuple[RunRow, list[BatchRow]]]:
-        """Finished runs past retention, the oldest first; the newest run stays: its number says which one comes next."""
+        """Finished runs past retention, the oldest first; the newest run stays: its number says which one comes next.
+
+        None while a run is open: it may withdraw batches of older ones.
+        """
+        if self.ledger.open_run(self.name):
+            return
         for number in range(self.retired.up_to() + 1, self.last_run):
             row = self.ledger.run(self.name, number)
             if row is None:

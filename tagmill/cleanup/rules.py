@@ -68,13 +68,15 @@ class Held:
 class Delivered:
     """How a pipeline stands with a tag.
 
-    start: where its delivery begins; needs_from: from here on runs read again (None: no watermark yet); holds: disjoint, in order.
+    start: where its delivery begins; needs_from: from here on runs read again (None: no watermark yet); holds: disjoint, in order;
+    open_run: the run that is not finished: one that withdraws batches is to find their events in the view.
     """
 
     pipeline: str
     start: int
     needs_from: int | None
     holds: Sequence[Held] = ()
+    open_run: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +213,8 @@ def _deliveries(bucket: Bucket, state: TagState) -> Refusal | None:
     for one in (state.cleaning, *state.others):
         if one.start >= bucket.end:
             continue
+        if one.open_run is not None:
+            return Refusal(Reason.STILL_READ, f"run {one.open_run} of pipeline {one.pipeline} is not finished")
         if one.needs_from is None or bucket.end > one.needs_from:
             there = "has no watermark" if one.needs_from is None else f"reads again from {_moment(one.needs_from)} on"
             return Refusal(Reason.STILL_READ, f"pipeline {one.pipeline} {there}")

@@ -1,7 +1,7 @@
 """Deletes proven partitions of a journal's view, the oldest first; a dry run does all of it but the deletion.
 
 The decision is recorded (CLEANING) before anything is deleted, with the moment up to which writes go: whoever is killed in between
-is followed by one who deletes the same again. Nothing here depends on who else is at work: what is proven delivered stays so.
+is followed by one who deletes the same again.
 """
 
 import time
@@ -87,15 +87,14 @@ class ViewCleanup:
     # -- judging
 
     def _state(self, tag: str) -> TagState:
-        beside = [
-            name
-            for name, other in self.settings.pipelines.items()
-            if name != self.name and other.keyspace == self.pipeline.keyspace and tag in other.tags
-        ]
         stated = self.pipeline.cleanup.other_readers
         return TagState(
             cleaning=self._delivered(self.name, tag),
-            others=[self._delivered(name, tag) for name in beside],
+            others=[
+                self._delivered(name, tag)
+                for name in beside(self.settings, self.name)
+                if tag in self.settings.pipeline(name).tags
+            ],
             readers=None if stated is None else list(readers.positions(self.ledger.cassandra, stated, tag)),
         )
 
@@ -109,7 +108,14 @@ class ViewCleanup:
             if pipeline.views == "tagmill":
                 builds = Builds(self.ledger.cassandra, self.settings.cassandra.ledger_keyspace, pipeline.keyspace)
                 again.extend(ticks for late, ticks in builds.late(name).items() if late == tag)
-        return Delivered(name, pipeline.start_ticks(tag), min(again) if again else None, self._holds(name, tag))
+        unfinished = self.ledger.open_run(name)
+        return Delivered(
+            name,
+            pipeline.start_ticks(tag),
+            min(again) if again else None,
+            self._holds(name, tag),
+            unfinished.run if unfinished else None,
+        )
 
     def _holds(self, name: str, tag: str) -> list[Held]:
         pipeline, found = self.settings.pipeline(name), list[Held]()
@@ -187,6 +193,16 @@ class ViewCleanup:
             self.cleaned.done(self.name, cleaning)
             time.sleep(1 / self.pipeline.cleanup.deletes_per_second)
         self.found.goes(cleaning.tag, cleaning.timebucket, rows)
+
+
+def beside(settings: Settings, name: str) -> list[str]:
+    """Other pipelines of the configuration that deliver a tag of this one from the same journal."""
+    chosen = settings.pipeline(name)
+    return [
+        other
+        for other, pipeline in settings.pipelines.items()
+        if other != name and pipeline.keyspace == chosen.keyspace and set(pipeline.tags) & set(chosen.tags)
+    ]
 
 
 def expiring(settings: Settings, ledger: Ledger, name: str) -> Iterable[str]:

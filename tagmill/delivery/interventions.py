@@ -17,7 +17,7 @@ from tagmill.delivery.close import close
 from tagmill.delivery.model import Manifest, Plan
 from tagmill.delivery.runfiles import all_batches, read_manifest, read_plan
 from tagmill.delivery.withdraw import Event
-from tagmill.errors import GuardRefused
+from tagmill.errors import GuardRefused, SealedFileDamaged
 from tagmill.settings import Settings
 from tagmill.stores.clickhouse import ClickHouse
 from tagmill.stores.files import RunFiles
@@ -190,7 +190,7 @@ class Interventions:
     def _is_retired(self, ledger: Ledger, run: int, batch_id: UUID) -> None:
         kept = Retired(ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.name).of_run(run)
         if batch_id in [batch.batch_id for batch in kept]:
-            raise GuardRefused(
+            raise SealedFileDamaged(
                 f"batch {batch_id} of run {run}, pipeline {self.name}, is past retention_days ({self.pipeline.retention_days}): its sealed "
                 "file was cleaned up, so its bytes can't be sent again. Nothing was changed. The journal has its events: "
                 f"tagmill audit --pipeline {self.name} --repair"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tagmill.cleanup.clean import clean
 from tagmill.continuity.model import Hole
 from tagmill.errors import GuardRefused, LeaseTaken
 from tagmill.settings import OtherReader
@@ -225,8 +226,6 @@ def test_every_pipeline_on_the_tag_has_to_prove_it(view):
     both = view.mirrored()
 
     def dry(settings):
-        from tagmill.cleanup.clean import clean
-
         return clean(settings, view.name, owner="t", delete=False)
 
     assert reasons(dry(both)) == {("t", "still_read"): 6}  # it has delivered nothing yet
@@ -255,13 +254,17 @@ def test_while_it_is_off_nothing_is_deleted_by_anybody(view):
     assert partitions(view.settings, view.name) == view.all
 
 
-def test_it_waits_for_the_lease_of_its_pipeline(view):
+@pytest.mark.parametrize("at_work", ["its own", "mirror"])
+def test_it_waits_for_the_leases_of_all_pipelines_that_read_the_same_rows(view, at_work):
+    name = view.name if at_work == "its own" else at_work
     with Ledger(view.settings.cassandra) as ledger:
-        lease = Lease(ledger.cassandra, "tagmill_test", view.name, "somebody at work", 30)
+        lease = Lease(ledger.cassandra, "tagmill_test", name, "somebody at work", 30)
         lease.take()
-        with pytest.raises(LeaseTaken, match="somebody at work is at work"):
-            cleaned(view.settings)
+        with pytest.raises(LeaseTaken, match=f"pipeline {name}: somebody at work is at work"):
+            clean(view.mirrored(), view.name, owner="t", delete=True)
         lease.give_back()
+        for each in (view.name, "mirror"):  # none stays taken
+            assert Lease(ledger.cassandra, "tagmill_test", each, "t", 30).holder() is None
 
 
 def test_rows_that_the_applications_own_ttl_deletes_undelivered_are_warned_of(view):

@@ -68,6 +68,13 @@ def test_it_was_delivered_and_no_run_reads_it_again(start, needs_from, expected)
     assert reason(replace(STATE, cleaning=Delivered("orders", start, needs_from))) == expected
 
 
+def test_no_run_is_open_that_might_read_it():
+    assert reason(replace(STATE, cleaning=replace(STATE.cleaning, open_run=7))) == Reason.STILL_READ
+    withdrawing = Delivered("mirror", ticks(days=-9), ticks(days=2), open_run=3)
+    assert reason(replace(STATE, others=[withdrawing])) == Reason.STILL_READ
+    assert reason(replace(STATE, others=[replace(withdrawing, start=ticks(hours=1))])) is None
+
+
 @pytest.mark.parametrize(
     ("first", "last", "expected"), [(-2, -1, None), (-2, 0, Reason.HELD), (0, 0, Reason.HELD), (-1, 1, Reason.HELD), (1, 3, None)]
 )
