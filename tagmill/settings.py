@@ -127,6 +127,48 @@ class QualitySettings(Section):
     max_partition_bytes: int = Field(100 * 1024 * 1024, ge=1, description="of payload and keys; an audit warns of larger ones")
 
 
+class OffsetStore(Section):
+    """Where a Pekko or Akka Projection on Cassandra keeps its offsets."""
+
+    keyspace: Identifier
+    table: Identifier = "offset_store"
+    projection_name: str = Field(min_length=1)
+    projection_key: str | None = Field(None, description="of its ProjectionId; left out: the tag")
+
+
+class OtherReader(Section):
+    """A reader of the same view that is not Tagmill: a projection of the application. One of `read_to` and `offset_store`."""
+
+    name: str = Field(min_length=1)
+    tags: list[str] | None = Field(None, description="that it reads; left out: all tags of the pipeline")
+    read_to: Moment | None = Field(None, description="it has read everything up to here and never goes back")
+    offset_store: OffsetStore | None = Field(
+        None, description="where it keeps its offset: keyspace, table (`offset_store`), projection_name, projection_key (the tag)"
+    )
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> "OtherReader":
+        if (self.read_to is None) == (self.offset_store is None):
+            raise ValueError(f"reader {self.name}: say either read_to or offset_store")
+        return self
+
+
+class CleanupSettings(Section):
+    """What is deleted once it is proven delivered, and how old it must be."""
+
+    enabled: bool = Field(False, description="off: nothing is ever deleted, a dry run by hand says what would be")
+    schedule: str | None = "@daily"
+    older_than_days: int | None = Field(None, ge=1, description="TTL of view rows; left out: rows of the view stay")
+    other_readers: list[OtherReader] | None = Field(
+        None, description="who else reads the view; [] states that nobody does. Left out: rows of the view stay"
+    )
+    application_ttl_seconds: int | None = Field(
+        None, ge=1, description="events-by-tag.time-to-live of the application; left out: not known, or there is none"
+    )
+    max_buckets_per_run: int = Field(1000, ge=1, le=100_000, description="partitions that one cleanup deletes")
+    deletes_per_second: float = Field(20, gt=0, description="partitions, so that the application's own reads are not crowded out")
+
+
 class PipelineSettings(Section):
     """One source, its tags, one destination table, one schedule."""
 
@@ -162,6 +204,7 @@ class PipelineSettings(Section):
     lease_wait_seconds: float = Field(0, ge=0, description="how long a command waits for another run of the pipeline")
     retention_days: int = Field(30, ge=1, description="sealed files and ledger rows of closed runs")
     quality: QualitySettings = Field(default_factory=QualitySettings)
+    cleanup: CleanupSettings = Field(default_factory=CleanupSettings)
 
     @model_validator(mode="after")
     def _consistent(self) -> "PipelineSettings":
@@ -171,12 +214,30 @@ class PipelineSettings(Section):
             raise ValueError(f"start_from: not among the tags: {', '.join(sorted(unknown))}")
         if self.long_look_back_seconds < self.look_back_seconds:
             raise ValueError(f"long_look_back_seconds: must be at least look_back_seconds ({self.look_back_seconds:g})")
+        self._consistent_cleanup()
         for beside in self.beside_destination:
             try:
                 identifier(beside)
             except ValueError as error:
                 raise ValueError(f"destination: too long for what stands beside it: {error}") from None
         return self
+
+    def _consistent_cleanup(self) -> None:
+        ttl, delay = self.cleanup.application_ttl_seconds, self.eventual_consistency_delay_seconds
+        if ttl is not None and ttl <= delay:
+            raise ValueError(
+                f"cleanup.application_ttl_seconds: a TTL shorter than the delay ({ttl} s, eventual_consistency_delay_seconds "
+                f"{delay:g}): rows expire before any run may deliver them; raise events-by-tag.time-to-live, or lower the delay"
+            )
+        days, needed = self.cleanup.older_than_days, delay + self.long_look_back_seconds
+        if days is not None and days * 86_400 <= needed:
+            raise ValueError(
+                f"cleanup.older_than_days: a TTL shorter than the delay and long_look_back_seconds together ({needed:g} s): "
+                "runs still read those rows; raise it"
+            )
+        for reader in self.cleanup.other_readers or ():
+            if unknown := set(reader.tags or ()) - set(self.tags):
+                raise ValueError(f"cleanup.other_readers: {reader.name}: not among the tags: {', '.join(sorted(unknown))}")
 
     @property
     def beside_destination(self) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from tagmill.settings import PipelineSettings, Settings
+from tagmill.settings import OtherReader, PipelineSettings, Settings
 
 HEAD = """# Configuration
 
@@ -17,6 +17,8 @@ Airflow's connections only.
 
 This page is made from the settings model: `python -m tagmill.settingsdoc`.
 """
+# of a pipeline, with a table of their own
+SECTIONS = ("quality", "cleanup")
 
 
 def page() -> str:
@@ -26,8 +28,9 @@ def page() -> str:
         if name != "pipelines":
             parts.append(f"\n## [{name}]\n\n{_table(field.annotation)}")
     parts.append(f"\n## [pipelines.NAME]\n\n{_table(PipelineSettings)}")
-    quality = PipelineSettings.model_fields["quality"].annotation
-    parts.append(f"\n## [pipelines.NAME.quality]\n\n{_table(quality)}")
+    for section in SECTIONS:
+        parts.append(f"\n## [pipelines.NAME.{section}]\n\n{_table(PipelineSettings.model_fields[section].annotation)}")
+    parts.append(f"\n## [[pipelines.NAME.cleanup.other_readers]]\n\n{_table(OtherReader)}")
     return "".join(parts)
 
 
@@ -37,7 +40,7 @@ def _table(model: Any) -> str:
 
 def _lines(model: type[BaseModel]) -> Iterator[str]:
     for name, field in model.model_fields.items():
-        if name != "quality":
+        if name not in SECTIONS:
             yield f"| `{field.alias or name}` | {_default(field)} | {field.description or ''} |\n"
 
 

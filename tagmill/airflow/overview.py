@@ -16,10 +16,11 @@ SHOWN_RUNS = 20
 
 @dataclass(frozen=True)
 class TagLine:
-    """A tag: rows in the application's view (None: not counted), delivered by the ledger, held back, and in ClickHouse."""
+    """A tag: rows in the view and cleaned from it (None: not counted), delivered by the ledger, held back, and in ClickHouse."""
 
     tag: str
     in_view: int | None
+    cleaned: int | None
     delivered: int
     held: int
     batches: int

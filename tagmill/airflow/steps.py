@@ -1,4 +1,4 @@
-"""The tasks that run in Airflow's own worker process: plan, push, close. Each calls one function of tagmill.delivery.steps.
+"""The tasks that run in Airflow's own worker process: plan, push, close, cleanup. Each calls one function of the library.
 
 What they return goes to XCom: figures and short texts.
 """
@@ -63,6 +63,27 @@ def close(pipeline: str, planned: Mapping[str, Any], pushed: Mapping[str, Any], 
     facts = {"pipeline": pipeline, "run": planned["run"], "rows": pushed["rows"], "batches": pushed["batches"]}
     context["outlet_events"][asset].extra = facts
     return small(closed)
+
+
+def cleanup(pipeline: str, context: Context) -> dict[str, Any]:
+    """Delete partitions of the view that are proven delivered and older than their TTL, and runs past retention.
+
+    A scheduled run deletes; one that a person triggers, or a backfill, only says what would go, unless the param `delete` is set.
+    What is not proven stays, with the reason in the task's log. Out: buckets, rows, refused_buckets, runs, batches, audits, message.
+    """
+    from tagmill.cleanup.clean import clean
+
+    run_type = getattr(context["dag_run"].run_type, "value", context["dag_run"].run_type)
+    with told_to_airflow():
+        settings = connections.load_settings()
+        delete = run_type == "scheduled" or bool(context["params"]["delete"])
+        done = clean(settings, pipeline, owner=owner(context), delete=delete, tell=log.info)
+    for line in done["refused"]:
+        log.info("tag %(tag)s: %(buckets)s partitions stay (%(oldest)s to %(newest)s): %(text)s", line)
+    for warning in done["warnings"]:
+        log.warning("%s", warning)
+    log.info("%s", done["message"])
+    return small(done)
 
 
 def _downstream(context: Context) -> Sequence[str]:

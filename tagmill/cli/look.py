@@ -24,7 +24,7 @@ def status(pipeline: MaybePipeline = None, as_json: AsJson = False, count_view: 
     columns = [
         "pipeline",
         "tag",
-        *(["in_view"] if count_view else []),
+        *(["in_view", "cleaned"] if count_view else []),
         "delivered",
         "held",
         "batches",
@@ -41,7 +41,11 @@ def check(pipeline: MaybePipeline = None, as_json: AsJson = False) -> None:
 
     configured = settings()
     rows = [{"pipeline": name, **line} for name in chosen(configured, pipeline) for line in tag_table(configured, name)]
-    show(rows, ("pipeline", "tag", "in_view", "delivered", "held", "batches", "clickhouse_rows", "verdict"), as_json=as_json)
+    show(
+        rows,
+        ("pipeline", "tag", "in_view", "cleaned", "delivered", "held", "batches", "clickhouse_rows", "verdict"),
+        as_json=as_json,
+    )
     if wrong := [row for row in rows if row["verdict"] != EXACTLY_ONCE]:
         err.print(f"{len(wrong)} of {len(rows)} tags are not delivered exactly once", markup=False)
         raise typer.Exit(3)
@@ -105,12 +109,13 @@ def _runs(pipeline: str | None, limit: int) -> Iterator[dict[str, Any]]:
 
 def _batches(pipeline: str | None, limit: int) -> Iterator[dict[str, Any]]:
     from tagmill.stores.ledger import Ledger
+    from tagmill.stores.retired import Retired
 
     configured = settings()
     with Ledger(configured.cassandra) as ledger:
         for name in chosen(configured, pipeline):
-            shown = 0
-            for number in range(ledger.last_run(name), 0, -1):
+            shown, retired = 0, Retired(ledger.cassandra, configured.cassandra.ledger_keyspace, name).up_to()
+            for number in range(ledger.last_run(name), retired, -1):
                 for batch in ledger.batches(name, number):
                     if shown == limit:
                         break

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 import tagmill
-from tagmill.cli import audit, local, look, mend, run, shared, views
+from tagmill.cli import audit, cleanup, local, look, mend, run, shared, views
 from tagmill.cli.shared import one_line_errors, out, settings
 
 app = typer.Typer(
@@ -28,6 +28,7 @@ app.command()(look.check)
 app.command()(look.runs)
 app.command()(audit.audit)
 app.command()(audit.audits)
+app.command()(cleanup.cleanup)
 
 
 @app.callback()

@@ -32,11 +32,11 @@ def looks(
             yield _look(hold, seen), buckets[0] * 10_000
 
 
-def gap_buckets(size: BucketSize, progress: Progress | None, hold: HoldRow, start_ticks: int) -> list[int]:
+def gap_buckets(size: BucketSize, progress: Progress | None, hold: HoldRow, start_ticks: int) -> range:
     """Buckets that a hold's missing rows can be in: from one before the last delivered event to the first held one, and one more."""
     low = progress.ticks if progress and progress.ticks else min(hold.from_ticks, max(start_ticks, 0))
     first, last = size.start(low) - size.milliseconds, size.start(max(hold.from_ticks, low)) + size.milliseconds
-    return list(range(first, last + 1, size.milliseconds))
+    return range(first, last + 1, size.milliseconds)
 
 
 def _journal_has_an_answer(views: Views, hold: HoldRow, pipeline: PipelineSettings, now: datetime) -> bool:

@@ -17,12 +17,13 @@ from tagmill.delivery.close import close
 from tagmill.delivery.model import Manifest, Plan
 from tagmill.delivery.runfiles import all_batches, read_manifest, read_plan
 from tagmill.delivery.withdraw import Event
-from tagmill.errors import GuardRefused
+from tagmill.errors import GuardRefused, SealedFileDamaged
 from tagmill.settings import Settings
 from tagmill.stores.clickhouse import ClickHouse
 from tagmill.stores.files import RunFiles
 from tagmill.stores.lease import Lease
 from tagmill.stores.ledger import BatchRow, HoldRow, Ledger, RunRow
+from tagmill.stores.retired import Retired
 from tagmill.stores.views import Views
 from tagmill.timeuuid import to_datetime
 
@@ -85,6 +86,8 @@ class Interventions:
         with self._at_work() as ledger, ClickHouse(self.settings.clickhouse) as clickhouse:
             row = ledger.run(self.name, run)
             found = next((b for b in ledger.batches(self.name, run) if b.batch_id == batch_id), None) if row else None
+            if row is None:
+                self._is_retired(ledger, run, batch_id)
             if row is None or found is None:
                 raise GuardRefused(
                     f"pipeline {self.name}, run {run} has no batch {batch_id}. Look: tagmill batches --pipeline {self.name}"
@@ -183,6 +186,15 @@ class Interventions:
             )
 
     # -- guards
+
+    def _is_retired(self, ledger: Ledger, run: int, batch_id: UUID) -> None:
+        kept = Retired(ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.name).of_run(run)
+        if batch_id in [batch.batch_id for batch in kept]:
+            raise SealedFileDamaged(
+                f"batch {batch_id} of run {run}, pipeline {self.name}, is past retention_days ({self.pipeline.retention_days}): its sealed "
+                "file was cleaned up, so its bytes can't be sent again. Nothing was changed. The journal has its events: "
+                f"tagmill audit --pipeline {self.name} --repair"
+            )
 
     def _may_void(self, manifest: Manifest, batches: list[BatchRow]) -> None:
         """Batches are given up from the end of a tag only: what is behind a void one must not be delivered."""

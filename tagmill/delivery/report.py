@@ -11,9 +11,11 @@ from tagmill.batches import columns
 from tagmill.batches.states import BatchState
 from tagmill.delivery.runfiles import read_manifest
 from tagmill.settings import Settings
+from tagmill.stores.cleaned import Cleaned
 from tagmill.stores.clickhouse import ClickHouse, Totals
 from tagmill.stores.files import RunFiles
 from tagmill.stores.ledger import BatchRow, Ledger
+from tagmill.stores.retired import Retired
 from tagmill.stores.views import Views
 
 EXACTLY_ONCE = "exactly once"
@@ -28,9 +30,10 @@ class Finding:
 
 
 def tag_table(settings: Settings, pipeline: str, *, count_view: bool = True, verify: bool = True) -> list[dict[str, Any]]:
-    """One line a tag: in_view (None if not counted), delivered, held, batches, clickhouse_rows, verdict.
+    """One line a tag: in_view and cleaned (None if not counted), delivered, held, batches, clickhouse_rows, verdict.
 
-    `count_view` counts the view's rows on the server, `verify` reads every row in ClickHouse again (see `check`).
+    `count_view` counts the view's rows on the server, and those that cleanups have deleted of it; `verify`
+    reads every row in ClickHouse again (see `check`).
     """
     chosen = settings.pipeline(pipeline)
     with Ledger(settings.cassandra) as ledger, ClickHouse(settings.clickhouse) as clickhouse:
@@ -40,6 +43,7 @@ def tag_table(settings: Settings, pipeline: str, *, count_view: bool = True, ver
         for hold in ledger.holds(pipeline, chosen.tags):
             held[hold.tag] += hold.held_rows
         in_view = _in_view(ledger, settings, pipeline) if count_view else {}
+        cleaned = _cleaned(ledger, settings, pipeline) if count_view else {}
         there = dict(clickhouse.rows(f"SELECT toString(`tag`), count() FROM {names.sql(chosen.destination)} GROUP BY `tag`"))
         findings = list(check(settings, pipeline, ledger, clickhouse)) if verify else []
         table = []
@@ -47,7 +51,13 @@ def tag_table(settings: Settings, pipeline: str, *, count_view: bool = True, ver
             mark, rows = marks.get(tag), int(there.get(tag, 0))
             delivered = mark.delivered if mark else 0
             wrong = [finding.text for finding in findings if finding.tag in (tag, "")]
-            line = {"tag": tag, "in_view": in_view.get(tag), "delivered": delivered, "held": held[tag]}
+            line = {
+                "tag": tag,
+                "in_view": in_view.get(tag),
+                "cleaned": cleaned.get(tag),
+                "delivered": delivered,
+                "held": held[tag],
+            }
             line |= {"batches": mark.batches if mark else 0, "clickhouse_rows": rows}
             table.append(line | {"verdict": _verdict(line, wrong)})
         return table
@@ -62,8 +72,8 @@ def _verdict(line: dict[str, Any], wrong: list[str]) -> str:
         return f"{line['held']} held"
     if line["in_view"] is None and not line["delivered"]:
         return "nothing delivered yet"
-    if line["in_view"] is not None and line["in_view"] > line["delivered"]:
-        return f"{line['in_view'] - line['delivered']} not delivered"
+    if line["in_view"] is not None and line["in_view"] + line["cleaned"] > line["delivered"]:
+        return f"{line['in_view'] + line['cleaned'] - line['delivered']} not delivered"
     return EXACTLY_ONCE
 
 
@@ -75,6 +85,13 @@ def _in_view(ledger: Ledger, settings: Settings, pipeline: str) -> dict[str, int
     for (tag, *_), (rows, _) in zip(parts, views.count(parts), strict=True):
         counted[tag] += rows
     return counted
+
+
+def _cleaned(ledger: Ledger, settings: Settings, pipeline: str) -> dict[str, int]:
+    """Rows that cleanups have deleted of the view, of the buckets that this pipeline was to deliver."""
+    chosen = settings.pipeline(pipeline)
+    cleaned = Cleaned(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace)
+    return {tag: cleaned.total(tag, chosen.bucket_size.start(chosen.start_ticks(tag))) for tag in chosen.tags}
 
 
 def check(settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickHouse) -> Iterator[Finding]:
@@ -119,6 +136,7 @@ class Stored:
     batch: BatchRow
     expected: list[Totals]
     there: list[Totals]
+    past_retention: bool = False
 
     @property
     def agrees(self) -> bool:
@@ -127,11 +145,12 @@ class Stored:
 
 
 def stored(settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickHouse) -> tuple[list[Stored], list[UUID]]:
-    """Every batch of every run with a manifest, its rows read again by their columns; and the ids that no run has."""
+    """Every batch of every run, also past retention, its rows read again by their columns; and the ids that no run has."""
     found = _stored(clickhouse, settings.pipeline(pipeline).destination)
     files = RunFiles(settings.storage.root)
-    batches: list[Stored] = []
-    for number in range(1, ledger.last_run(pipeline) + 1):
+    retired, last = Retired(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline), ledger.last_run(pipeline)
+    batches: dict[UUID, Stored] = {}
+    for number in range(retired.up_to() + 1, last + 1):
         row = ledger.run(pipeline, number)
         if row is None or not row.manifest_file:
             continue
@@ -139,8 +158,16 @@ def stored(settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickH
         for batch in ledger.batches(pipeline, number):
             wanted = sealed[batch.number]
             expected = [Totals(batch.generation, wanted.rows, wanted.checksum)] if batch.state == BatchState.IN_CLICKHOUSE else []
-            batches.append(Stored(number, batch, expected, found.pop(batch.batch_id, [])))
-    return batches, list(found)
+            batches[batch.batch_id] = Stored(number, batch, expected, found.pop(batch.batch_id, []))
+    # after the runs: one that is retired meanwhile is found in at least one of the two
+    for kept in retired.batches(last):
+        if kept.batch_id not in batches:
+            row_of_it = BatchRow(
+                kept.number, kept.batch_id, BatchState.IN_CLICKHOUSE, kept.generation, kept.tag, kept.rows, 0, None
+            )
+            expected = [Totals(kept.generation, kept.rows, kept.checksum)]
+            batches[kept.batch_id] = Stored(kept.run, row_of_it, expected, found.pop(kept.batch_id, []), past_retention=True)
+    return list(batches.values()), list(found)
 
 
 def _differences(batches: list[Stored]) -> Iterator[Finding]:
@@ -149,7 +176,8 @@ def _differences(batches: list[Stored]) -> Iterator[Finding]:
         if not one.agrees and batch.state != BatchState.NEW:
             rows, wanted = sum(total.rows for total in one.there), sum(total.rows for total in one.expected)
             same = "other values" if rows == wanted and one.expected else f"{rows} rows instead of {wanted}"
-            yield Finding(batch.tag, f"batch {batch.batch_id} of run {one.run} ({batch.state}) has {same} in ClickHouse")
+            state = "past retention" if one.past_retention else batch.state
+            yield Finding(batch.tag, f"batch {batch.batch_id} of run {one.run} ({state}) has {same} in ClickHouse")
 
 
 def _twice(clickhouse: ClickHouse, table: str) -> Iterator[Finding]:

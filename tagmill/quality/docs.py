@@ -80,9 +80,17 @@ def write(docs_dir: str, run_name: str, page: Page, checks: tuple[Check, ...], e
     return files.url(name) if "://" in docs_dir else files.path(name)
 
 
-def _list_runs(files: RunFiles, summary: dict[str, Any]) -> None:
-    """Add the run to the list, newest first; folders that the list doesn't know are linked without a verdict."""
-    known = {run["run"]: run for run in _runs(files)} | {summary["run"]: summary}
+def forget(docs_dir: str, run_names: Iterable[str]) -> None:
+    """Remove the pages of these runs, and their lines in the list."""
+    files = RunFiles(docs_dir)
+    for name in run_names:
+        files.remove_folder(name)
+    _list_runs(files)
+
+
+def _list_runs(files: RunFiles, *added: dict[str, Any]) -> None:
+    """The list, newest first, with what is added; folders that the list doesn't know are linked without a verdict."""
+    known = {run["run"]: run for run in (*_runs(files), *added)}
     names = sorted(set(files.folders("")), reverse=True)[:LISTED_RUNS]
     runs = [known.get(name, {"run": name}) for name in names]
     files.write(RUNS, json.dumps(runs, indent=1).encode())

@@ -8,8 +8,7 @@ from enum import StrEnum
 from cassandra import ConsistencyLevel
 
 from tagmill import names
-from tagmill.errors import ConfigurationError
-from tagmill.stores.cassandra import Cassandra
+from tagmill.stores.cassandra import Cassandra, needs_tables
 
 SERIAL = ConsistencyLevel.SERIAL
 TABLES = ("audits", "audited_buckets", "cleaned_buckets")
@@ -50,14 +49,7 @@ class Audits:
         self.cassandra = cassandra
         self.pipeline = pipeline
         self.table = f"{names.cql(ledger_keyspace)}.audits"
-        keyspaces = cassandra.cluster.metadata.keyspaces
-        if ledger_keyspace in keyspaces and "audits" not in keyspaces[ledger_keyspace].tables:
-            cassandra.cluster.refresh_keyspace_metadata(ledger_keyspace)
-        if ledger_keyspace not in keyspaces or not set(TABLES) <= set(keyspaces[ledger_keyspace].tables):
-            raise ConfigurationError(
-                f"{cassandra.where}: the ledger's keyspace {ledger_keyspace} has no tables {', '.join(TABLES)}. Nothing was done. "
-                "Create them: tagmill schema apply"
-            )
+        needs_tables(cassandra, ledger_keyspace, TABLES)
 
     def begin(self, until: int) -> AuditRow:
         """Claim the next number."""
@@ -86,6 +78,13 @@ class Audits:
             f"SELECT {FIELDS} FROM {self.table} WHERE pipeline = ? LIMIT ?", self.pipeline, limit, consistency=SERIAL
         )
         return [_row(row._asdict()) for row in rows]
+
+    def forget(self, row: AuditRow) -> None:
+        """Take an audit's row out; what it said of partitions stays."""
+        self.cassandra.transact(
+            f"DELETE FROM {self.table} WHERE pipeline = ? AND audit = ? IF state = ?",
+            row.pipeline, row.audit, row.state.value, landed=lambda: True,
+        )  # fmt: skip
 
     def last_done(self) -> AuditRow | None:
         """The newest audit that came to its end."""

@@ -15,7 +15,7 @@ from cassandra import ConsistencyLevel
 
 from tagmill import names
 from tagmill.errors import ConfigurationError, FenceRaised
-from tagmill.stores.cassandra import Cassandra
+from tagmill.stores.cassandra import Cassandra, needs_tables
 
 SERIAL = ConsistencyLevel.SERIAL
 
@@ -55,15 +55,7 @@ class Builds:
         self.journal = journal
         self.ledger = names.cql(ledger_keyspace)
         self.table = f"{self.ledger}.view_builds"
-        metadata = cassandra.cluster.metadata.keyspaces.get(ledger_keyspace)
-        if metadata is not None and "view_builds" not in metadata.tables:
-            cassandra.cluster.refresh_keyspace_metadata(ledger_keyspace)
-            metadata = cassandra.cluster.metadata.keyspaces.get(ledger_keyspace)
-        if metadata is None or "view_builds" not in metadata.tables:
-            raise ConfigurationError(
-                f"{cassandra.where}: the ledger's keyspace {ledger_keyspace} has no table view_builds. Nothing was done. "
-                "Create it: tagmill schema apply"
-            )
+        needs_tables(cassandra, ledger_keyspace, ["view_builds"])
 
     def newest(self) -> BuildRow | None:
         """The newest build, None when the journal was never built."""

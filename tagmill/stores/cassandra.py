@@ -168,6 +168,21 @@ class Cassandra:
         raise AssertionError("unreachable")
 
 
+def needs_tables(cassandra: Cassandra, keyspace: str, tables: Iterable[str]) -> None:
+    """Raise ConfigurationError unless the ledger's keyspace has these tables; the driver learns of new ones by and by."""
+    for refreshed in (False, True):
+        if refreshed:
+            cassandra.cluster.refresh_keyspace_metadata(keyspace)
+        metadata = cassandra.cluster.metadata.keyspaces.get(keyspace)
+        missing = [table for table in tables if metadata is None or table not in metadata.tables]
+        if not missing:
+            return
+    raise ConfigurationError(
+        f"{cassandra.where}: the ledger's keyspace {keyspace} has no table {' and '.join(missing)}. Nothing was done. "
+        "Create it: tagmill schema apply"
+    )
+
+
 @contextmanager
 def explained(where: str) -> Iterator[None]:
     """The driver's errors in Tagmill's words: what passes, and what somebody has to mend."""

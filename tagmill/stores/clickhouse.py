@@ -3,7 +3,7 @@
 Always over HTTP. The insert asks and inserts in one statement on the server, so a client frozen in between can't double a batch.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from io import BytesIO
@@ -150,6 +150,19 @@ class ClickHouse:
             )
             found.update(UUID(str(batch)) for (batch,) in rows)
         return found
+
+    def bucket_rows(self, table: str, tag: str, buckets: Sequence[int], size: int) -> dict[int, int]:
+        """Rows of a tag by timebucket; `size` of a bucket in milliseconds, which also says in which partitions to look."""
+        if not buckets:
+            return {}
+        found = self.rows(
+            f"SELECT `timebucket`, count() FROM {names.sql(table)} "
+            "WHERE `tag` = {tag:String} AND `timebucket` IN {buckets:Array(Int64)}"
+            " AND `event_time` >= fromUnixTimestamp64Milli({low:Int64}) AND `event_time` < fromUnixTimestamp64Milli({high:Int64})"
+            " GROUP BY `timebucket`",
+            {"tag": tag, "buckets": list(buckets), "low": min(buckets), "high": max(buckets) + size},
+        )
+        return {int(bucket): int(rows) for bucket, rows in found}
 
     def delete_batch(self, table: str, batch_id: UUID, generation: int) -> None:
         """Take a batch's rows up to a generation out, and wait until they are gone. What was sent again since then stays."""

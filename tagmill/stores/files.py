@@ -4,6 +4,7 @@ Layout: <root>/<pipeline>/run-<number>/plan-<attempt>.json, and attempt-<attempt
 """
 
 import hashlib
+from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -100,6 +101,18 @@ class RunFiles:
         """Names of the folders directly in a folder, sorted; empty when there is none."""
         selector = fs.FileSelector(self.path(relative), allow_not_found=True)
         return sorted(info.base_name for info in self.filesystem.get_file_info(selector) if info.type == fs.FileType.Directory)
+
+    def remove_older(self, relative: str, moment: datetime) -> int:
+        """Remove the files directly in a folder that were last written before a moment; returns how many."""
+        selector = fs.FileSelector(self.path(relative), allow_not_found=True)
+        old = [
+            info
+            for info in self.filesystem.get_file_info(selector)
+            if info.type == fs.FileType.File and info.mtime is not None and info.mtime < moment
+        ]
+        for info in old:
+            self.filesystem.delete_file(info.path)
+        return len(old)
 
     def remove_folder(self, relative: str) -> None:
         """Remove a folder and all in it, if it is there."""

@@ -222,6 +222,25 @@ class Ledger:
         if not done:
             raise FenceRaised(f"run {run} of pipeline {pipeline} is no longer {old}. Nothing was written; look: tagmill runs")
 
+    def delete_run(self, row: RunRow) -> None:
+        """Take a finished run out; raises FenceRaised when somebody has taken it up since it was read.
+
+        First what makes it a run, by a lightweight transaction (those can't delete a whole partition), then its batches.
+        """
+        columns = ", ".join(name for name in RunRow.__dataclass_fields__ if name not in ("pipeline", "run"))
+        done = self.cassandra.transact(
+            f"DELETE {columns} FROM {self.keyspace}.runs WHERE pipeline = ? AND run = ? IF state = ? AND fence = ?",
+            row.pipeline, row.run, row.state.value, row.fence,
+            landed=lambda: self.run(row.pipeline, row.run) is None,
+        )  # fmt: skip
+        if not done:
+            raise FenceRaised(f"run {row.run} of pipeline {row.pipeline} was taken up by somebody else. It was not removed")
+        self.delete_batches(row.pipeline, row.run)
+
+    def delete_batches(self, pipeline: str, run: int) -> None:
+        """What is left of a run that was taken out."""
+        self.cassandra.write_many(f"DELETE FROM {self.keyspace}.runs WHERE pipeline = ? AND run = ?", [(pipeline, run)])
+
     def current(self, pipeline: str, run: int, fence: int) -> RunRow:
         """The run, if this fence is still in force; else FenceRaised."""
         row = self._must(pipeline, run)

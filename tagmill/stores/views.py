@@ -76,10 +76,30 @@ class Views:
     def buckets(self, tags: Iterable[str]) -> dict[str, list[int]]:
         """The timebuckets of each tag, by a token scan of the distinct partitions."""
         found: dict[str, list[int]] = {tag: [] for tag in tags}
-        for row in self.cassandra.stream(f"SELECT DISTINCT tag_name, timebucket FROM {self.name}.tag_views"):
-            if row.tag_name in found:
-                found[row.tag_name].append(row.timebucket)
+        for tag, bucket in self.partitions():
+            if tag in found:
+                found[tag].append(bucket)
         return {tag: sorted(buckets) for tag, buckets in found.items()}
+
+    def partitions(self) -> Iterator[tuple[str, int]]:
+        """(tag, timebucket) of every partition, in no order, page by page."""
+        for row in self.cassandra.stream(f"SELECT DISTINCT tag_name, timebucket FROM {self.name}.tag_views"):
+            yield row.tag_name, row.timebucket
+
+    def written(self, keys: Iterable[tuple[str, int]]) -> Iterator[tuple[int, int]]:
+        """Rows of whole partitions (tag, timebucket), and the newest write of one of them in microseconds; counted on the server."""
+        results = self.cassandra.execute_many(
+            "SELECT count(*) AS rows, max(writetime(sequence_nr)) AS newest_row, max(writetime(event)) AS newest_event"
+            f" FROM {self.name}.tag_views WHERE tag_name = ? AND timebucket = ?", keys, concurrency=COUNTS_AT_ONCE,
+        )  # fmt: skip
+        return ((found[0].rows, max(found[0].newest_row or 0, found[0].newest_event or 0)) for found in results)
+
+    def delete_partition(self, tag: str, timebucket: int, up_to: int) -> None:
+        """Delete what was written to a partition up to a moment, in microseconds; later rows stay."""
+        self.cassandra.write_many(
+            f"DELETE FROM {self.name}.tag_views USING TIMESTAMP ? WHERE tag_name = ? AND timebucket = ?",
+            [(up_to, tag, timebucket)],
+        )
 
     def count(self, parts: Iterable[tuple[str, int, int | None, int | None]]) -> Iterator[tuple[int, int | None]]:
         """Rows, and their smallest remaining TTL in seconds, of (tag, timebucket, after, until): ticks, after exclusive."""

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -27,7 +28,7 @@ def dags(config):
 
 
 def test_each_pipeline_of_the_configuration_is_a_dag(dags):
-    assert set(dags) == {f"{kind}_{name}" for kind in ("deliver", "audit") for name in ("orders", "payments")}
+    assert set(dags) == {f"{kind}_{name}" for kind in ("deliver", "audit", "ttl_cleanup") for name in ("orders", "payments")}
 
 
 def test_every_dag_has_tags_no_catchup_and_one_run_at_a_time(dags):
@@ -108,12 +109,20 @@ def test_close_announces_the_pipelines_asset(dags):
 
 
 def test_the_schedule_is_the_configurations(dags):
-    assert {dag_id: dag.timetable.expression for dag_id, dag in dags.items()} == {
+    assert {dag_id: dag.timetable.expression for dag_id, dag in dags.items() if not dag_id.startswith("ttl_cleanup_")} == {
         "deliver_orders": "0 * * * *",
         "deliver_payments": "30 2 * * *",
         "audit_orders": "0 0 * * *",
         "audit_payments": "45 3 * * 1",
     }
+
+
+def test_a_cleanup_has_a_schedule_only_where_it_is_switched_on(config, dags):
+    assert dags["ttl_cleanup_orders"].schedule is None and dags["ttl_cleanup_payments"].schedule is None
+    config.write_text(config.read_text() + "[pipelines.payments.cleanup]\nenabled = true\n")
+    switched = bag().dags
+    assert switched["ttl_cleanup_orders"].schedule is None
+    assert switched["ttl_cleanup_payments"].timetable.expression == "0 0 * * *"
 
 
 def test_dags_can_be_serialised_and_hold_no_secret(config, monkeypatch):
@@ -159,19 +168,34 @@ def test_wrong_params_are_refused_before_a_run_exists(dags, params):
         merged.validate()
 
 
+@pytest.mark.parametrize("delete", ["yes", None, 1])
+def test_whether_a_cleanup_deletes_is_true_or_false(dags, delete):
+    from airflow.sdk.exceptions import ParamValidationError
+
+    merged = dags["ttl_cleanup_orders"].params
+    assert merged.validate() == {"delete": False}
+    merged.update({"delete": True})
+    assert merged.validate() == {"delete": True}
+    with pytest.raises(ParamValidationError):
+        merged.update({"delete": delete})
+        merged.validate()
+
+
 def test_an_unknown_key_is_an_import_error_that_names_it(config):
     config.write_text(config.read_text().replace("bucket_size =", "bucket_sise =", 1))
-    errors = bag().import_errors.values()
-    assert len(errors) == 2 and all("pipelines.orders.bucket_sise: unknown key" in error for error in errors)
+    errors = bag().import_errors
+    assert {Path(file).name for file in errors} == {"deliver.py", "audit.py", "cleanup.py"}
+    assert all("pipelines.orders.bucket_sise: unknown key" in error for error in errors.values())
 
 
 def test_a_missing_configuration_file_is_an_import_error_that_names_it(config):
     config.unlink()
-    errors = bag().import_errors.values()
-    assert len(errors) == 2 and all(str(config) in error for error in errors)
+    errors = bag().import_errors
+    assert errors and all(str(config) in error for error in errors.values())
 
 
-def test_parsing_the_dag_file_is_quick_and_loads_no_store(config):
+@pytest.mark.parametrize("file", ["deliver.py", "audit.py", "cleanup.py"])
+def test_parsing_the_dag_file_is_quick_and_loads_no_store(config, file):
     code = """
 import time, sys
 from airflow.sdk import DAG, Asset, Param, task
@@ -183,7 +207,7 @@ stores = ("cassandra", "clickhouse_connect", "pyspark", "pyarrow", "great_expect
 print(time.monotonic() - begun, *[name for name in stores if name in sys.modules])
 """
     shown = subprocess.run(
-        [sys.executable, "-c", code, str(PROJECT / "dags" / "deliver.py")],
+        [sys.executable, "-c", code, str(PROJECT / "dags" / file)],
         check=True,
         capture_output=True,
         text=True,

@@ -296,6 +296,24 @@ def test_an_abandoned_run_can_not_be_sealed(ledger: Ledger, pipeline: str) -> No
     assert (row.state, row.manifest_file, row.reason) == (RunState.ABANDONED, None, "no more")
 
 
+def test_a_run_is_taken_out_with_its_batches_unless_somebody_took_it_up(ledger: Ledger, pipeline: str) -> None:
+    row = planned(ledger, pipeline)
+    ledger.seal(pipeline, 1, 1, "m", "00")
+    ledger.add_batches(pipeline, 1, [(1, BATCH, "t", 10, 100)])
+    ledger.finish_run(pipeline, 1, 1, RunState.SEALED, RunState.CLOSED)
+    closed = ledger.run(pipeline, 1)
+    assert closed is not None
+    raised = ledger.raise_fence(closed, "a resend")
+    for stale in (row, closed):
+        with pytest.raises(FenceRaised, match="was taken up by somebody else. It was not removed"):
+            ledger.delete_run(stale)
+    assert len(ledger.batches(pipeline, 1)) == 1
+    ledger.delete_run(raised)
+    assert ledger.run(pipeline, 1) is None and ledger.batches(pipeline, 1) == []
+    ledger.add_batches(pipeline, 1, [(1, BATCH, "t", 10, 100)])  # a sealer that wakes up now
+    assert ledger.run(pipeline, 1) is None and ledger.batches(pipeline, 1) == []
+
+
 # -- batches
 
 

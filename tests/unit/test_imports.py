@@ -37,6 +37,8 @@ FORBIDDEN = {
     "tagmill/delivery": ("tagmill.cli", "tagmill.airflow", "airflow", "local"),
     "tagmill/views": ("tagmill.cli", "tagmill.airflow", "airflow", "local"),
     "tagmill/audit": ("tagmill.cli", "tagmill.airflow", "airflow", "local"),
+    "tagmill/cleanup/rules.py": IO,
+    "tagmill/cleanup": ("tagmill.cli", "tagmill.airflow", "airflow", "pyspark", "local"),
     "tagmill/cli": ("tagmill.airflow", "airflow"),
     "tagmill/airflow": ("tagmill.cli", "pyspark", "local"),
     "spark_jobs": ("airflow", "tagmill.airflow", "tagmill.cli", "local"),

@@ -120,6 +120,13 @@ def test_replication_defaults_to_one_copy_and_takes_datacenters(load) -> None:
     assert load(text).cassandra.replication.options() == {"class": "NetworkTopologyStrategy", "eu": "3", "us": "2"}
 
 
+def test_that_nobody_else_reads_is_something_else_than_not_stated(load) -> None:
+    stated = pipeline() + "[pipelines.orders.cleanup]\nother_readers = []\n"
+    assert load(stated).pipeline("orders").cleanup.other_readers == []
+    assert load(pipeline()).pipeline("orders").cleanup.other_readers is None
+    assert load(pipeline()).pipeline("orders").cleanup.enabled is False
+
+
 # -- mistakes, one line each
 
 
@@ -149,6 +156,27 @@ def test_replication_defaults_to_one_copy_and_takes_datacenters(load) -> None:
         (
             pipeline() + pipeline(name="more", destination='"orders_events"'),
             "pipelines.more.destination: orders_events belongs to the destination of orders",
+        ),
+        (
+            pipeline() + "[pipelines.orders.cleanup]\napplication_ttl_seconds = 5\n",
+            "pipelines.orders: cleanup.application_ttl_seconds: a TTL shorter than the delay (5 s",
+        ),
+        (
+            pipeline(long_look_back_seconds="86400") + "[pipelines.orders.cleanup]\nolder_than_days = 1\n",
+            "pipelines.orders: cleanup.older_than_days: a TTL shorter than the delay and long_look_back_seconds together",
+        ),
+        (pipeline() + "[pipelines.orders.cleanup]\nolder_than_days = 0\n", "pipelines.orders.cleanup.older_than_days: "),
+        (
+            pipeline() + '[[pipelines.orders.cleanup.other_readers]]\nname = "mail"\n',
+            "pipelines.orders.cleanup.other_readers.0: reader mail: say either read_to or offset_store",
+        ),
+        (
+            pipeline() + '[[pipelines.orders.cleanup.other_readers]]\nname = "mail"\nread_to = "2026-01-01"\ntags = ["oder"]\n',
+            "pipelines.orders: cleanup.other_readers: mail: not among the tags: oder",
+        ),
+        (
+            pipeline() + '[[pipelines.orders.cleanup.other_readers]]\nname = "mail"\noffset_store = { keyspace = "p" }\n',
+            "pipelines.orders.cleanup.other_readers.0.offset_store.projection_name: ",
         ),
         ("[cassandra\n", "can't be read as TOML"),
     ],

@@ -1,0 +1,8 @@
+"""One Airflow DAG `ttl_cleanup_<pipeline>` for each configured pipeline, with a schedule only where cleanup.enabled is true."""
+
+from tagmill.airflow.cleanup import cleanup_dag
+from tagmill.settings import Settings
+
+settings = Settings.load()
+for name in settings.pipelines:
+    globals()[f"ttl_cleanup_{name}"] = cleanup_dag(settings, name)

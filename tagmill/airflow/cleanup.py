@@ -1,0 +1,37 @@
+"""DAG `ttl_cleanup_<pipeline>`: one task, plain Python. It is always there; it has a schedule where cleanup is enabled."""
+
+from typing import Any
+
+from airflow.sdk import DAG, Param, get_current_context, task
+
+from tagmill.airflow import steps
+from tagmill.airflow.factory import LONG, new_dag
+from tagmill.settings import Settings
+
+
+def cleanup_dag(settings: Settings, pipeline: str) -> DAG:
+    """The DAG of one pipeline."""
+    configured = settings.pipeline(pipeline)
+    dag = new_dag(
+        "ttl_cleanup",
+        pipeline,
+        description=f"deletes partitions of {configured.keyspace}.tag_views that are proven delivered, and what is past retention",
+        doc=steps.cleanup.__doc__,
+        schedule=configured.cleanup.schedule if configured.cleanup.enabled else None,
+        params={
+            "delete": Param(
+                False,
+                title="Delete",
+                type="boolean",
+                description="a run that a person triggers only says what it would delete, unless this is set",
+            )
+        },
+    )
+    with dag:
+
+        @task(execution_timeout=LONG)
+        def cleanup() -> dict[str, Any]:
+            return steps.cleanup(pipeline, get_current_context())
+
+        cleanup()
+    return dag

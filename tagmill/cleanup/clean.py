@@ -1,0 +1,95 @@
+"""One cleanup of one pipeline, as the command line and Airflow call it: what goes, what stays and why."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from tagmill.cleanup.retention import Removed, Retention
+from tagmill.cleanup.view import Found, ViewCleanup, beside, expiring
+from tagmill.errors import GuardRefused
+from tagmill.settings import PipelineSettings, Settings
+from tagmill.stores.clickhouse import ClickHouse
+from tagmill.stores.lease import Lease
+from tagmill.stores.ledger import Ledger
+
+OLDER_THAN_NOT_SET = "cleanup.older_than_days is not set: rows of the view stay"
+
+
+def clean(
+    settings: Settings, pipeline: str, *, owner: str, delete: bool, tell: Callable[[str], None] = lambda _: None
+) -> dict[str, Any]:
+    """Delete what is proven and past its time; without `delete`, only say what would go.
+
+    Out: dry_run, buckets and rows of the view that go, refused_buckets, runs, batches and audits past retention, more,
+    `partitions` (one line each), `refused` (one line a tag and reason), warnings, message.
+    Raises GuardRefused while cleanup.enabled is false, LeaseTaken while the pipeline, or one beside it, is at work.
+    """
+    chosen = settings.pipeline(pipeline)
+    if delete and not chosen.cleanup.enabled:
+        raise GuardRefused(
+            f"pipelines.{pipeline}.cleanup.enabled is false: nothing was deleted. Look what would be: "
+            f"tagmill cleanup --pipeline {pipeline} --dry-run; then set it to true"
+        )
+    now = datetime.now(UTC)
+    with _ledger(settings, pipeline, owner, delete) as ledger:
+        warnings = [*stated_ttl(chosen), *expiring(settings, ledger, pipeline)]
+        found = Found()
+        if chosen.cleanup.older_than_days is None:
+            warnings.append(OLDER_THAN_NOT_SET)
+        else:
+            with ClickHouse(settings.clickhouse) as clickhouse:
+                found = ViewCleanup(settings, ledger, clickhouse, pipeline, now).run(delete=delete, tell=tell)
+        tell("retention")
+        removed = Retention(settings, ledger, pipeline, now).run(delete=delete)
+    return _result(pipeline, found, removed, warnings, delete)
+
+
+def stated_ttl(pipeline: PipelineSettings) -> Iterator[str]:
+    """A sentence for each way in which the application's own TTL, as the configuration states it, comes before Tagmill."""
+    ttl, days = pipeline.cleanup.application_ttl_seconds, pipeline.cleanup.older_than_days
+    if ttl is None:
+        return
+    if days is not None and ttl < days * 86_400:
+        yield f"application_ttl_seconds ({ttl}) is shorter than older_than_days ({days}): the application deletes rows first, proven or not"
+    if ttl < pipeline.max_hold_age_seconds:
+        yield (
+            f"application_ttl_seconds ({ttl}) is shorter than max_hold_age_seconds ({pipeline.max_hold_age_seconds:g}): "
+            "rows may expire while they are held"
+        )
+
+
+@contextmanager
+def _ledger(settings: Settings, pipeline: str, owner: str, delete: bool) -> Iterator[Ledger]:
+    """A dry run needs no lease. A cleanup keeps those of all pipelines that read the same rows: a withdrawal needs them in the view."""
+    with Ledger(settings.cassandra) as ledger, ExitStack() as kept:
+        for name in sorted([pipeline, *beside(settings, pipeline)]) if delete else ():
+            chosen = settings.pipeline(name)
+            lease = Lease(ledger.cassandra, settings.cassandra.ledger_keyspace, name, owner, chosen.lease_seconds)
+            lease.take(chosen.lease_wait_seconds)
+            kept.callback(lease.give_back)
+            kept.enter_context(lease.kept())
+        yield ledger
+
+
+def _result(pipeline: str, found: Found, removed: Removed, warnings: list[str], delete: bool) -> dict[str, Any]:
+    buckets, rows = len(found.gone), sum(line["rows"] for line in found.gone)
+    refused = sorted(found.refused.values(), key=lambda line: (line["tag"], line["reason"]))
+    stay = sum(line["buckets"] for line in refused)
+    done = "deleted" if delete else "would be deleted"
+    return {
+        "pipeline": pipeline,
+        "dry_run": not delete,
+        "buckets": buckets,
+        "rows": rows,
+        "refused_buckets": stay,
+        "runs": removed.runs,
+        "batches": removed.batches,
+        "audits": removed.audits,
+        "more": found.more or removed.more,
+        "partitions": found.gone,
+        "refused": refused,
+        "warnings": warnings,
+        "message": f"pipeline {pipeline}: {buckets} partitions of the view with {rows} rows {done}, {stay} stay; "
+        f"{removed.runs} runs and {removed.audits} audits past retention {done}",
+    }

@@ -1,0 +1,137 @@
+"""Removes what is past retention_days: rows and files of finished runs, the gate's pages, old audits, job reports.
+
+Of each batch one row stays that proves it, so `check` goes on judging every delivered row. Order: the proof is written, then the run
+leaves the ledger, then its files go; files whose run is not in the ledger any more are found by their folder's name.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from tagmill import checkpoints
+from tagmill.batches.states import BatchState
+from tagmill.cleanup.rules import past_retention
+from tagmill.delivery.runfiles import read_manifest
+from tagmill.quality import docs
+from tagmill.settings import Settings
+from tagmill.stores import audits
+from tagmill.stores.audits import AuditRow, Audits
+from tagmill.stores.files import RunFiles
+from tagmill.stores.ledger import BatchRow, Ledger, RunRow
+from tagmill.stores.retired import Retired, RetiredBatch
+
+RUNS_AT_ONCE = 1000
+AUDITS_AT_ONCE = 10_000
+_RUN_FOLDER = re.compile(r"run-(\d{8,})")
+
+
+@dataclass(slots=True)
+class Removed:
+    """How many."""
+
+    runs: int = 0
+    batches: int = 0
+    audits: int = 0
+    more: bool = False
+
+
+class Retention:
+    """What one pipeline has left behind."""
+
+    def __init__(self, settings: Settings, ledger: Ledger, name: str, now: datetime) -> None:
+        self.ledger, self.name = ledger, name
+        self.before = now - timedelta(days=settings.pipeline(name).retention_days)
+        self.files = RunFiles(settings.storage.root)
+        self.retired = Retired(ledger.cassandra, settings.cassandra.ledger_keyspace, name)
+        self.audits = Audits(ledger.cassandra, settings.cassandra.ledger_keyspace, name)
+        self.last_run = ledger.last_run(name)
+
+    def run(self, *, delete: bool) -> Removed:
+        """Count what is due; remove it if told to."""
+        removed = Removed()
+        for row, batches in self._due():
+            if removed.runs == RUNS_AT_ONCE:
+                removed.more = True
+                break
+            removed.runs += 1
+            removed.batches += len(batches)
+            if delete:
+                self._retire(row, batches)
+        old_audits = self._old_audits()
+        removed.audits = len(old_audits)
+        if delete:
+            self._move_mark()
+            self._sweep(old_audits)
+        return removed
+
+    # -- runs
+
+    def _due(self) -> Iterator[tuple[RunRow, list[BatchRow]]]:
+        """Finished runs past retention, the oldest first; the newest run stays: its number says which one comes next.
+
+        None while a run is open: it may withdraw batches of older ones.
+        """
+        if self.ledger.open_run(self.name):
+            return
+        for number in range(self.retired.up_to() + 1, self.last_run):
+            row = self.ledger.run(self.name, number)
+            if row is None:
+                continue
+            if not past_retention(row.state.is_open, row.closed_at or row.planned_at, self.before):
+                return
+            batches = self.ledger.batches(self.name, number)
+            if all(batch.state != BatchState.NEW for batch in batches):
+                yield row, batches
+
+    def _retire(self, row: RunRow, batches: list[BatchRow]) -> None:
+        there = [batch for batch in batches if batch.state == BatchState.IN_CLICKHOUSE]
+        if there:
+            checksums = {batch.number: batch.checksum for batch in read_manifest(self.files, row).batches}
+            self.retired.keep(
+                RetiredBatch(row.run, b.number, b.batch_id, b.generation, b.tag, b.rows, checksums[b.number]) for b in there
+            )
+        checkpoints.reached("retention.before_delete")
+        self.ledger.delete_run(row)
+        checkpoints.reached("retention.after_delete")
+
+    def _move_mark(self) -> None:
+        """Up to the first run that stays."""
+        known = mark = self.retired.up_to()
+        while mark + 1 < self.last_run and self.ledger.run(self.name, mark + 1) is None:
+            mark += 1
+        if mark > known:
+            self.retired.move_up_to(mark)
+
+    def _sweep(self, old_audits: list[AuditRow]) -> None:
+        """Files of runs that are not in the ledger any more, and of these audits. A run under way is the newest run, or newer."""
+        mark, docs_dir = self.retired.up_to(), f"{self.name}/docs"
+        for folder, number in self._gone(self.name, mark):
+            self.ledger.delete_batches(self.name, number)  # the one who took the run out may have died before it did
+            self.files.remove_folder(f"{self.name}/{folder}")
+        pages = [page for page, _ in self._gone(docs_dir, mark)] + [f"audit-{row.audit:08d}" for row in old_audits]
+        if pages:
+            docs.forget(self.files.docs(self.name), pages)
+        for row in old_audits:
+            self.files.remove_folder(audits.folder(self.name, row.audit))
+            self.audits.forget(row)
+        self.files.remove_older(f"{self.name}/reports", self.before)
+
+    def _gone(self, place: str, mark: int) -> Iterator[tuple[str, int]]:
+        for folder in self.files.folders(place):
+            found = _RUN_FOLDER.fullmatch(folder)
+            number = int(found[1]) if found else self.last_run
+            if number <= mark or (number < self.last_run and self.ledger.run(self.name, number) is None):
+                yield folder, number
+
+    # -- audits
+
+    def _old_audits(self) -> list[AuditRow]:
+        """Those past retention, but for the newest and the newest that is done."""
+        newest, done = self.audits.newest(1), self.audits.last_done()
+        kept = {row.audit for row in (*newest, done) if row}
+        return [
+            row
+            for row in self.audits.newest(AUDITS_AT_ONCE)
+            if row.audit not in kept and past_retention(False, row.done_at or row.started_at, self.before)
+        ]

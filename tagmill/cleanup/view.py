@@ -1,0 +1,229 @@
+"""Deletes proven partitions of a journal's view, the oldest first; a dry run does all of it but the deletion.
+
+The decision is recorded (CLEANING) before anything is deleted, with the moment up to which writes go: whoever is killed in between
+is followed by one who deletes the same again.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from heapq import nsmallest
+from itertools import islice
+from typing import Any
+
+from tagmill import checkpoints
+from tagmill.buckets import first_ticks
+from tagmill.cleanup import readers, rules
+from tagmill.cleanup.rules import Bucket, Delivered, Held, Now, Proof, Reason, Refusal, TagState
+from tagmill.delivery.holds import gap_buckets
+from tagmill.settings import Settings
+from tagmill.stores.builds import Builds
+from tagmill.stores.cleaned import Cleaned, Cleaning
+from tagmill.stores.clickhouse import ClickHouse
+from tagmill.stores.ledger import Ledger
+from tagmill.stores.views import Views
+from tagmill.timeuuid import TICKS_PER_SECOND, to_datetime
+
+JUDGED_AT_ONCE = 256
+COUNTED_AT_ONCE = 64
+HOLDS_AT_ONCE = 500
+Tell = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Found:
+    """What became of the candidates; one line a partition that goes (bounded by a run), one line a tag and reason for those that stay."""
+
+    gone: list[dict[str, Any]] = field(default_factory=list)
+    refused: dict[tuple[str, Reason], dict[str, Any]] = field(default_factory=dict)
+    more: bool = False
+
+    def goes(self, tag: str, timebucket: int, rows: int) -> None:
+        """One more partition."""
+        self.gone.append({"tag": tag, "timebucket": timebucket, "begins": _begins(timebucket), "rows": rows})
+
+    def stays(self, bucket: Bucket, why: Refusal) -> None:
+        """One more that stays; the oldest of its kind gives the sentence."""
+        begins = _begins(bucket.timebucket)
+        line = self.refused.setdefault(
+            (bucket.tag, why.reason),
+            {"tag": bucket.tag, "reason": why.reason.value, "buckets": 0, "oldest": begins, "newest": begins, "text": why.text},
+        )
+        line["buckets"] += 1
+        line["newest"] = max(line["newest"], begins)
+        if begins < line["oldest"]:
+            line |= {"oldest": begins, "text": why.text}
+
+
+class ViewCleanup:
+    """The view of one pipeline's journal, for the pipeline's tags."""
+
+    def __init__(self, settings: Settings, ledger: Ledger, clickhouse: ClickHouse, name: str, now: datetime) -> None:
+        self.settings, self.ledger, self.clickhouse, self.name = settings, ledger, clickhouse, name
+        self.pipeline = settings.pipeline(name)
+        self.views = Views(ledger.cassandra, self.pipeline.keyspace)
+        self.views.columns()  # the keyspace is a journal's
+        self.cleaned = Cleaned(ledger.cassandra, settings.cassandra.ledger_keyspace, self.pipeline.keyspace)
+        self.states = {tag: self._state(tag) for tag in self.pipeline.tags}
+        self.limit = rules.limit(now, self.pipeline.cleanup.older_than_days or 0)
+        self.found = Found()
+
+    def run(self, *, delete: bool, tell: Tell) -> Found:
+        """Finish what was decided before, then delete what is proven, up to the limit of a run."""
+        for cleaning in (one for tag in self.pipeline.tags for one in self.cleaned.unfinished(tag)):
+            self._goes(cleaning, cleaning.rows, delete=delete)
+        most = self.pipeline.cleanup.max_buckets_per_run
+        tell("judging partitions")
+        proven = nsmallest(most + 1, self._proven(), key=lambda pair: (pair[0].timebucket, pair[0].tag))
+        self.found.more = len(proven) > most
+        remaining = iter(proven[:most])
+        while group := list(islice(remaining, COUNTED_AT_ONCE)):
+            for cleaning, rows in self._unchanged(group):
+                self._goes(cleaning, rows, delete=delete)
+            tell(f"{len(self.found.gone)} partitions {'deleted' if delete else 'would be deleted'}")
+        return self.found
+
+    # -- judging
+
+    def _state(self, tag: str) -> TagState:
+        stated = self.pipeline.cleanup.other_readers
+        return TagState(
+            cleaning=self._delivered(self.name, tag),
+            others=[
+                self._delivered(name, tag)
+                for name in beside(self.settings, self.name)
+                if tag in self.settings.pipeline(name).tags
+            ],
+            readers=None if stated is None else list(readers.positions(self.ledger.cassandra, stated, tag)),
+        )
+
+    def _delivered(self, name: str, tag: str) -> Delivered:
+        """Runs read again what is in their look-back windows, and what builds have written late."""
+        pipeline = self.settings.pipeline(name)
+        mark = self.ledger.watermarks(name).get(tag)
+        again: list[int] = []
+        if mark:
+            again = [mark.window_from, mark.ticks - int(pipeline.long_look_back_seconds * TICKS_PER_SECOND)]
+            if pipeline.views == "tagmill":
+                builds = Builds(self.ledger.cassandra, self.settings.cassandra.ledger_keyspace, pipeline.keyspace)
+                again.extend(ticks for late, ticks in builds.late(name).items() if late == tag)
+        unfinished = self.ledger.open_run(name)
+        return Delivered(
+            name,
+            pipeline.start_ticks(tag),
+            min(again) if again else None,
+            self._holds(name, tag),
+            unfinished.run if unfinished else None,
+        )
+
+    def _holds(self, name: str, tag: str) -> list[Held]:
+        pipeline, found = self.settings.pipeline(name), list[Held]()
+        remaining = self.ledger.holds(name, [tag])
+        while group := list(islice(remaining, HOLDS_AT_ONCE)):
+            progress = self.ledger.progress(name, ((hold.tag, hold.persistence_id) for hold in group))
+            for hold, known in zip(group, progress, strict=True):
+                gap = gap_buckets(pipeline.bucket_size, known, hold, pipeline.start_ticks(tag))
+                found.append(Held(gap[0], gap[-1], hold.persistence_id))
+            found = rules.merged(found)
+        return found
+
+    def _proven(self) -> Iterator[tuple[Bucket, dict[str, Proof]]]:
+        """Candidates that the audits of all their pipelines prove, in no order."""
+        size = self.pipeline.bucket_size
+        all_of_them = (Bucket(tag, timebucket, size) for tag, timebucket in self.views.partitions() if tag in self.states)
+        candidates = (bucket for bucket in all_of_them if bucket.end <= self.limit)
+        while group := list(islice(candidates, JUDGED_AT_ONCE)):
+            allowed = [bucket for bucket in group if self._passes(bucket, rules.refused_by_tag(bucket, self.states[bucket.tag]))]
+            for bucket, proofs in zip(allowed, self._proofs(allowed), strict=True):
+                if self._passes(bucket, rules.refused_by_audit(bucket, self.states[bucket.tag], proofs)):
+                    yield bucket, proofs
+
+    def _proofs(self, buckets: list[Bucket]) -> list[dict[str, Proof]]:
+        """Of each bucket, by pipeline."""
+        found: list[dict[str, Proof]] = [{} for _ in buckets]
+        for name in {name for bucket in buckets for name in self.states[bucket.tag].must_prove(bucket)}:
+            wanted = [(at, b) for at, b in enumerate(buckets) if name in self.states[b.tag].must_prove(b)]
+            rows = self.cleaned.audited(name, ((bucket.tag, bucket.timebucket) for _, bucket in wanted))
+            for (at, _), row in zip(wanted, rows, strict=True):
+                if row:
+                    found[at][name] = Proof(row.audited_at, row.rows, row.agrees)
+        return found
+
+    def _unchanged(self, group: list[tuple[Bucket, dict[str, Proof]]]) -> Iterator[tuple[Cleaning, int]]:
+        """Those that still are what the audits saw, with their rows."""
+        counts = self.views.written((bucket.tag, bucket.timebucket) for bucket, _ in group)
+        there = self._in_clickhouse(group)
+        for (bucket, proofs), (rows, newest_write) in zip(group, counts, strict=True):
+            before = self.cleaned.rows_before(bucket.tag, bucket.timebucket)
+            if not rows or before is None:  # another cleanup was here, or is
+                continue
+            in_clickhouse = {name: there.get((name, bucket.tag, bucket.timebucket), 0) for name in proofs}
+            now = Now(rows, newest_write, in_clickhouse, before)
+            if self._passes(bucket, rules.refused_by_rows(proofs, now)):
+                yield Cleaning(bucket.tag, bucket.timebucket, before + rows, rules.delete_up_to(proofs)), rows
+
+    def _in_clickhouse(self, group: list[tuple[Bucket, dict[str, Proof]]]) -> dict[tuple[str, str, int], int]:
+        """Rows by pipeline, tag and timebucket."""
+        wanted: dict[tuple[str, str], list[int]] = {}
+        for bucket, proofs in group:
+            for name in proofs:
+                wanted.setdefault((name, bucket.tag), []).append(bucket.timebucket)
+        size = self.pipeline.bucket_size.milliseconds
+        return {
+            (name, tag, bucket): rows
+            for (name, tag), buckets in wanted.items()
+            for bucket, rows in self.clickhouse.bucket_rows(self.settings.pipeline(name).destination, tag, buckets, size).items()
+        }
+
+    def _passes(self, bucket: Bucket, refusal: Refusal | None) -> bool:
+        if refusal:
+            self.found.stays(bucket, refusal)
+        return refusal is None
+
+    # -- deleting
+
+    def _goes(self, cleaning: Cleaning, rows: int, *, delete: bool) -> None:
+        if delete:
+            checkpoints.reached("cleanup.before_decision")
+            self.cleaned.decide(self.name, cleaning)
+            checkpoints.reached("cleanup.before_delete")
+            self.views.delete_partition(cleaning.tag, cleaning.timebucket, rules.microseconds(cleaning.up_to))
+            checkpoints.reached("cleanup.after_delete")
+            self.cleaned.done(self.name, cleaning)
+            time.sleep(1 / self.pipeline.cleanup.deletes_per_second)
+        self.found.goes(cleaning.tag, cleaning.timebucket, rows)
+
+
+def beside(settings: Settings, name: str) -> list[str]:
+    """Other pipelines of the configuration that deliver a tag of this one from the same journal."""
+    chosen = settings.pipeline(name)
+    return [
+        other
+        for other, pipeline in settings.pipelines.items()
+        if other != name and pipeline.keyspace == chosen.keyspace and set(pipeline.tags) & set(chosen.tags)
+    ]
+
+
+def expiring(settings: Settings, ledger: Ledger, name: str) -> Iterable[str]:
+    """A sentence for each tag whose undelivered rows the application's own TTL deletes soon."""
+    pipeline = settings.pipeline(name)
+    views, marks = Views(ledger.cassandra, pipeline.keyspace), ledger.watermarks(name)
+    after = {tag: marks[tag].ticks if tag in marks else pipeline.start_ticks(tag) - 1 for tag in pipeline.tags}
+    oldest: dict[str, int] = {}
+    for tag, bucket in views.partitions():
+        if tag in after and bucket >= pipeline.bucket_size.start(after[tag]):
+            oldest[tag] = min(bucket, oldest.get(tag, bucket))
+    parts: list[tuple[str, int, int, int | None]] = [(tag, bucket, after[tag], None) for tag, bucket in oldest.items()]
+    for tag in pipeline.tags:
+        first_held = min((hold.from_ticks for hold in ledger.holds(name, [tag])), default=None)
+        if first_held is not None:
+            parts.append((tag, pipeline.bucket_size.start(first_held), first_held - 1, first_held))
+    soon = pipeline.quality.min_ttl_warning_seconds
+    for (tag, *_), (rows, ttl) in zip(parts, views.count(parts), strict=True):
+        if rows and ttl is not None and ttl < soon:
+            yield f"tag {tag!r}: undelivered rows expire in {ttl} s by the application's events-by-tag.time-to-live"
+
+
+def _begins(timebucket: int) -> str:
+    return f"{to_datetime(first_ticks(timebucket)):%Y-%m-%dT%H:%M:%SZ}"

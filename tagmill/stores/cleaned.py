@@ -1,0 +1,101 @@
+"""Partitions of a journal's view that cleanups have deleted, and what audits say of those that are there.
+
+CLEANING is the decision: its `cleaned_at` is the moment up to which writes are deleted, so whoever goes on deletes the same. CLEANED:
+it is done, `cleaned_at` says when. `rows`: all that were ever deleted of the partition.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from tagmill import names
+from tagmill.stores.cassandra import Cassandra, needs_tables
+
+TABLES = ("audited_buckets", "cleaned_buckets")
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedBucket:
+    """What the newest audit of a pipeline says of a partition."""
+
+    audited_at: datetime
+    rows: int
+    agrees: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaning:
+    """A deletion that is decided; up to `up_to` everything in the partition goes."""
+
+    tag: str
+    timebucket: int
+    rows: int
+    up_to: datetime
+
+
+class Cleaned:
+    """The record of one journal keyspace."""
+
+    def __init__(self, cassandra: Cassandra, ledger_keyspace: str, journal: str) -> None:
+        needs_tables(cassandra, ledger_keyspace, TABLES)
+        self.cassandra = cassandra
+        self.journal = journal
+        self.audited_table = f"{names.cql(ledger_keyspace)}.audited_buckets"
+        self.table = f"{names.cql(ledger_keyspace)}.cleaned_buckets"
+
+    def audited(self, pipeline: str, keys: Iterable[tuple[str, int]]) -> Iterator[AuditedBucket | None]:
+        """Of each (tag, timebucket), in their order."""
+        found = self.cassandra.execute_many(
+            f"SELECT audited_at, rows, agrees FROM {self.audited_table} WHERE pipeline = ? AND tag = ? AND timebucket = ?",
+            ((pipeline, tag, bucket) for tag, bucket in keys),
+        )
+        for rows in found:
+            yield AuditedBucket(_utc(rows[0].audited_at), rows[0].rows, rows[0].agrees) if rows else None
+
+    def rows_before(self, tag: str, timebucket: int) -> int | None:
+        """Rows that earlier cleanups deleted of a partition (late ones may lie in it now); None: another one is at it."""
+        rows = self.cassandra.execute(
+            f"SELECT state, rows FROM {self.table} WHERE journal = ? AND tag = ? AND timebucket = ?",
+            self.journal,
+            tag,
+            timebucket,
+        )
+        if not rows:
+            return 0
+        return int(rows[0].rows) if rows[0].state == "CLEANED" else None
+
+    def total(self, tag: str, from_bucket: int) -> int:
+        """Rows deleted of a tag, from a timebucket on."""
+        rows = self.cassandra.execute(
+            f"SELECT sum(rows) AS rows FROM {self.table} WHERE journal = ? AND tag = ? AND timebucket >= ?"
+            " AND state = 'CLEANED' ALLOW FILTERING", self.journal, tag, from_bucket,
+        )  # fmt: skip
+        return int(rows[0].rows or 0)
+
+    def unfinished(self, tag: str) -> list[Cleaning]:
+        """What was decided, and perhaps not done: the deleter died in between."""
+        return [
+            Cleaning(tag, row.timebucket, row.rows, _utc(row.cleaned_at))
+            for row in self.cassandra.stream(
+                f"SELECT timebucket, rows, cleaned_at FROM {self.table} WHERE journal = ? AND tag = ? AND state = 'CLEANING'"
+                " ALLOW FILTERING", self.journal, tag,
+            )
+        ]  # fmt: skip
+
+    def decide(self, pipeline: str, cleaning: Cleaning) -> None:
+        """From now on the partition counts as one that goes."""
+        self._write(pipeline, cleaning, "CLEANING", cleaning.up_to)
+
+    def done(self, pipeline: str, cleaning: Cleaning) -> None:
+        """It is gone."""
+        self._write(pipeline, cleaning, "CLEANED", datetime.now(UTC))
+
+    def _write(self, pipeline: str, cleaning: Cleaning, state: str, at: datetime) -> None:
+        self.cassandra.write_many(
+            f"INSERT INTO {self.table} (journal, tag, timebucket, state, rows, pipeline, cleaned_at) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            [(self.journal, cleaning.tag, cleaning.timebucket, state, cleaning.rows, pipeline, at)],
+        )
+
+
+def _utc(moment: datetime) -> datetime:
+    return moment.replace(tzinfo=UTC)

@@ -1,0 +1,491 @@
+"""What a cleanup deletes of a view, what it refuses, and that nothing is delivered twice or called missing afterwards."""
+
+import json
+import uuid
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tagmill.cleanup.clean import clean
+from tagmill.continuity.model import Hole
+from tagmill.errors import GuardRefused, LeaseTaken
+from tagmill.settings import OtherReader
+from tagmill.stores.audits import Audits
+from tagmill.stores.lease import Lease
+from tagmill.stores.ledger import HoldRow, Ledger
+from tagmill.timeuuid import from_datetime
+from tests.support import auditing
+from tests.support.cleaning import audited, cleaned, never_audited, partitions, reasons, records, with_keys
+from tests.support.commands import Command
+from tests.support.delivery import clickhouse_rows, deliver, delivered_first, only, tagmill, verdicts
+from tests.support.events import event, offset, this_hour
+
+HOUR = timedelta(hours=1)
+BEGIN = this_hour() - timedelta(days=3)
+HOURS = 6
+CLEANUP = {"enabled": True, "older_than_days": 1, "other_readers": [], "deletes_per_second": 1000}
+TAGS = ("t", "u")
+
+
+def bucket(hour):
+    """The timebucket that begins so many hours behind BEGIN."""
+    return int((BEGIN + hour * HOUR).timestamp()) * 1000
+
+
+def spread(persistence_id, tag, hours=HOURS):
+    """Two events in each hour."""
+    return [
+        event(persistence_id, 2 * hour + n, BEGIN + hour * HOUR + n * timedelta(minutes=1), tag)
+        for hour in range(hours)
+        for n in (1, 2)
+    ]
+
+
+class View:
+    """A journal whose tags t and u are delivered: in each of six hours four rows of t and two of u."""
+
+    def __init__(self, journal, settings, spark, **cleanup):
+        self.journal, self.spark = journal, spark
+        self.records = [*spread("a", "t"), *spread("b", "t"), *spread("a", "u")]
+        journal.both(self.records)
+        self.settings = settings(
+            journal.keyspace, tags=list(TAGS), bucket_size="Hour", first_time_bucket=BEGIN.isoformat(), cleanup=CLEANUP | cleanup
+        )
+        self.name = only(self.settings)
+        self.file = settings.file(self.name)
+        delivered_first(self.settings, spark)
+        self.journal.session.execute(f"DELETE FROM tagmill_test.leases WHERE pipeline = '{self.name}'")
+
+    @property
+    def all(self):
+        """Its partitions when nothing was deleted."""
+        return {(tag, bucket(hour)): rows for hour in range(HOURS) for tag, rows in (("t", 4), ("u", 2))}
+
+    def dry(self, **keys):
+        """A dry run, with other keys of the cleanup."""
+        return cleaned(with_keys(self.settings, self.name, **keys), delete=False)
+
+    def mirrored(self, name="mirror", **keys):
+        """The same configuration with another pipeline on tag t."""
+        chosen = self.settings.pipeline(self.name)
+        other = chosen.model_copy(update={"tags": ["t"], "destination": name, **keys})
+        return self.settings.model_copy(update={"pipelines": {self.name: chosen, name: other}})
+
+
+@pytest.fixture(scope="module")
+def view(module_journal, module_settings, spark):
+    """One that the tests of refusals look at; each leaves it as it was."""
+    return View(module_journal(), module_settings, spark)
+
+
+@pytest.fixture
+def whole(view):
+    """The same to be cleaned; afterwards it is as if nothing had been."""
+    yield view
+    for tag in TAGS:
+        view.journal.session.execute(
+            "DELETE FROM tagmill_test.cleaned_buckets WHERE journal = %s AND tag = %s", (view.journal.keyspace, tag)
+        )
+    for key in partitions(view.settings, view.name):
+        view.journal.session.execute(
+            f"DELETE FROM {view.journal.keyspace}.tag_views WHERE tag_name = %s AND timebucket = %s", key
+        )
+    view.journal.view(view.records)
+
+
+@pytest.fixture
+def own(journal, settings, spark):
+    """One with a journal of its own, to be cleaned and delivered again."""
+    return View(journal(), settings, spark)
+
+
+# -- what is refused
+
+
+def test_a_dry_run_names_every_partition_with_its_rows_and_deletes_none(view):
+    audited(view.settings, view.name)
+    code, said, wrong = tagmill(view.file, "cleanup", "--pipeline", view.name, "--json")
+    done = json.loads(said)
+    assert code == 0 and done["dry_run"] is True and done["refused"] == [], wrong
+    assert {(line["tag"], line["timebucket"]): line["rows"] for line in done["partitions"]} == view.all
+    assert (done["buckets"], done["rows"], done["more"]) == (12, 36, False)
+    assert [line["timebucket"] for line in done["partitions"]] == sorted(line["timebucket"] for line in done["partitions"])
+    code, said, _ = tagmill(view.file, "cleanup", "--pipeline", view.name)
+    assert code == 0 and "12 partitions of the view with 36 rows would be deleted, 0 stay" in said
+    assert partitions(view.settings, view.name) == view.all and records(view.settings, view.name) == {}
+
+
+def test_what_no_audit_has_proven_stays(view):
+    audited(view.settings, view.name, agrees=False)
+    assert reasons(view.dry()) == {("t", "audit_disagrees"): 6, ("u", "audit_disagrees"): 6}
+    never_audited(view.settings, view.name, "t")
+    done = view.dry()
+    assert reasons(done) == {("t", "not_audited"): 6, ("u", "audit_disagrees"): 6} and done["buckets"] == 0
+    assert f"run: tagmill audit --pipeline {view.name}" in done["refused"][0]["text"]
+
+
+def test_a_young_partition_is_no_candidate(view):
+    audited(view.settings, view.name)
+    done = view.dry(older_than_days=4)
+    assert (done["buckets"], done["refused"]) == (0, [])
+
+
+def test_a_reader_that_is_not_stated_or_not_beyond_a_partition_keeps_it(view, stack):
+    audited(view.settings, view.name)
+    done = view.dry(other_readers=None)
+    assert reasons(done) == {("t", "readers_not_stated"): 6, ("u", "readers_not_stated"): 6}
+    assert "set cleanup.other_readers (to [] if nobody does)" in done["refused"][0]["text"]
+
+    fixed = OtherReader(name="mail", read_to=BEGIN + 4 * HOUR, tags=["t"])
+    assert reasons(view.dry(other_readers=[fixed])) == {("t", "reader_behind"): 3}
+
+    # the table that a Pekko Projection creates
+    store = f"t_{uuid.uuid4().hex[:12]}"
+    stack.session.execute(f"CREATE KEYSPACE {store} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}")
+    stack.session.execute(
+        f"CREATE TABLE {store}.offset_store (projection_name text, partition int, projection_key text, offset text, manifest text,"
+        " last_updated timestamp, PRIMARY KEY ((projection_name, partition), projection_key))"
+    )
+    reader = OtherReader.model_validate({"name": "search", "offset_store": {"keyspace": store, "projection_name": "Search"}})
+    done = view.dry(other_readers=[reader])
+    assert reasons(done) == {("t", "reader_behind"): 6, ("u", "reader_behind"): 6}
+    assert "it has no offset yet" in done["refused"][0]["text"]
+    insert = f"INSERT INTO {store}.offset_store (projection_name, partition, projection_key, offset, manifest) VALUES (%s, %s, %s, %s, %s)"
+    stack.session.execute(insert, ("Search", 1, "t", str(offset(BEGIN + 5 * HOUR)), "TBU"))
+    stack.session.execute(insert, ("Search", 2, "u", "17", "SEQ"))
+    done = view.dry(other_readers=[reader])
+    assert reasons(done) == {("t", "reader_behind"): 2, ("u", "reader_behind"): 6} and done["buckets"] == 4
+    assert "is no TimeUUID (manifest 'SEQ')" in done["refused"][1]["text"]
+    stack.session.execute(f"DROP KEYSPACE {store}")
+
+
+def test_what_runs_may_read_again_stays(view):
+    audited(view.settings, view.name)
+    with Ledger(view.settings.cassandra) as ledger:
+        mark = ledger.watermarks(view.name)["t"]
+        # one hour of long look-back before it
+        ledger.write_watermark(view.name, replace(mark, run=90, ticks=from_datetime(BEGIN + 5 * HOUR)))
+        try:
+            assert reasons(view.dry()) == {("t", "still_read"): 2}
+        finally:
+            ledger.write_watermark(view.name, replace(mark, run=91))
+
+
+def test_the_partitions_of_an_open_hold_stay(view):
+    audited(view.settings, view.name)
+    hold = HoldRow("u", "a", "hole", Hole(5, 5, 4, 6), from_datetime(BEGIN + 3 * HOUR), 1, 1, datetime.now(UTC), "")
+    with Ledger(view.settings.cassandra) as ledger:
+        before = ledger.cassandra.execute("SELECT * FROM tagmill_test.progress WHERE pipeline = ? AND tag = ? AND persistence_id = ?",
+                                          view.name, "u", "a")[0]  # fmt: skip
+        move = 'UPDATE tagmill_test.progress USING TIMESTAMP ? SET "offset" = ? WHERE pipeline = ? AND tag = ? AND persistence_id = ?'
+        ledger.cassandra.execute(move, 90, offset(BEGIN + 2 * HOUR), view.name, "u", "a")
+        ledger.write_holds(view.name, 90, [hold])
+        try:
+            done = view.dry()
+        finally:
+            ledger.end_holds(view.name, 91, [("u", "a")])
+            ledger.cassandra.execute(move, 91, before.offset, view.name, "u", "a")
+    # from the bucket before the last delivered event to the one behind the first held row
+    assert reasons(done) == {("u", "held"): 4} and f"pipeline {view.name} holds 'a'" in done["refused"][0]["text"]
+
+
+def test_a_partition_that_changed_since_the_audit_stays(view):
+    audited(view.settings, view.name)
+    late = event("late", 1, BEGIN + HOUR + timedelta(minutes=5), "u")
+    view.journal.view([late])
+    done = view.dry()
+    assert reasons(done) == {("u", "changed"): 1} and "it has 3 rows, the audit" in done["refused"][0]["text"]
+    # as many rows as the audit saw, but not the same ones
+    other = spread("a", "u")[2]
+    view.journal.remove(other)
+    assert "rows were written after the audit" in view.dry()["refused"][0]["text"]
+    view.journal.remove(late)
+    view.journal.view([other])
+
+
+def test_what_clickhouse_has_lost_since_the_audit_stays(view, stack):
+    audited(view.settings, view.name)
+    client = stack.client(settings={"mutations_sync": 2})
+    where = f"tag = 't' AND persistence_id = 'a' AND timebucket = {bucket(2)}"
+    client.command(f"CREATE TABLE keep_{view.name} AS {view.name}")
+    client.command(f"INSERT INTO keep_{view.name} SELECT * FROM {view.name} WHERE {where}")
+    client.command(f"ALTER TABLE {view.name} DELETE WHERE {where}")
+    try:
+        done = view.dry()
+        assert reasons(done) == {("t", "not_in_clickhouse"): 1} and "has 2 of its 4 rows" in done["refused"][0]["text"]
+    finally:
+        client.command(f"INSERT INTO {view.name} SELECT * FROM keep_{view.name}")
+        client.command(f"DROP TABLE keep_{view.name}")
+        client.close()
+
+
+def test_every_pipeline_on_the_tag_has_to_prove_it(view):
+    audited(view.settings, view.name)
+    both = view.mirrored()
+
+    def dry(settings):
+        return clean(settings, view.name, owner="t", delete=False)
+
+    assert reasons(dry(both)) == {("t", "still_read"): 6}  # it has delivered nothing yet
+    with Ledger(view.settings.cassandra) as ledger:
+        mark = ledger.watermarks(view.name)["t"]
+        ledger.write_watermark("mirror", mark)
+    done = dry(both)
+    assert (
+        reasons(done) == {("t", "not_audited"): 6} and "no audit of pipeline mirror has proven it" in done["refused"][0]["text"]
+    )
+    # one that begins later has nothing to prove before
+    late = view.mirrored(start_from={"t": BEGIN + 4 * HOUR})
+    assert reasons(dry(late)) == {("t", "not_audited"): 2}
+    # one on another journal doesn't count
+    assert reasons(dry(view.mirrored(keyspace="elsewhere"))) == {}
+
+
+def test_while_it_is_off_nothing_is_deleted_by_anybody(view):
+    audited(view.settings, view.name)
+    off = with_keys(view.settings, view.name, enabled=False)
+    with pytest.raises(GuardRefused, match="cleanup.enabled is false: nothing was deleted"):
+        cleaned(off)
+    assert cleaned(off, delete=False)["buckets"] == 12
+    unset = cleaned(with_keys(view.settings, view.name, older_than_days=None))
+    assert unset["buckets"] == 0 and "cleanup.older_than_days is not set: rows of the view stay" in unset["warnings"]
+    assert partitions(view.settings, view.name) == view.all
+
+
+@pytest.mark.parametrize("at_work", ["its own", "mirror"])
+def test_it_waits_for_the_leases_of_all_pipelines_that_read_the_same_rows(view, at_work):
+    name = view.name if at_work == "its own" else at_work
+    with Ledger(view.settings.cassandra) as ledger:
+        lease = Lease(ledger.cassandra, "tagmill_test", name, "somebody at work", 30)
+        lease.take()
+        with pytest.raises(LeaseTaken, match=f"pipeline {name}: somebody at work is at work"):
+            clean(view.mirrored(), view.name, owner="t", delete=True)
+        lease.give_back()
+        for each in (view.name, "mirror"):  # none stays taken
+            assert Lease(ledger.cassandra, "tagmill_test", each, "t", 30).holder() is None
+
+
+def test_rows_that_the_applications_own_ttl_deletes_undelivered_are_warned_of(view):
+    assert view.dry()["warnings"] == []
+    soon = event("new", 1, datetime.now(UTC), "u")
+    columns = [name for name in soon if soon[name] is not None]
+    view.journal.session.execute(
+        f"INSERT INTO {view.journal.keyspace}.tag_views ({', '.join(columns)}) VALUES ({', '.join('%s' for _ in columns)}) USING TTL 600",
+        [soon[name] for name in columns],
+    )
+    (warning,) = view.dry()["warnings"]
+    assert warning.startswith("tag 'u': undelivered rows expire in ") and "events-by-tag.time-to-live" in warning
+    view.journal.remove(soon)
+
+
+def test_the_documented_compaction_is_one_that_cassandra_takes(view, stack):
+    page = (Path(__file__).resolve().parents[2] / "docs" / "cleanup.md").read_text()
+    alter, look = (line.strip().replace("KEYSPACE", view.journal.keyspace) for line in page.splitlines() if "KEYSPACE" in line)
+    stack.session.execute(alter.rstrip(";"))
+    (row,) = stack.session.execute(look.rstrip(";"))
+    assert row.compaction["class"].endswith("TimeWindowCompactionStrategy")
+
+
+# -- what is deleted
+
+
+def test_exactly_the_proven_partitions_go_and_delivery_goes_on_as_if_nothing_had_happened(own):
+    audited(own.settings, own.name)
+    disturbed = event("late", 1, BEGIN + HOUR + timedelta(minutes=5), "t")
+    own.journal.both([disturbed])  # arrives after the audit, into its second hour
+    code, said, wrong = tagmill(own.file, "cleanup", "--pipeline", own.name, "--yes")
+    assert code == 0 and "11 partitions of the view with 32 rows deleted, 1 stay" in said, wrong
+    assert partitions(own.settings, own.name) == {("t", bucket(1)): 5}
+    expected = {key: ("CLEANED", rows) for key, rows in own.all.items() if key != ("t", bucket(1))}
+    assert records(own.settings, own.name) == expected
+
+    # the late row is no run's, but a range read again brings it; nothing comes twice
+    before = clickhouse_rows(own.settings, own.name)
+    assert deliver(own.settings, own.name, own.spark) == []
+    assert verdicts(own.settings, own.name) == {"t": "1 not delivered", "u": "exactly once"}
+    (run,) = deliver(own.settings, own.name, own.spark, reread=(BEGIN.isoformat(), (BEGIN + HOURS * HOUR).isoformat()))
+    assert run["rows"] == 1 and len(clickhouse_rows(own.settings, own.name)) == len(before) + 1 == 37
+    assert verdicts(own.settings, own.name) == {"t": "exactly once", "u": "exactly once"}
+
+    # the next audit agrees with it, too; the record grows by what was there, also of a partition that came back
+    back = event("late", 2, BEGIN + timedelta(minutes=6), "t")
+    own.journal.both([back])
+    audited(own.settings, own.name)
+    done = cleaned(own.settings)
+    assert reasons(done) == {("t", "not_in_clickhouse"): 1} and done["rows"] == 5
+    deliver(own.settings, own.name, own.spark, reread=(BEGIN.isoformat(), (BEGIN + HOUR).isoformat()))
+    assert cleaned(own.settings)["rows"] == 1
+    assert records(own.settings, own.name)["t", bucket(0)] == ("CLEANED", 5)
+    assert partitions(own.settings, own.name) == {}
+    assert verdicts(own.settings, own.name) == {"t": "exactly once", "u": "exactly once"}
+
+    # cleaned rows don't hide new ones
+    now = datetime.now(UTC)
+    own.journal.both([event("new", number, now + number * timedelta(milliseconds=1), "t") for number in (1, 2, 3)])
+    code, table, _ = tagmill(own.file, "check", "--json")
+    assert code == 3 and {line["tag"]: line["verdict"] for line in json.loads(table)}["t"] == "3 not delivered"
+    assert sum(run["rows"] for run in deliver(own.settings, own.name, own.spark)) == 3
+    assert tagmill(own.file, "check")[0] == 0
+
+
+@pytest.mark.timeout(300)
+def test_killed_at_any_instant_and_run_again_it_deletes_the_same_and_nothing_newer(whole):
+    audited(whole.settings, whole.name)
+    arguments, first = ("cleanup", "--pipeline", whole.name, "--yes"), ("t", bucket(0))
+
+    def killed(instant):
+        Command(whole.file, *arguments, instant=instant).paused().kill()
+        return records(whole.settings, whole.name), partitions(whole.settings, whole.name)
+
+    assert killed("cleanup.before_decision") == ({}, whole.all)
+    assert killed("cleanup.before_delete") == ({first: ("CLEANING", 4)}, whole.all)
+    whole.journal.view([event("late", 1, BEGIN + timedelta(minutes=7), "t")])  # after the decision, before the deletion
+    assert cleaned(whole.settings, delete=False)["buckets"] == 12
+    assert killed("cleanup.after_delete") == ({first: ("CLEANING", 4)}, {**whole.all, first: 1})
+    ended = Command(whole.file, *arguments).end()
+    assert ended.code == 0 and "12 partitions of the view with 36 rows deleted" in ended.out, ended
+    assert partitions(whole.settings, whole.name) == {first: 1}
+    assert records(whole.settings, whole.name) == {key: ("CLEANED", rows) for key, rows in whole.all.items()}
+
+
+def test_a_run_is_limited_takes_the_oldest_and_says_that_there_is_more(whole):
+    audited(whole.settings, whole.name)
+    done = cleaned(with_keys(whole.settings, whole.name, max_buckets_per_run=5))
+    assert done["more"] and done["buckets"] == 5
+    left = partitions(whole.settings, whole.name)
+    assert left == {key: rows for key, rows in whole.all.items() if key[1] > bucket(2) or key == ("u", bucket(2))}
+    done = cleaned(whole.settings)
+    assert not done["more"] and done["buckets"] == 7 and partitions(whole.settings, whole.name) == {}
+
+
+def test_what_an_audit_has_proven_goes_and_the_next_audit_agrees_without_it(own):
+    missing = spread("b", "t")[2]  # in the second hour
+    own.journal.remove(missing)
+    first = auditing.audited(own.settings, own.spark)
+    assert dict(first.findings) == {"missing_in_view": 1}
+    done = cleaned(own.settings)
+    assert reasons(done) == {("t", "audit_disagrees"): 1} and (done["buckets"], done["rows"]) == (11, 32)
+    assert partitions(own.settings, own.name) == {("t", bucket(1)): 3}
+    own.journal.view([missing])
+    assert reasons(cleaned(own.settings)) == {("t", "audit_disagrees"): 1}
+    second = auditing.audited(own.settings, own.spark)
+    assert second.agrees, second.findings
+    assert cleaned(own.settings)["rows"] == 4 and partitions(own.settings, own.name) == {}
+    third = auditing.audited(own.settings, own.spark)
+    assert third.agrees, third.findings
+    assert verdicts(own.settings, own.name) == {"t": "exactly once", "u": "exactly once"}
+
+
+# -- retention
+
+
+class Runs(View):
+    """The same, delivered by three runs, all of which ended forty days ago."""
+
+    def __init__(self, journal, settings, spark):
+        super().__init__(journal, settings, spark)
+        for number in (1, 2):
+            journal.both([event("new", number, datetime.now(UTC), "t")])
+            assert [run["rows"] for run in deliver(self.settings, self.name, spark)] == [1]
+        for run in (1, 2, 3):
+            self.ended(run, timedelta(days=40))
+
+    def ended(self, run, ago):
+        """Say when a run ended."""
+        self.journal.session.execute(
+            "UPDATE tagmill_test.runs SET closed_at = %s WHERE pipeline = %s AND run = %s",
+            (datetime.now(UTC) - ago, self.name, run),
+        )
+
+    def batch_state(self, run, state):
+        """As a resend leaves it that died in between, or back."""
+        self.journal.session.execute(
+            "UPDATE tagmill_test.runs SET batch_state = %s WHERE pipeline = %s AND run = %s AND batch_no = 1",
+            (state, self.name, run),
+        )
+
+    def folders(self):
+        """Runs that have files, and runs that have pages."""
+        root = Path(self.settings.storage.root) / self.name
+        return tuple(sorted(int(folder.name[4:]) for folder in place.glob("run-*")) for place in (root, root / "docs"))
+
+    def runs(self):
+        """Runs that the ledger has."""
+        with Ledger(self.settings.cassandra) as ledger:
+            return [number for number in range(1, 10) if ledger.run(self.name, number)]
+
+
+@pytest.fixture(scope="module")
+def three_runs(module_journal, module_settings, spark):
+    """Two tests look at them, one after the other."""
+    return Runs(module_journal(), module_settings, spark)
+
+
+def test_runs_past_retention_go_but_for_the_newest_and_those_with_a_new_batch(three_runs):
+    pipeline = three_runs
+    settled = with_keys(pipeline.settings, pipeline.name, older_than_days=None)
+    pipeline.batch_state(2, "NEW")
+    assert cleaned(settled, delete=False)["runs"] == 1 and pipeline.runs() == [1, 2, 3]
+
+    # killed between the ledger and the files: the next one finds what is left
+    command = ("cleanup", "--pipeline", pipeline.name, "--yes")
+    Command(pipeline.file, *command, instant="retention.before_delete").paused().kill()
+    assert (pipeline.runs(), pipeline.folders()) == ([1, 2, 3], ([1, 2, 3], [1, 2, 3]))
+    Command(pipeline.file, *command, instant="retention.after_delete").paused().kill()
+    assert (pipeline.runs(), pipeline.folders()) == ([2, 3], ([1, 2, 3], [1, 2, 3]))
+    done = cleaned(settled)
+    assert (done["runs"], pipeline.runs(), pipeline.folders()) == (0, [2, 3], ([2, 3], [2, 3]))
+    pipeline.batch_state(2, "IN_CLICKHOUSE")
+    done = cleaned(settled)
+    assert (done["runs"], pipeline.runs(), pipeline.folders()) == (1, [3], ([3], [3]))
+    listed = json.loads((Path(settled.storage.root) / pipeline.name / "docs" / "runs.json").read_text())
+    assert [line["run"] for line in listed] == ["run-00000003"]
+    assert cleaned(settled)["runs"] == 0
+
+    # everything goes on, and the check still holds every delivered row against what was sealed
+    assert tagmill(pipeline.file, "check")[0] == 0
+    code, table, _ = tagmill(pipeline.file, "batches", "--pipeline", pipeline.name, "--json")
+    (line,) = json.loads(table)
+    assert code == 0 and (line["run"], line["rows"]) == (3, 1)
+    assert len(clickhouse_rows(pipeline.settings, pipeline.name)) == 38
+    assert deliver(pipeline.settings, pipeline.name, pipeline.spark) == []
+    with Ledger(pipeline.settings.cassandra) as ledger:
+        assert ledger.free_number(pipeline.name) == 4
+
+
+def test_audits_past_retention_go_but_for_the_newest_and_the_newest_that_is_done(view):
+    root = Path(view.settings.storage.root) / view.name
+    moments = {1: 60, 2: 50, 3: 45, 4: 40}  # days ago; the third is the last that came to its end
+    with Ledger(view.settings.cassandra) as ledger:
+        for number, days in moments.items():
+            at = datetime.now(UTC) - timedelta(days=days)
+            ledger.cassandra.execute(
+                "INSERT INTO tagmill_test.audits (pipeline, audit, state, started_at, until) VALUES (?, ?, ?, ?, 0) IF NOT EXISTS",
+                view.name, number, "RUNNING" if number == 4 else "DONE", at,
+            )  # fmt: skip
+            for page in (root / "audit" / f"{number:08d}", root / "docs" / f"audit-{number:08d}"):
+                page.mkdir(parents=True)
+        settled = with_keys(view.settings, view.name, older_than_days=None)
+        assert cleaned(settled, delete=False)["audits"] == 2
+        assert cleaned(settled)["audits"] == 2 and cleaned(settled)["audits"] == 0
+        assert [row.audit for row in Audits(ledger.cassandra, "tagmill_test", view.name).newest(9)] == [4, 3]
+    assert sorted(folder.name for folder in (root / "audit").iterdir()) == ["00000003", "00000004"]
+    assert sorted(folder.name for folder in (root / "docs").glob("audit-*")) == ["audit-00000003", "audit-00000004"]
+
+
+def test_a_batch_past_retention_is_still_checked_and_can_not_be_sent_again(three_runs, stack):
+    pipeline = three_runs
+    cleaned(with_keys(pipeline.settings, pipeline.name, older_than_days=None))
+    assert pipeline.runs() == [3]
+    (found,) = stack.rows(f"SELECT DISTINCT toString(batch_id) FROM {pipeline.name} WHERE tag = 'u'")
+    assert verdicts(pipeline.settings, pipeline.name) == {"t": "exactly once", "u": "exactly once"}
+    client = stack.client(settings={"mutations_sync": 2})
+    client.command(f"ALTER TABLE {pipeline.name} UPDATE ser_manifest = 'Forged' WHERE tag = 'u' AND sequence_nr = 4")
+    client.close()
+    wrong = verdicts(pipeline.settings, pipeline.name)["u"]
+    assert f"batch {found[0]} of run 1 (past retention) has other values in ClickHouse" in wrong
+    arguments = ("batches", "resend", found[0], "--run", "1", "--why", "a test", "--yes")
+    code, _, said = tagmill(pipeline.file, *arguments, "--pipeline", pipeline.name)
+    assert code == 2 and "is past retention_days (30): its sealed file was cleaned up" in said and "Nothing was changed" in said

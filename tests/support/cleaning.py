@@ -1,0 +1,73 @@
+"""Cleanups on the test stack: what an audit would have proven, configurations changed in place, and what a cleanup left."""
+
+from collections import Counter
+from datetime import UTC, datetime
+from itertools import count
+from typing import Any
+
+from tagmill.cleanup.clean import clean
+from tagmill.settings import Settings
+from tagmill.stores.cassandra import Cassandra
+from tagmill.stores.views import Views
+from tests.support.delivery import OWNER, only
+
+_audits = count(1)
+
+
+def with_keys(settings: Settings, pipeline: str, **keys: Any) -> Settings:
+    """The same configuration with other keys of a pipeline's cleanup."""
+    known = settings.pipeline(pipeline)
+    changed = known.model_copy(update={"cleanup": known.cleanup.model_copy(update=keys)})
+    return settings.model_copy(update={"pipelines": {**settings.pipelines, pipeline: changed}})
+
+
+def audited(settings: Settings, pipeline: str, *, agrees: bool = True) -> None:
+    """What an audit of everything as it stands now would leave behind."""
+    chosen, at, number = settings.pipeline(pipeline), datetime.now(UTC), next(_audits)
+    with Cassandra(settings.cassandra) as cassandra:
+        views = Views(cassandra, chosen.keyspace)
+        keys = [key for key in views.partitions() if key[0] in chosen.tags]
+        rows = [rows for rows, _ in views.written(keys)]
+        cassandra.write_many(
+            f"INSERT INTO {settings.cassandra.ledger_keyspace}.audited_buckets (pipeline, tag, timebucket, audit, audited_at, rows, agrees)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?",
+            ((pipeline, *key, number, at, there, agrees, number) for key, there in zip(keys, rows, strict=True)),
+        )
+
+
+def never_audited(settings: Settings, pipeline: str, tag: str) -> None:
+    """Nothing is known of a tag."""
+    with Cassandra(settings.cassandra) as cassandra:
+        table = f"{settings.cassandra.ledger_keyspace}.audited_buckets"
+        cassandra.execute(f"DELETE FROM {table} USING TIMESTAMP ? WHERE pipeline = ? AND tag = ?", next(_audits), pipeline, tag)
+
+
+def cleaned(settings: Settings, *, delete: bool = True) -> dict[str, Any]:
+    """One cleanup of the one pipeline."""
+    return clean(settings, only(settings), owner=OWNER, delete=delete)
+
+
+def reasons(done: dict[str, Any]) -> dict[tuple[str, str], int]:
+    """How many partitions stay, by tag and reason."""
+    return {(line["tag"], line["reason"]): line["buckets"] for line in done["refused"]}
+
+
+def partitions(settings: Settings, pipeline: str) -> dict[tuple[str, int], int]:
+    """Rows of the view by tag and timebucket, as they are stored."""
+    with Cassandra(settings.cassandra) as cassandra:
+        rows = cassandra.execute(f"SELECT tag_name, timebucket FROM {settings.pipeline(pipeline).keyspace}.tag_views")
+    return dict(Counter((row.tag_name, row.timebucket) for row in rows))
+
+
+def records(settings: Settings, pipeline: str) -> dict[tuple[str, int], tuple[str, int]]:
+    """State and rows of each partition that cleanups have deleted."""
+    chosen = settings.pipeline(pipeline)
+    found = {}
+    with Cassandra(settings.cassandra) as cassandra:
+        for tag in chosen.tags:
+            for row in cassandra.execute(
+                f"SELECT timebucket, state, rows FROM {settings.cassandra.ledger_keyspace}.cleaned_buckets"
+                " WHERE journal = ? AND tag = ?", chosen.keyspace, tag,
+            ):  # fmt: skip
+                found[tag, row.timebucket] = (row.state, row.rows)
+    return found
