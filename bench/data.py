@@ -1,6 +1,9 @@
-"""Tag rows for benchmarks, written by Spark in partition order: 4 tags, 48 hours, 5000 persistence ids a tag, 200 bytes of payload."""
+"""Rows for benchmarks, written by Spark in partition order: 4 tags, 48 hours, 5000 persistence ids, 200 bytes of payload.
 
-from pyspark.sql import Column, SparkSession
+Either tag_views as an application writes it, or messages of one that has events-by-tag off.
+"""
+
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tagmill.settings import Settings
@@ -11,6 +14,8 @@ from tagmill.timeuuid import GREGORIAN_TICKS
 TAGS, HOURS, PERSISTENCE_IDS = 4, 48, 5000
 HOUR_TICKS = 36_000_000_000
 FIRST_HOUR_MS = 1_767_225_600_000  # 2026-01-01T00:00Z
+# of messages: each event has two tags that rotate, every tenth of a persistence_id none; the plugin's partition size
+UNTAGGED_EVERY, PARTITION = 10, 500_000
 WRITE = {
     "spark.cassandra.output.batch.size.bytes": "32768",
     "spark.cassandra.output.concurrent.writes": "8",
@@ -18,7 +23,7 @@ WRITE = {
 }
 
 
-def tag_rows(spark: SparkSession, rows: int) -> "object":
+def tag_rows(spark: SparkSession, rows: int) -> DataFrame:
     """The columns of tag_views; rows // TAGS a tag, evenly over the hours; numbers of each persistence_id without a gap."""
     per_tag = rows // TAGS
     step = HOURS * HOUR_TICKS // per_tag
@@ -30,9 +35,6 @@ def tag_rows(spark: SparkSession, rows: int) -> "object":
     events = keys.select("t", "h", F.explode(F.sequence(low, high)).alias("k"))
     number = F.floor(F.col("k") / PERSISTENCE_IDS) + 1
     base = FIRST_HOUR_MS * 10_000
-    payload = F.concat(
-        *[F.sha2(F.concat_ws("/", "k", "t", F.lit(part)), 512) for part in ("a", "b", "c")], F.lpad(F.hex("k"), 16, "0")
-    )
     return events.select(
         F.concat(F.lit("tag-"), F.col("t")).alias("tag_name"),
         (F.lit(FIRST_HOUR_MS) + F.col("h") * 3_600_000).alias("timebucket"),
@@ -40,7 +42,7 @@ def tag_rows(spark: SparkSession, rows: int) -> "object":
         F.concat(F.lit("p-"), F.lpad((F.col("k") % PERSISTENCE_IDS).cast("string"), 6, "0")).alias("persistence_id"),
         number.alias("tag_pid_sequence_nr"),
         number.alias("sequence_nr"),
-        F.unhex(payload).alias("event"),
+        _payload("k", "t").alias("event"),
         F.lit("").alias("event_manifest"),
         F.lit(20).alias("ser_id"),
         F.lit("").alias("ser_manifest"),
@@ -48,19 +50,45 @@ def tag_rows(spark: SparkSession, rows: int) -> "object":
     )
 
 
+def messages(spark: SparkSession, persistence_ids: int, first: int, last: int, *, of: int, name: str = "p-") -> DataFrame:
+    """The columns of messages: sequence_nrs `first` to `last` of each persistence_id, which is to have `of` in all."""
+    step = HOURS * HOUR_TICKS // (persistence_ids * of)
+    owners = spark.range(0, persistence_ids, 1, max(4, persistence_ids // 500)).withColumnRenamed("id", "owner")
+    events = owners.select("owner", F.explode(F.sequence(F.lit(first), F.lit(last))).alias("nr"))
+    index = (F.col("nr") - 1) * persistence_ids + F.col("owner")
+    tags = F.array(*[F.concat(F.lit("tag-"), ((F.col("nr") + k) % TAGS).cast("string")) for k in (0, 1)])
+    return events.select(
+        F.concat(F.lit(name), F.lpad(F.col("owner").cast("string"), 6, "0")).alias("persistence_id"),
+        F.expr(f"(nr - 1) div {PARTITION}").alias("partition_nr"),
+        F.col("nr").cast("bigint").alias("sequence_nr"),
+        _time_uuid(F.lit(FIRST_HOUR_MS * 10_000) + index * step, F.col("owner")).alias("timestamp"),
+        _payload("nr", "owner").alias("event"),
+        F.lit("").alias("event_manifest"),
+        F.lit(20).alias("ser_id"),
+        F.lit("").alias("ser_manifest"),
+        F.lit("5b11713a-0000-4000-8000-00000000000b").alias("writer_uuid"),
+        F.when(F.col("nr") % UNTAGGED_EVERY != 0, tags).alias("tags"),
+    )
+
+
+def rows_of(persistence_ids: int, first: int, last: int) -> int:
+    """Rows of tag_views that these messages give."""
+    return 2 * persistence_ids * (last - first + 1 - (last // UNTAGGED_EVERY - (first - 1) // UNTAGGED_EVERY))
+
+
 def write(settings: Settings, spark: SparkSession, keyspace: str, rows: int) -> None:
     """Create the journal's tables and write the view."""
     with Cassandra(settings.cassandra) as cassandra:
         create_journal(cassandra, keyspace)
-    _append(tag_rows(spark, rows), keyspace, "tag_views")
+    append(tag_rows(spark, rows), keyspace, "tag_views")
 
 
 def write_with_journal(settings: Settings, spark: SparkSession, keyspace: str, rows: int) -> None:
     """Create the journal's tables and write view and messages: each persistence_id has events of one tag."""
     with Cassandra(settings.cassandra) as cassandra:
         create_journal(cassandra, keyspace)
-    view = tag_rows(spark, rows).withColumn("persistence_id", F.concat_ws("/", "tag_name", "persistence_id"))  # type: ignore[attr-defined]
-    _append(view, keyspace, "tag_views")
+    view = tag_rows(spark, rows).withColumn("persistence_id", F.concat_ws("/", "tag_name", "persistence_id"))
+    append(view, keyspace, "tag_views")
     events = view.withColumns(
         {
             "tags": F.array("tag_name"),
@@ -68,12 +96,19 @@ def write_with_journal(settings: Settings, spark: SparkSession, keyspace: str, r
             "timebucket": F.col("timebucket").cast("string"),
         }
     )
-    _append(events.drop("tag_name", "tag_pid_sequence_nr").repartition("persistence_id"), keyspace, "messages")
+    append(events.drop("tag_name", "tag_pid_sequence_nr").repartition("persistence_id"), keyspace, "messages")
 
 
-def _append(rows: "object", keyspace: str, table: str) -> None:
+def append(rows: DataFrame, keyspace: str, table: str) -> None:
+    """Write rows with the connector."""
     options = {"keyspace": keyspace, "table": table, **WRITE}
-    rows.write.format("org.apache.spark.sql.cassandra").options(**options).mode("append").save()  # type: ignore[attr-defined]
+    rows.write.format("org.apache.spark.sql.cassandra").options(**options).mode("append").save()
+
+
+def _payload(one: str, other: str) -> Column:
+    """200 bytes that no codec makes smaller."""
+    digests = [F.sha2(F.concat_ws("/", one, other, F.lit(part)), 512) for part in ("a", "b", "c")]
+    return F.unhex(F.concat(*digests, F.lpad(F.hex(one), 16, "0")))
 
 
 def _time_uuid(ticks: Column, node: Column) -> Column:

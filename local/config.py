@@ -34,13 +34,26 @@ destination = "{pipeline}"
 schedule = "@hourly"
 """
 
+# what stands beside the recorded orders
+BUILT = """
+# The same journal without views, as if its application ran with events-by-tag off: Tagmill builds them before it delivers.
+[pipelines.orders_built]
+keyspace = "orders_built"
+bucket_size = "Hour"
+tags = ["billing", "order", "shipping"]
+first_time_bucket = "{first}"
+destination = "orders_built"
+views = "tagmill"
+schedule = "@hourly"
+"""
+
 
 def write_config(places: Places, *, pipeline: str = "orders", first_time_bucket: str = "20261121T07:00") -> Path:
     """Write the file unless it is there; returns its path. Keyspace and destination have the pipeline's name."""
     file = places.config
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
-        text = TEXT.format(
+        text = (TEXT + BUILT if pipeline == "orders" else TEXT).format(
             cassandra=places.ports.cassandra,
             clickhouse=places.ports.clickhouse,
             jars=os.path.relpath(places.jars / "spark", file.parent),

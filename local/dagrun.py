@@ -1,7 +1,8 @@
-"""Triggers a DAG by REST and shows its tasks until no run of it is under way."""
+"""Triggers DAGs by REST and shows their tasks until no run of them is under way."""
 
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -20,6 +21,7 @@ COLOURS = {
     "skipped": "dim",
 }
 POLL_SECONDS = 1.0
+Run = tuple[str, str]  # its DAG and its id
 
 
 class DagFailed(TerminalError):
@@ -29,76 +31,77 @@ class DagFailed(TerminalError):
 
 
 class DagRunner:
-    """One DAG of a running Airflow, watched by a person."""
+    """DAGs of a running Airflow, watched by a person."""
 
-    def __init__(self, api: AirflowApi, dag: str, console: Console) -> None:
-        self.api, self.dag, self.console = api, dag, console
-        self._told: dict[tuple[str, str, int], str] = {}
+    def __init__(self, api: AirflowApi, dags: Sequence[str], console: Console) -> None:
+        self.api, self.dags, self.console = api, dags, console
+        self._told: dict[tuple[str, str, str, int], str] = {}
 
-    def deliver(self, timeout_seconds: float) -> str:
-        """Trigger a run, wait for it and for those that it starts while there is more to do; returns its id.
+    def deliver(self, timeout_seconds: float) -> None:
+        """Trigger a run of each at once, wait for them and for those that they start while there is more to do.
 
         Raises:
             DagFailed: one of them failed; the message has the failed tasks' own errors.
             StoreUnavailable: the time is over, or Airflow doesn't know the DAG.
         """
         limit = time.monotonic() + timeout_seconds
-        self._wait_until_known(limit)
-        before = set(self.api.runs(self.dag))
-        run = self.api.trigger(self.dag)
-        self.api.pause(self.dag, False)
+        for dag in self.dags:
+            self._wait_until_known(dag, limit)
+        before = {(dag, name) for dag in self.dags for name in self.api.runs(dag)}
+        triggered = [(dag, self.api.trigger(dag)) for dag in self.dags]
+        for dag in self.dags:
+            self.api.pause(dag, False)
         with Live(console=self.console, refresh_per_second=4, transient=True) as live:
             while True:
-                states = {name: state for name, state in self.api.runs(self.dag).items() if name not in before}
+                found = {(dag, name): state for dag in self.dags for name, state in self.api.runs(dag).items()}
+                states = {run: state for run, state in found.items() if run not in before}
                 self._show(live, states)
-                if states.get(run) in FINAL and all(state in FINAL for state in states.values()):
+                if all(run in states for run in triggered) and all(state in FINAL for state in states.values()):
                     break
                 if time.monotonic() > limit:
                     raise StoreUnavailable(
-                        f"DAG {self.dag} is still under way after {timeout_seconds:.0f} s; look into Airflow's UI"
+                        f"{' and '.join(self.dags)}: still under way after {timeout_seconds:.0f} s; look into Airflow's UI"
                     )
                 time.sleep(POLL_SECONDS)
-        failed = [name for name, state in states.items() if state == "failed"]
+        failed = [run for run, state in states.items() if state == "failed"]
         if failed:
-            raise DagFailed("; ".join(self._why(name) for name in failed))
-        return run
+            raise DagFailed("; ".join(self._why(*run) for run in failed))
 
-    def _wait_until_known(self, limit: float) -> None:
-        while not self.api.dag_is_there(self.dag):
+    def _wait_until_known(self, dag: str, limit: float) -> None:
+        while not self.api.dag_is_there(dag):
             if errors := self.api.import_errors():
                 raise DagFailed(f"Airflow can't import the DAG: {errors[0]}")
             if time.monotonic() > limit:
-                raise StoreUnavailable(f"Airflow doesn't know the DAG {self.dag}; look into the log of its DAG processor")
+                raise StoreUnavailable(f"Airflow doesn't know the DAG {dag}; look into the log of its DAG processor")
             time.sleep(0.5)
 
-    def _show(self, live: Live, states: dict[str, str]) -> None:
-        active = [name for name, state in states.items() if state not in FINAL] or list(states)[:1]
-        tasks = [(name, task) for name in reversed(active) for task in self.api.tasks(self.dag, name)]
+    def _show(self, live: Live, states: Mapping[Run, str]) -> None:
+        active = [run for run, state in states.items() if state not in FINAL] or list(states)[:1]
+        tasks = [(run, task) for run in reversed(active) for task in self.api.tasks(*run)]
         if self.console.is_terminal:
-            live.update(_table(self.dag, states, tasks))
+            live.update(_table(len(states), tasks))
             return
         for run, task in tasks:
-            key, state = (run, task["task_id"], task["try_number"]), task["state"] or "waiting"
+            key, state = (*run, task["task_id"], task["try_number"]), task["state"] or "waiting"
             if self._told.get(key, "waiting") != state:
                 self._told[key] = state
-                print(f"  {run}: {task['task_id']} {state}", file=sys.stderr, flush=True)
+                print(f"  {run[0]}, {run[1]}: {task['task_id']} {state}", file=sys.stderr, flush=True)
 
-    def _why(self, run: str) -> str:
+    def _why(self, dag: str, run: str) -> str:
         lines = []
-        for task in self.api.tasks(self.dag, run):
+        for task in self.api.tasks(dag, run):
             if task["state"] == "failed":
-                lines += [
-                    f"task {task['task_id']}: {line}" for line in self.api.log_tail(self.dag, run, task)[-1:] or ["see its log"]
-                ]
-        return f"DAG run {run} failed: {'; '.join(lines) or 'no task says why'}"
+                lines += [f"task {task['task_id']}: {line}" for line in self.api.log_tail(dag, run, task)[-1:] or ["see its log"]]
+        return f"run {run} of DAG {dag} failed: {'; '.join(lines) or 'no task says why'}"
 
 
-def _table(dag: str, states: dict[str, str], tasks: list[tuple[str, dict[str, Any]]]) -> Table:
-    table = Table(title=f"{dag}: {len(states)} run(s)", title_justify="left")
-    for column in ("run", "task", "state", "try", "seconds"):
+def _table(runs: int, tasks: list[tuple[Run, dict[str, Any]]]) -> Table:
+    table = Table(title=f"{runs} run(s)", title_justify="left")
+    for column in ("DAG", "run", "task", "state", "try", "seconds"):
         table.add_column(column)
-    for run, task in sorted(tasks, key=lambda item: item[1].get("start_date") or "~"):
+    for (dag, run), task in sorted(tasks, key=lambda item: item[1].get("start_date") or "~"):
         state = task["state"] or "waiting"
         seconds = f"{task['duration']:.1f}" if task.get("duration") else ""
-        table.add_row(run[:32], task["task_id"], f"[{COLOURS.get(state, 'white')}]{state}[/]", str(task["try_number"]), seconds)
+        colour = COLOURS.get(state, "white")
+        table.add_row(dag, run[:32], task["task_id"], f"[{colour}]{state}[/]", str(task["try_number"]), seconds)
     return table

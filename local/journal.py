@@ -13,7 +13,7 @@ from uuid import UUID
 
 from cassandra.cluster import Session
 
-from local.fixtures import Case, load_case
+from local.fixtures import TABLES, WITHOUT_VIEWS, Case, load_case
 from local.generate import SERIALIZER, Plan, generate, plan
 from tagmill.errors import ConfigurationError
 from tagmill.timeuuid import ticks, to_datetime
@@ -63,6 +63,7 @@ class Orders(Journal):
     """The order journal that the real plugin wrote, with what it read from it."""
 
     name = "orders"
+    tables: tuple[str, ...] = TABLES
 
     def __init__(self) -> None:
         self.case = Case("orders")
@@ -70,7 +71,7 @@ class Orders(Journal):
         self.tags = tuple(self.case.tags)
 
     def load(self, session: Session) -> None:
-        """Write the six tables.
+        """Write its tables.
 
         Raises:
             ConfigurationError: this machine's clock is before the recorded events, so that nothing would be delivered.
@@ -82,7 +83,7 @@ class Orders(Journal):
                 f"({to_datetime(last):%Y-%m-%d %H:%M}). Nothing was loaded. Set the clock, or use --events N, "
                 "which generates events of the last hours"
             )
-        load_case(session, self.case.name, self.name)
+        load_case(session, self.case.name, self.name, tables=self.tables)
 
     def expected(self) -> Iterator[tuple[str, int, list[Row]]]:
         """The recorded tag_views."""
@@ -101,6 +102,13 @@ class Orders(Journal):
             columns = {**row, "tag": row["tag_name"], "offset": offset, "event_time": ticks(UUID(offset))}
             found[row["tag_name"], row["timebucket"]].append(Row(**{name: columns[name] for name in Row._fields}))
         return dict(found)
+
+
+class OrdersWithoutViews(Orders):
+    """The same, as if its application had run with events-by-tag off: Tagmill builds the view before it delivers."""
+
+    name = "orders_built"
+    tables = WITHOUT_VIEWS
 
 
 class Generated(Journal):

@@ -30,7 +30,7 @@ def build(
     as_json: AsJson = False,
 ) -> None:
     """Number the new events of the pipeline's journal and write tag_views. Safe to stop and to start again at any moment."""
-    from tagmill.sparksession import spark_session
+    from tagmill.sparksession import QUICK, spark_session
     from tagmill.stores.lease import this_process
     from tagmill.views.build import build as build_views
     from tagmill.views.build import check
@@ -40,7 +40,7 @@ def build(
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as display:
         task = display.add_task(f"{pipeline}: starting Spark", total=None)
-        with spark_session(configured, f"tagmill build {pipeline}") as spark:
+        with spark_session(configured, f"tagmill build {pipeline}", QUICK) as spark:
             built = build_views(
                 configured, pipeline, owner=this_process(), spark=spark, adopt=adopt,
                 tell=lambda text: display.update(task, description=f"{pipeline}: {text}"),

@@ -114,7 +114,7 @@ class _Builder:
             self.builds.finish(row, manifest.until)
             self._sweep()
         if refused:
-            raise self._refusal(refused)
+            raise self._refusal(refused, self._result(manifest, finished))
         return self._result(manifest, finished)
 
     # -- before the commit
@@ -222,13 +222,14 @@ class _Builder:
             )
         return line["all"], [line["count"], line["first"]] if line["count"] else []
 
-    def _refusal(self, refused: list[Any]) -> GuardRefused:
+    def _refusal(self, refused: list[Any], result: Result) -> GuardRefused:
         count, first = refused
         others = f" and {count - 1} others" if count > 1 else ""
         return GuardRefused(
             f"journal {self.journal.keyspace}: persistence_id {first['persistence_id']!r}{others} was numbered by somebody else: "
             f"tag_write_progress has {_said(first['found'])}, our last build {_said(first['progress'])}; tag_scanning has "
-            f"{first['scanned'] or 'nothing'}. Nothing was written for it, the rest is built. {self._way_out()}"
+            f"{first['scanned'] or 'nothing'}. Nothing was written for it, the rest is built: {result['rows']} rows "
+            f"of {result['moved']} persistence ids. {self._way_out()}"
         )
 
     def _way_out(self) -> str:

@@ -1,4 +1,4 @@
-"""Reads what is new of each persistence_id, by key from where its build stands.
+"""Reads what is new of each persistence_id, by key from where its build stands; where there is no record yet, the whole table at once.
 
 An atomic write lies in the partition of its highest sequence_nr, so partition_nr is never computed: behind an event of partition n
 the next one is in n, n + 1 or, where a write fills the rest of n and all of n + 1, in n + 2. The connector can't look up ranges
@@ -34,6 +34,7 @@ WHOLE_SHARE = 16
 SEARCHED_PARTITIONS = 1024
 # a task holds a page of each partition that it reads side by side: the connector's own 512 times 5000 rows wouldn't fit
 BY_PARTITION = {"spark.cassandra.concurrent.reads": "32", "spark.cassandra.input.fetch.sizeInRows": "1000"}
+SCAN = {"spark.cassandra.input.fetch.sizeInRows": "1000"}
 # longer persistence_ids are read in slices of so many sequence_nrs, some at a time
 LONG, SLICES_AT_ONCE = 100_000, 8
 
@@ -189,8 +190,13 @@ class Reader:
         )
 
     def stage(self, stands: DataFrame) -> bool:
-        """Write all new events to `folder`/pass-N; whether there are any. In: what `stands` returns."""
+        """Write all new events to `folder`/pass-N; whether there are any. In: what `stands` returns.
+
+        In a first build there may be events of other persistence ids among them; numbering leaves them out.
+        """
         open_ids = stands.where("not refused")
+        if not stands.where("known").take(1):
+            return self._whole_table(open_ids)
         jumped = open_ids.where("deleted_to > sequence_nr").select(ID, "from_nr", F.col("partition_nr").alias("first"))
         plain = open_ids.where("deleted_to <= sequence_nr").select(ID, "from_nr", F.col("partition_nr").alias("first"), "known")
         known = plain.where("known").drop("known")
@@ -198,6 +204,14 @@ class Reader:
             self._windows(known)
         self._partitions(plain.where("not known").drop("known").unionByName(self._behind_deletions(jumped)))
         return self.passes > 0
+
+    def _whole_table(self, open_ids: DataFrame) -> bool:
+        """Read the table from end to end, which costs less than to ask for each partition."""
+        rows = table(self.spark, self.journal.keyspace, "messages", **SCAN).select(*self.journal.columns)
+        deleted = open_ids.where("from_nr > 0").select(ID, "from_nr")
+        if deleted.take(1):
+            rows = rows.join(deleted, ID, "left").where("from_nr is null or sequence_nr > from_nr")
+        return self._kept(rows) is not None
 
     def events(self) -> DataFrame:
         """All that was staged; one row an event, Reader.stage wrote it."""

@@ -14,7 +14,7 @@ from tagmill.views.model import SLICE, Manifest, Tell
 from tagmill.views.numbering import timebucket
 
 ID = "persistence_id"
-PARTITION = ["tag_name", "timebucket", "part"]
+PARTITION = ["tag_name", "timebucket"]
 # rows of a tag's bucket that one task writes, and of a task in all
 ROWS_PER_PART, ROWS_PER_TASK = 100_000, 200_000
 # an unlogged batch of one partition stays below batch_size_fail_threshold (50 KiB)
@@ -55,10 +55,12 @@ def view_rows(spark: SparkSession, events: DataFrame, numbers: DataFrame, manife
     and slice.
     """
     tasks = max(2 * spark.sparkContext.defaultParallelism, -(-manifest.rows // ROWS_PER_TASK))
-    large = (
-        numbers.groupBy("tag_name", "timebucket").count().where(F.col("count") > ROWS_PER_PART)
-        .select("tag_name", "timebucket", F.ceil(F.col("count") / ROWS_PER_PART).alias("parts"))
+    divided = (
+        numbers.groupBy(*PARTITION).count().where(F.col("count") > ROWS_PER_PART)
+        .select(*PARTITION, F.ceil(F.col("count") / ROWS_PER_PART).alias("parts"))
     )  # fmt: skip
+    large = divided if divided.take(1) else None
+    together = PARTITION if large is None else [*PARTITION, "part"]
     columns = [name for name in VIEW_COLUMNS if manifest.meta or not name.startswith("meta")]
     payload = [
         name for name in columns if name not in ("tag_name", "timebucket", "timestamp", ID, "tag_pid_sequence_nr", "sequence_nr")
@@ -68,18 +70,20 @@ def view_rows(spark: SparkSession, events: DataFrame, numbers: DataFrame, manife
     )
     # the numbers of a task fit into its memory (ROWS_PER_TASK): looked up there, so that payloads are sorted by two keys, not by five
     rows = _parted(tagged, large, tasks).join(
-        _parted(numbers.drop("timestamp", "ticks"), large, tasks).hint("shuffle_hash"), [*PARTITION, ID, "sequence_nr"]
+        _parted(numbers.drop("timestamp", "ticks"), large, tasks).hint("shuffle_hash"), [*together, ID, "sequence_nr"]
     )
-    return rows.select(*columns).sortWithinPartitions("tag_name", "timebucket")
+    return rows.select(*columns).sortWithinPartitions(*PARTITION)
 
 
-def _parted(rows: DataFrame, large: DataFrame, tasks: int) -> DataFrame:
+def _parted(rows: DataFrame, large: DataFrame | None, tasks: int) -> DataFrame:
+    if large is None:
+        return rows.repartition(tasks, *PARTITION)
     piece = F.xxhash64(ID, F.expr(f"sequence_nr div {SLICE}"))
     return (
-        rows.join(F.broadcast(large), ["tag_name", "timebucket"], "left")
+        rows.join(F.broadcast(large), PARTITION, "left")
         .withColumn("part", F.pmod(piece, F.coalesce("parts", F.lit(1))))
         .drop("parts")
-        .repartition(tasks, *PARTITION)
+        .repartition(tasks, *PARTITION, "part")
     )
 
 

@@ -102,7 +102,10 @@ def test_an_application_that_numbers_too_is_refused_by_name_and_the_rest_flows(s
         " WHERE persistence_id = 'theirs' AND tag = 't'"
     )
     stack.session.execute(f"INSERT INTO {written.keyspace}.tag_scanning (persistence_id, sequence_nr) VALUES ('scanned', 3)")
-    with pytest.raises(GuardRefused, match=r"persistence_id 'scanned' and 1 others was numbered.*the rest is built.*--adopt"):
+    with pytest.raises(
+        GuardRefused,
+        match=r"persistence_id 'scanned' and 1 others was numbered.*the rest is built: 1 rows of 1 persistence ids.*--adopt",
+    ):
         built(configured, spark)
     assert numbers(stack, written.keyspace) == [*three("ours"), *three("scanned")[:2], *three("theirs")[:2]]
     result = built(configured, spark, adopt=True)

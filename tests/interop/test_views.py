@@ -1,5 +1,8 @@
 """The plugin writes with events-by-tag off, Tagmill builds, the plugin reads every event by tag."""
 
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -7,6 +10,7 @@ import pytest
 from tagmill.errors import GuardRefused
 from tagmill.timeuuid import ticks
 from tests.support.building import built, rows
+from tests.support.delivery import deliver, only, verdicts
 
 FIRST = f"{datetime.now(UTC) - timedelta(minutes=3):%Y%m%dT%H:%M}"
 ODD = ("Заказ №'/ 1", 'a|b"c\\d %')
@@ -60,3 +64,30 @@ def test_an_application_goes_on_with_our_numbers_and_then_the_build_refuses(stac
     with pytest.raises(GuardRefused, match="pid-000000.* and 4 others was numbered by somebody else"):
         built(configured, spark)
     assert len(rows(stack, plugin.keyspace, "tag_views")) == 5 * 20
+
+
+@pytest.mark.timeout(900)
+def test_ten_builds_and_deliveries_beside_a_live_writer_bring_each_event_once(stack, peer, settings, spark):
+    plugin = peer()
+    write = ("--pids", "20", "--tags", "2", "--untagged-every", "5", "--batch", "3")
+    plugin.write(*write, "--events", "5")
+    configured = settings(
+        plugin.keyspace, tags=["tag-0", "tag-1"], bucket_size="Minute", first_time_bucket=FIRST, views="tagmill",
+        eventual_consistency_delay_seconds=1,
+    )  # fmt: skip
+    name, brought = only(configured), []
+    with ThreadPoolExecutor(1) as pool:
+        writer = pool.submit(plugin.write, *write, "--events", "60", "--duration", "40")
+        for _ in range(9):
+            built(configured, spark)
+            brought.append((sum(run["rows"] for run in deliver(configured, name, spark)), writer.done()))
+        writer.result()
+    time.sleep(2)  # the delay
+    assert built(configured, spark)["waiting"] == 0
+    deliver(configured, name, spark)
+    assert len([rows for rows, ended in brought if rows and not ended]) >= 2, brought
+    found = stack.session.execute(f"SELECT persistence_id, sequence_nr, tags FROM {plugin.keyspace}.messages")
+    expected = Counter((tag, row.persistence_id, row.sequence_nr) for row in found for tag in row.tags or ())
+    assert len(expected) == 2 * 20 * 52
+    assert Counter(tuple(row) for row in stack.rows(f"SELECT tag, persistence_id, sequence_nr FROM {name}")) == expected
+    assert set(verdicts(configured, name).values()) == {"exactly once"}

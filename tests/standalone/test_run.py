@@ -51,6 +51,12 @@ def remaining(home):
     return found
 
 
+def table_of(text, number):
+    """The rows of a table that was shown: those of the plugin's view (0), or of the built one (1)."""
+    rows = [line.split() for line in text.splitlines() if "exactly once" in line]
+    return rows[3 * number : 3 * number + 3]
+
+
 @pytest.mark.timeout(1500)
 def test_a_run_delivers_and_a_second_one_delivers_nothing_twice(environment, tmp_path):
     home, report = environment["TAGMILL_HOME"], tmp_path / "report.json"
@@ -73,12 +79,14 @@ def test_a_run_delivers_and_a_second_one_delivers_nothing_twice(environment, tmp
     assert first["ok"] and {row["tag"]: row["clickhouse_rows"] for row in first["tags"]} == dict.fromkeys(
         ("billing", "order", "shipping"), 7200
     )
+    # the same journal without views: built by Tagmill, then delivered
+    assert "built by Tagmill" in text and table_of(text, 1) == table_of(text, 0) != []
 
     again = subprocess.run([*command, "--once"], env=environment, capture_output=True, text=True, timeout=600)
     assert again.returncode == 0, again.stdout + again.stderr
     assert remaining(home) == []
     second = json.loads(report.read_text())
-    assert second["tags"] == first["tags"]
+    assert second["tags"] == first["tags"] and table_of(again.stdout, 1) == table_of(text, 0)
 
 
 def test_a_busy_port_is_one_line_and_nothing_is_left(environment, stack):

@@ -1,0 +1,86 @@
+"""What bench/views does beside measuring, a process each: python -m bench.views_data STEP CONFIG ARGUMENT...
+
+create KEYSPACE | append PART... | empty | ready FOLDER | write KEYSPACE FOLDER | drop KEYSPACE...
+A PART is "PERSISTENCE_IDS FIRST LAST OF [NAME]", see bench.data.messages.
+"""
+
+import sys
+from pathlib import Path
+
+from pyspark.sql import functions as F
+
+from bench import data
+from tagmill.connector import table
+from tagmill.settings import Settings
+from tagmill.sparksession import session
+from tagmill.stores.cassandra import Cassandra
+from tagmill.stores.schema import create_journal
+from tagmill.views.writing import BATCHES
+
+VIEW_KEY = ["tag_name", "timebucket", "timestamp", "persistence_id", "tag_pid_sequence_nr"]
+
+
+def create(settings: Settings, keyspace: str) -> None:
+    """An empty journal; what was there before is dropped."""
+    drop(settings, keyspace)
+    with Cassandra(settings.cassandra) as cassandra:
+        create_journal(cassandra, keyspace)
+
+
+def append(settings: Settings, *parts: str) -> None:
+    """Write messages and the names of their persistence ids."""
+    keyspace = settings.pipeline("bench").keyspace
+    spark = session(settings)
+    for part in parts:
+        count, first, last, of, *name = part.split()
+        rows = data.messages(spark, int(count), int(first), int(last), of=int(of), name=name[0] if name else "p-")
+        data.append(rows, keyspace, "messages")
+        data.append(rows.where(F.col("sequence_nr") == int(first)).select("persistence_id"), keyspace, "all_persistence_ids")
+
+
+def empty(settings: Settings) -> None:
+    """As before the first build."""
+    keyspace, ledger = settings.pipeline("bench").keyspace, settings.cassandra.ledger_keyspace
+    with Cassandra(settings.cassandra) as cassandra:
+        for name in (
+            f"{keyspace}.tag_views",
+            f"{keyspace}.tag_write_progress",
+            f"{ledger}.view_progress",
+            f"{ledger}.view_builds",
+        ):
+            cassandra.execute(f"TRUNCATE {name}")
+
+
+def ready(settings: Settings, folder: str) -> None:
+    """The view's rows as files, in the order of its partitions; what is numbered wrong is said."""
+    spark = session(settings)
+    view = table(spark, settings.pipeline("bench").keyspace, "tag_views")
+    wrong = view.groupBy("tag_name", "persistence_id").agg(
+        F.count("*").alias("rows"), F.max("tag_pid_sequence_nr").alias("last"), F.countDistinct("tag_pid_sequence_nr").alias("numbers")
+    )  # fmt: skip
+    if bad := wrong.where("rows <> last or rows <> numbers").take(1):
+        raise RuntimeError(f"numbered wrong: {bad[0]}")
+    columns = [name for name in view.columns if not name.startswith("meta")]
+    view.select(*columns).repartition(8, "tag_name", "timebucket").sortWithinPartitions(*VIEW_KEY).write.mode(
+        "overwrite"
+    ).parquet(folder)
+
+
+def write(settings: Settings, keyspace: str, folder: str) -> None:
+    """The peer: the ready-made rows, written by the connector as a build writes them."""
+    spark = session(settings)
+    rows = spark.read.parquet(folder)
+    rows.write.format("org.apache.spark.sql.cassandra").options(keyspace=keyspace, table="tag_views", **BATCHES).mode(
+        "append"
+    ).save()
+
+
+def drop(settings: Settings, *keyspaces: str) -> None:
+    """Remove journals."""
+    with Cassandra(settings.cassandra) as cassandra:
+        for keyspace in keyspaces:
+            cassandra.execute(f"DROP KEYSPACE IF EXISTS {keyspace}")
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](Settings.load(Path(sys.argv[2])), *sys.argv[3:])
