@@ -48,7 +48,7 @@ class View:
 
     def __init__(self, journal, settings, spark, **cleanup):
         self.journal, self.spark = journal, spark
-        self.records = [*spread("a", "t"), *spread("b", "t"), *spread("a", "u")]
+        self.records = [*spread("a", "t"), *spread("b", "t"), *spread("c", "u")]
         journal.both(self.records)
         self.settings = settings(
             journal.keyspace, tags=list(TAGS), bucket_size="Hour", first_time_bucket=BEGIN.isoformat(), cleanup=CLEANUP | cleanup
@@ -175,20 +175,20 @@ def test_what_runs_may_read_again_stays(view):
 
 def test_the_partitions_of_an_open_hold_stay(view):
     audited(view.settings, view.name)
-    hold = HoldRow("u", "a", "hole", Hole(5, 5, 4, 6), from_datetime(BEGIN + 3 * HOUR), 1, 1, datetime.now(UTC), "")
+    hold = HoldRow("u", "c", "hole", Hole(5, 5, 4, 6), from_datetime(BEGIN + 3 * HOUR), 1, 1, datetime.now(UTC), "")
     with Ledger(view.settings.cassandra) as ledger:
         before = ledger.cassandra.execute("SELECT * FROM tagmill_test.progress WHERE pipeline = ? AND tag = ? AND persistence_id = ?",
-                                          view.name, "u", "a")[0]  # fmt: skip
+                                          view.name, "u", "c")[0]  # fmt: skip
         move = 'UPDATE tagmill_test.progress USING TIMESTAMP ? SET "offset" = ? WHERE pipeline = ? AND tag = ? AND persistence_id = ?'
-        ledger.cassandra.execute(move, 90, offset(BEGIN + 2 * HOUR), view.name, "u", "a")
+        ledger.cassandra.execute(move, 90, offset(BEGIN + 2 * HOUR), view.name, "u", "c")
         ledger.write_holds(view.name, 90, [hold])
         try:
             done = view.dry()
         finally:
-            ledger.end_holds(view.name, 91, [("u", "a")])
-            ledger.cassandra.execute(move, 91, before.offset, view.name, "u", "a")
+            ledger.end_holds(view.name, 91, [("u", "c")])
+            ledger.cassandra.execute(move, 91, before.offset, view.name, "u", "c")
     # from the bucket before the last delivered event to the one behind the first held row
-    assert reasons(done) == {("u", "held"): 4} and f"pipeline {view.name} holds 'a'" in done["refused"][0]["text"]
+    assert reasons(done) == {("u", "held"): 4} and f"pipeline {view.name} holds 'c'" in done["refused"][0]["text"]
 
 
 def test_a_partition_that_changed_since_the_audit_stays(view):
@@ -198,7 +198,7 @@ def test_a_partition_that_changed_since_the_audit_stays(view):
     done = view.dry()
     assert reasons(done) == {("u", "changed"): 1} and "it has 3 rows, the audit" in done["refused"][0]["text"]
     # as many rows as the audit saw, but not the same ones
-    other = spread("a", "u")[2]
+    other = spread("c", "u")[2]
     view.journal.remove(other)
     assert "rows were written after the audit" in view.dry()["refused"][0]["text"]
     view.journal.remove(late)
