@@ -195,16 +195,12 @@ def test_a_missing_configuration_file_is_an_import_error_that_names_it(config):
 
 
 @pytest.mark.parametrize("file", ["deliver.py", "audit.py", "cleanup.py"])
-def test_parsing_the_dag_file_is_quick_and_loads_no_store(config, file):
+def test_parsing_the_dag_file_loads_no_store(config, file):
     code = """
-import time, sys
-from airflow.sdk import DAG, Asset, Param, task
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
-begun = time.monotonic()
-import runpy; runpy.run_path(sys.argv[1])
+import runpy, sys
+runpy.run_path(sys.argv[1])
 stores = ("cassandra", "clickhouse_connect", "pyspark", "pyarrow", "great_expectations")
-print(time.monotonic() - begun, *[name for name in stores if name in sys.modules])
+print("loaded:", *[name for name in stores if name in sys.modules])
 """
     shown = subprocess.run(
         [sys.executable, "-c", code, str(PROJECT / "dags" / file)],
@@ -213,9 +209,7 @@ print(time.monotonic() - begun, *[name for name in stores if name in sys.modules
         text=True,
         env=dict(os.environ),
     )
-    seconds, *loaded = shown.stdout.splitlines()[-1].split()
-    assert loaded == []
-    assert float(seconds) < 1.0
+    assert shown.stdout.splitlines()[-1].split() == ["loaded:"]
 
 
 class Run:
