@@ -1,4 +1,4 @@
-"""A withdrawal and a repair that are killed or frozen at announced instants, and begun again: each event once, nothing lost."""
+"""A withdrawal that is killed or frozen at announced instants, and begun again: each event once, nothing lost."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,16 +6,11 @@ from uuid import UUID
 
 import pytest
 
-from tagmill.delivery import steps
 from tagmill.delivery.interventions import Interventions
 from tests.faults.conftest import Delivery
-from tests.support import damage
-from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver
-from tests.support.events import Journal
+from tests.support.delivery import OWNER, clickhouse_rows, deliver
 
 WITHDRAW = ["withdraw.planned", "withdraw.voided", "withdraw.removed", "withdraw.before_commit", "withdraw.after_commit"]
-REPAIR = ["repair.staged", "repair.rows_written", "repair.mended", "repair.resent", "repair.withdrawn", "repair.before_reread"]
-INSTANTS = [*WITHDRAW, *REPAIR]
 WHY = ("--why", "seen in a test", "--yes")
 
 
@@ -62,7 +57,7 @@ def test_a_withdrawal_killed_at_every_instant_goes_on_when_it_is_called_again(de
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("instant", ["withdraw.planned", "withdraw.removed", "withdraw.after_commit"])
+@pytest.mark.parametrize("instant", ["withdraw.removed", "withdraw.after_commit"])
 def test_a_withdrawal_killed_and_left_is_finished_by_the_next_delivery(instant: str, delivered: Any, spark: Any) -> None:
     one = delivered("gap-middle")
     before = clickhouse_rows(one.settings, one.table)
@@ -76,7 +71,7 @@ def test_a_withdrawal_killed_and_left_is_finished_by_the_next_delivery(instant: 
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("instant", ["withdraw.voided", "withdraw.before_commit", "close.before_progress"])
+@pytest.mark.parametrize("instant", ["withdraw.before_commit", "close.before_progress"])
 def test_a_frozen_withdrawal_that_wakes_after_its_events_came_again_changes_nothing(
     instant: str, delivered: Any, spark: Any
 ) -> None:
@@ -108,31 +103,3 @@ def test_a_resend_that_sleeps_while_its_batch_is_withdrawn_sends_nothing(deliver
     woken = frozen.wake()
     assert woken.code == 75, woken
     is_whole(one, before)
-
-
-@pytest.mark.timeout(1800)
-def test_a_repair_killed_at_every_instant_goes_on_when_it_is_called_again(
-    stack: Any, damaged_journal: Callable[..., Journal], settings: Any, spark: Any
-) -> None:
-    """Damage in the view, a wrong batch, and one that is gone; each restart is killed at the next instant."""
-    from tagmill.stores import schema
-
-    cases = ("late-previous-bucket", "swapped-order", "duplicate-nr")
-    made = damaged_journal(cases)
-    configured = settings(made.keyspace, bucket_size="Hour", tags=damage.TAGS, first_time_bucket=damage.FIRST, lease_seconds=5)
-    schema.apply(configured)
-    (name,) = configured.pipelines
-    one = Delivery(stack, configured, settings.file(name))
-    deliver(configured, name, spark)
-    one.sql(f"ALTER TABLE {one.table} DELETE WHERE batch_id = toUUID('{one.manifest().batches[0].batch_id}')")
-    try:
-        for instant in REPAIR:
-            one.start("audit", "--repair", *WHY, at=instant).kill()
-        ended = one.start("audit", "--repair", *WHY).end()
-        assert ended.code == 0, ended
-        expected = sorted(as_row(row)._replace(timebucket=0) for row in damage.healthy(cases))
-        assert sorted(row._replace(late=0, timebucket=0) for row in clickhouse_rows(configured, one.table)) == expected
-        assert steps.plan(configured, name, owner=OWNER)["run"] is None
-        assert one.check().code == 0
-    finally:
-        one.left_behind()

@@ -2,10 +2,12 @@
 
 from collections import Counter
 from datetime import timedelta
+from functools import partial
 from uuid import UUID
 
 import pytest
 
+from tagmill import checkpoints
 from tagmill.audit.model import Kind
 from tagmill.audit.repair import repair
 from tagmill.errors import GuardRefused
@@ -160,6 +162,33 @@ def test_every_damage_is_mended_after_delivery_and_a_second_audit_agrees(damaged
     assert {("swapped-order", "tag-0"), ("late-previous-bucket", "tag-1")} <= late
     assert len(report.withdrawn) >= 2 and report.resent == []
     assert pipeline.deliver() == []
+
+
+def test_a_repair_that_ends_at_any_instant_is_begun_again(damaged, monkeypatch):
+    pipeline = damaged()
+    pipeline.deliver()
+    first = manifests(pipeline.settings, pipeline.name)[0].batches[0]
+    pipeline.sql(f"ALTER TABLE `{pipeline.name}` DELETE WHERE batch_id = toUUID('{first.batch_id}')")
+    audit = pipeline.audit().audit
+
+    def repaired():
+        return repair(pipeline.settings, pipeline.name, audit, spark=pipeline.spark, owner=OWNER, who="tester", why="a test")
+
+    for instant in (
+        "repair.staged", "repair.rows_written", "repair.mended", "repair.resent", "repair.withdrawn", "repair.before_reread",
+    ):  # fmt: skip
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt, match=instant):
+            patch.setattr(checkpoints, "reached", partial(_end_at, instant))
+            repaired()
+    assert repaired().left == []
+    assert found(pipeline.audit()) == {}
+    assert in_order(pipeline.journal.rows()) == in_order(damage.healthy())
+    assert content(pipeline.rows()) == content(map(as_row, damage.healthy()))
+
+
+def _end_at(instant, reached):
+    if reached == instant:
+        raise KeyboardInterrupt(instant)
 
 
 def test_a_view_mended_before_its_first_delivery_is_delivered_as_if_it_had_never_been_damaged(damaged):
