@@ -9,10 +9,12 @@ from pyspark.sql import DataFrame, SparkSession
 from tagmill import names
 from tagmill.audit.staging import Scope
 from tagmill.batches import columns
+from tagmill.buckets import first_ticks
 from tagmill.stores.clickhouse import ClickHouse
 from tagmill.stores.files import RunFiles
 
-BUCKETS_AT_ONCE = 2000
+# chDB, the local engine, refuses a bound array of more than about 1 KB
+BUCKETS_AT_ONCE = 50
 TICKS = next(column for column in columns.COLUMNS if column.name == "event_time").stored.format("`event_time`")
 EVENT_HASH = columns.row_checksum_sql(columns.EVENT)
 ROW_HASH = f"xxHash64({EVENT_HASH} * {columns.FACTOR} + toUInt64(`tag_pid_sequence_nr`))"
@@ -75,7 +77,13 @@ class Stored:
         for tag, lines in groupby(wanted, lambda line: line["tag"]):
             numbers = (line["bucket"] for line in lines)
             while chunk := list(islice(numbers, BUCKETS_AT_ONCE)):
-                yield {"tag": tag, "buckets": chunk}
+                first, behind = first_ticks(chunk[0]), first_ticks(chunk[-1]) + self.scope.size.ticks
+                yield {
+                    "tag": tag,
+                    "buckets": chunk,
+                    "start": max(self.scope.start[tag], first),
+                    "due": min(self.scope.due[tag], behind - 1),
+                }
 
     def _read(
         self, name: str, schema: str, select: str, tail: str, asked: Iterable[dict[str, Any]], *, all_times: bool = False
@@ -90,7 +98,7 @@ class Stored:
             times = {"start": self.scope.start[tag], "due": self.scope.due[tag]}
             query = f"SELECT {select} FROM {self.table} WHERE {bound} {tail}"
             with self.files.create(f"{self.folder}/{name}/part-{number:05d}.parquet") as sink:
-                self.clickhouse.save(query, {**parameters, **times}, sink, PARQUET)
+                self.clickhouse.save(query, {**times, **parameters}, sink, PARQUET)
             written = True
         fields = schema.split(", ")
         if not written:

@@ -26,7 +26,8 @@ from tagmill.stores.views import Views
 from tagmill.timeuuid import TICKS_PER_SECOND, to_datetime
 
 JUDGED_AT_ONCE = 256
-COUNTED_AT_ONCE = 64
+# chDB, the local engine, refuses a bound array of more than about 1 KB
+COUNTED_AT_ONCE = 50
 HOLDS_AT_ONCE = 500
 Tell = Callable[[str], None]
 
