@@ -27,7 +27,7 @@ def test_a_sealed_file_with_one_changed_byte_is_not_sent(position: int, delivery
     assert one.rows() == []
     assert {state for *_, state, _ in one.batches()} == {"NEW"}
     flip(one.path(batch.file), position)  # restored, it goes on
-    one.finish()
+    one.finish(spark)
     assert len(one.rows()) == sum(b.rows for b in one.manifest().batches)
 
 
@@ -42,7 +42,7 @@ def test_a_sealed_file_that_is_missing_is_named(delivery: Callable[..., Any], sp
     assert str(file) in ended.error
     assert one.rows() == []
     file.write_bytes(content)
-    one.finish()
+    one.finish(spark)
 
 
 @pytest.mark.parametrize("document", ["plan", "manifest"])
@@ -72,7 +72,7 @@ def test_a_changed_file_of_what_close_writes_is_not_followed(what: str, delivery
     assert str(file) in ended.error
     assert one.run_state()[0] == "SEALED"
     flip(file, 20)
-    one.finish()
+    one.finish(spark)
     assert one.check().code == 0
 
 
@@ -91,7 +91,7 @@ def test_any_change_in_clickhouse_makes_check_fail_and_name_the_batch(delivery: 
     """Each change is made to one row, found, and taken back by sending the batch again."""
     one = delivery(tags=["tag-0"])
     one.sealed(spark)
-    one.finish()
+    one.finish(spark)
     (batch,) = one.manifest().batches[:1]
     persistence_id, sequence_nr = one.stack.rows(f"SELECT persistence_id, sequence_nr FROM {one.table} LIMIT 1")[0]
     key = f"persistence_id = '{persistence_id}' AND sequence_nr = {sequence_nr}"
@@ -100,7 +100,7 @@ def test_any_change_in_clickhouse_makes_check_fail_and_name_the_batch(delivery: 
         found = one.check()
         assert found.code == 3, (what, found)
         assert batch.batch_id in found.out, (what, found)
-        mended = one.start("batches", "resend", batch.batch_id, "--run", "1", "--why", what, "--yes").end()
+        mended = one.said("batches", "resend", batch.batch_id, "--run", "1", "--why", what, "--yes")
         assert mended.code == 0, (what, mended)
         assert one.check().code == 0, what
 
@@ -108,7 +108,7 @@ def test_any_change_in_clickhouse_makes_check_fail_and_name_the_batch(delivery: 
 def test_a_row_of_nobody_makes_check_fail_and_is_named(delivery: Callable[..., Any], spark: Any) -> None:
     one = delivery(tags=["tag-0"])
     one.sealed(spark)
-    one.finish()
+    one.finish(spark)
     foreign = "00000000-0000-4000-8000-000000000001"
     columns = "persistence_id, tag, sequence_nr"
     one.sql(f"INSERT INTO {one.table} ({columns}, batch_id, generation) VALUES ('nobody', 'tag-0', 1, '{foreign}', 1)")

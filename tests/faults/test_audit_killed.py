@@ -22,7 +22,7 @@ def test_killed_and_started_again_it_says_what_an_undisturbed_one_says(delivery:
     assert (report["audit"], report["agrees"]) == (3, True)
     assert sum(line["view"] for line in report["tags"]) == 2 * 864
     assert [folder.name for folder in home.iterdir()] == ["00000003"]
-    listed = json.loads(audited.start("audits", "--json").end().out)
+    listed = json.loads(audited.said("audits", "--json").out)
     assert [(row["audit"], row["state"], row["agrees"]) for row in listed] == [
         (3, "DONE", True),
         (2, "RUNNING", None),

@@ -61,7 +61,7 @@ def test_a_pusher_that_wakes_up_between_asking_and_inserting_inserts_nothing(
         one.without_deduplication()
     frozen = one.deliver(at="push.before_insert")
     frozen.freeze()
-    one.finish()
+    one.finish(spark)
     before = one.batches()
     late = frozen.wake()
     assert late.code == 75
@@ -95,7 +95,7 @@ def test_a_closer_that_wakes_up_after_a_later_run_takes_nothing_back(
     one.sealed(spark)
     frozen = one.deliver(at="close.before_progress")
     frozen.freeze()
-    one.finish()
+    one.finish(spark)
     late = frozen.wake()
     assert late.code == 75
     undisturbed("minute-buckets").equals(one)
@@ -110,9 +110,9 @@ def test_a_pusher_that_wakes_up_after_its_batches_were_voided_inserts_nothing(
     one.sealed(spark)
     frozen = one.deliver(at="push.before_insert")
     frozen.freeze()
-    voided = one.start("run", "void", "--why", "its machine hangs", "--yes").end()
+    voided = one.said("run", "void", "--why", "its machine hangs", "--yes")
     assert voided.code == 0, voided
-    one.finish()
+    one.finish(spark)
     assert {(run, state) for run, _, state, _ in one.batches()} == {(1, "VOIDED"), (2, "IN_CLICKHOUSE")}
     late = frozen.wake()
     assert late.code == 75
@@ -130,7 +130,7 @@ def test_batches_delivered_before_the_rest_was_voided_are_not_delivered_again(
     stopped = one.deliver(at="push.after_batch")
     stopped.kill()
     assert {state for *_, state, _ in one.batches()} == {"IN_CLICKHOUSE", "NEW"}
-    assert one.start("run", "void", "--why", "a test", "--yes").end().code == 0
-    one.finish()
+    assert one.said("run", "void", "--why", "a test", "--yes").code == 0
+    one.finish(spark)
     undisturbed("minute-buckets").equals(one)
     assert one.check().code == 0

@@ -103,7 +103,7 @@ def test_a_server_that_stays_away_ends_the_command_with_one_line_and_the_next_on
     assert ended.code == 75, ended
     assert "ClickHouse at 127.0.0.1" in ended.error
     assert "Run the same command again" in ended.error
-    one.finish()
+    one.finish(spark)
     undisturbed("gap-middle").equals(one)
     assert one.check().code == 0
 

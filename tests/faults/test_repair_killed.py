@@ -62,7 +62,7 @@ def test_a_withdrawal_killed_and_left_is_finished_by_the_next_delivery(instant: 
     one = delivered("gap-middle")
     before = clickhouse_rows(one.settings, one.table)
     withdraw(one, at=instant).kill()
-    refused = one.start("run", "abandon", *WHY).end()
+    refused = one.said("run", "abandon", *WHY)
     assert refused.code == 2 and "Nothing was changed" in refused.error
     deliver(one.settings, one.pipeline, spark)
     assert one.run_state(2)[0] == "CLOSED" and one.batches()[0][2] == "VOIDED"

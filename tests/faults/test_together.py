@@ -35,7 +35,7 @@ def test_a_person_is_kept_out_while_a_run_is_at_work(delivery: Callable[..., Any
     one.sealed(spark)
     at_work = one.deliver(at="push.before_insert")
     for verb in ("void", "abandon"):
-        refused = one.start("run", verb, "--why", "impatience", "--yes").end()
+        refused = one.said("run", verb, "--why", "impatience", "--yes")
         assert refused.code == 75, refused
         assert "is at work" in refused.error
     assert at_work.end().code == 0
