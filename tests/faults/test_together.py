@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from tagmill.stores import lease
 
 
@@ -20,10 +22,11 @@ def test_two_deliveries_at_once_deliver_once(delivery: Callable[..., Any], spark
     assert one.check().code == 0
 
 
+@pytest.mark.timeout(900)
 def test_started_in_the_same_moment_with_time_to_wait_both_end_well(
     delivery: Callable[..., Any], undisturbed: Callable[[str], Any]
 ) -> None:
-    one = delivery(lease_wait_seconds=120)
+    one = delivery(lease_wait_seconds=300)
     both = [one.deliver(), one.deliver()]
     assert [command.end().code for command in both] == [0, 0], [command.ended() for command in both]
     undisturbed("gap-middle").equals(one)

@@ -12,7 +12,7 @@ import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
 # long enough for a cold Spark on a busy machine
-SECONDS = 240
+SECONDS = 480
 MARK = "TAGMILL_TEST_COMMAND"
 
 
