@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 from cassandra import DriverException
 from cassandra.cluster import NoHostAvailable
+from py4j.protocol import Py4JJavaError
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+
+from tagmill import connector
 
 
 @contextmanager
-def away(stack: Any, seconds: float) -> Iterator[None]:
+def away(stack: Any, spark: Any, seconds: float) -> Iterator[None]:
     """Cassandra is stopped; it comes back `seconds` after the block has begun."""
     stack.cassandra.stop()
     back = threading.Thread(target=lambda: (time.sleep(seconds), stack.cassandra.start()))
@@ -22,17 +25,20 @@ def away(stack: Any, seconds: float) -> Iterator[None]:
         yield
     finally:
         back.join()
-        is_back(stack)
+        is_back(stack, spark)
 
 
-def is_back(stack: Any) -> None:
-    """The tests' own session tries again at growing intervals."""
+def is_back(stack: Any, spark: Any) -> None:
+    """The tests' own sessions, the driver's and Spark's, try again at growing intervals."""
     for attempt in Retrying(
         retry=retry_if_exception_type((NoHostAvailable, DriverException)), stop=stop_after_delay(120), wait=wait_fixed(0.5)
     ):
         with attempt:
             stack.session.execute("SELECT release_version FROM system.local")
             stack.session.cluster.refresh_schema_metadata()
+    for attempt in Retrying(retry=retry_if_exception_type(Py4JJavaError), stop=stop_after_delay(120), wait=wait_fixed(1)):
+        with attempt:
+            assert connector.table(spark, "system_schema", "keyspaces").count()
 
 
 @pytest.mark.parametrize("instant", ["seal.staged", "close.before_progress"])
@@ -44,7 +50,7 @@ def test_cassandra_is_restarted_in_the_middle_of_a_run(
     if not instant.startswith("seal"):
         one.sealed(spark)
     running = one.deliver(at=instant)
-    with away(one.stack, 4):
+    with away(one.stack, spark, 4):
         ended = running.end()
     assert ended.code in (0, 75), ended
     if ended.code == 75:
@@ -68,7 +74,7 @@ def test_cassandra_that_stays_away_ends_the_command_with_one_line_and_the_next_o
         ended = running.end()
     finally:
         one.stack.cassandra.start()
-        is_back(one.stack)
+        is_back(one.stack, spark)
     assert ended.code == 75, ended
     assert "Cassandra" in ended.error
     one.finish()
