@@ -10,6 +10,7 @@ import pytest
 from cassandra import DriverException
 from cassandra.cluster import NoHostAvailable
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from tagmill import connector
@@ -36,9 +37,11 @@ def is_back(stack: Any, spark: Any) -> None:
         with attempt:
             stack.session.execute("SELECT release_version FROM system.local")
             stack.session.cluster.refresh_schema_metadata()
-    for attempt in Retrying(retry=retry_if_exception_type(Py4JJavaError), stop=stop_after_delay(120), wait=wait_fixed(1)):
+    for attempt in Retrying(
+        retry=retry_if_exception_type((Py4JJavaError, PySparkException)), stop=stop_after_delay(120), wait=wait_fixed(1)
+    ):
         with attempt:
-            assert connector.table(spark, "system_schema", "keyspaces").count()
+            connector.table(spark, "tagmill_test", "pipelines").collect()
 
 
 @pytest.mark.parametrize("instant", ["seal.staged", "close.before_progress"])
