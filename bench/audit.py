@@ -9,14 +9,14 @@ Each is a whole process, Spark's start with it. Starts its own stack under build
 import argparse
 import json
 import shutil
-import statistics
 import subprocess
 import sys
 from pathlib import Path
 
 from bench.deliver import HOME, config_of, stack_up, written
-from bench.measure import Measured, measure
+from bench.measure import Measured, measure, medians
 
+SCANS = "scan of both tables"
 SCAN = (
     "import sys; from tagmill.settings import Settings; from tagmill.sparksession import session; from tagmill.connector import table;"
     "spark = session(Settings.load(sys.argv[1]));"
@@ -46,19 +46,21 @@ def main() -> None:
             found = {line["tag"]: (line["journal"], line["view"], line["clickhouse"]) for line in report["tags"]}
             if set(found.values()) != {(args.rows // 4,) * 3}:
                 raise RuntimeError(f"the audit saw {found}")
-        print("\n| rows | what | median s | tag rows/s | peak RSS MiB | ratio |\n|---|---|---|---|---|---|")
-        _print(args.rows, "audit", audits, scans)
-        _print(args.rows, "scan of both tables", scans, scans)
+        _print(args.rows, {"audit": audits, SCANS: scans})
     finally:
         stack.down(("cassandra", "clickhouse"), lambda _: None)
         shutil.rmtree(HOME / "local", ignore_errors=True)
 
 
-def _print(rows: int, what: str, mine: list[Measured], scans: list[Measured]) -> None:
-    seconds = statistics.median(run.seconds for run in mine)
-    ratio = statistics.median(run.seconds / scan.seconds for run, scan in zip(mine, scans, strict=True))
-    peak = max(run.peak_mib for run in mine)
-    print(f"| {rows:,} | {what} | {seconds:.1f} | {rows / seconds:,.0f} | {peak:,.0f} | {ratio:.2f} |", flush=True)
+def _print(rows: int, runs: dict[str, list[Measured]]) -> None:
+    results = [
+        {"what": what, "round": round_, "seconds": run.seconds, "peak_mib": run.peak_mib}
+        for what, mine in runs.items()
+        for round_, run in enumerate(mine)
+    ]
+    print("\n| rows | what | median s | tag rows/s | peak RSS MiB | ratio |\n|---|---|---|---|---|---|")
+    for what, seconds, peak, ratio in medians(results, SCANS):
+        print(f"| {rows:,} | {what} | {seconds:.1f} | {rows / seconds:,.0f} | {peak:,.0f} | {ratio:.2f} |", flush=True)
 
 
 if __name__ == "__main__":

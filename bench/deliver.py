@@ -11,7 +11,6 @@ import argparse
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import time
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import data
-from bench.measure import Measured, measure
+from bench.measure import Measured, measure, medians
 
 ROOT = Path(__file__).resolve().parents[1]
 HOME = ROOT / "build" / "bench"
@@ -48,14 +47,12 @@ def main() -> None:
             shutil.rmtree(HOME / "local", ignore_errors=True)
 
 
-def stack_up() -> Any:
+def stack_up(ports: dict[str, int] = PORTS) -> Any:
     """Cassandra and ClickHouse, in a folder of their own."""
     from local import places
     from local.stack import Stack
 
-    stack = Stack(
-        places.resolve(HOME / "local", {"cassandra": PORTS["cassandra"], "clickhouse": PORTS["clickhouse"], "airflow": None})
-    )
+    stack = Stack(places.resolve(HOME / "local", {**ports, "airflow": None}))
     stack.up(("cassandra", "clickhouse"), print)
     return stack
 
@@ -129,12 +126,7 @@ def _print(results: list[dict[str, Any]]) -> None:
     print("\n| rows | what | median s | rows/s | peak RSS MiB | ratio to (a) |\n|---|---|---|---|---|---|")
     for rows in sorted({r["rows"] for r in results}):
         here = [r for r in results if r["rows"] == rows]
-        limit = {r["round"]: r["seconds"] for r in here if r["what"] == "(a) limit"}
-        for what in dict.fromkeys(r["what"] for r in here):
-            mine = [r for r in here if r["what"] == what]
-            seconds = statistics.median(r["seconds"] for r in mine)
-            ratio = statistics.median(r["seconds"] / limit[r["round"]] for r in mine)
-            peak = max(r["peak_mib"] for r in mine)
+        for what, seconds, peak, ratio in medians(here, "(a) limit"):
             print(f"| {rows:,} | {what} | {seconds:.1f} | {rows / seconds:,.0f} | {peak:,.0f} | {ratio:.2f} |")
 
 

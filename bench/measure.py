@@ -1,9 +1,12 @@
-"""Runs a command as a whole process: wall seconds, and the summed RSS of its process tree, sampled each second."""
+"""Runs a command as a whole process: wall seconds, and the summed RSS of its process tree, sampled each second; medians of runs."""
 
+import statistics
 import subprocess
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from tempfile import TemporaryFile
+from typing import Any
 
 import psutil
 
@@ -36,6 +39,19 @@ def measure(command: list[str], env: dict[str, str] | None = None, timeout: floa
     if process.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}:\n{output[-3000:]}")
     return Measured(seconds, peak / 2**20, output)
+
+
+def medians(results: Sequence[Mapping[str, Any]], base: str) -> Iterator[tuple[str, float, float, float]]:
+    """(what, median seconds, highest peak in MiB, median of the ratios to `base` within each round), in the order of the results.
+
+    In: of each run `what`, `round`, `seconds`, `peak_mib`.
+    """
+    beside = {run["round"]: run["seconds"] for run in results if run["what"] == base}
+    for what in dict.fromkeys(run["what"] for run in results):
+        mine = [run for run in results if run["what"] == what]
+        seconds = statistics.median(run["seconds"] for run in mine)
+        ratio = statistics.median(run["seconds"] / beside[run["round"]] for run in mine)
+        yield what, seconds, max(run["peak_mib"] for run in mine), ratio
 
 
 def _tree_rss(root: psutil.Process) -> int:

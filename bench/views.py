@@ -13,17 +13,15 @@ and stops it. Prints tables and writes build/bench/views.json.
 import argparse
 import json
 import shutil
-import statistics
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 from bench import data
-from bench.measure import Measured, measure
+from bench.deliver import HOME, ROOT, stack_up
+from bench.measure import Measured, measure, medians
 
-ROOT = Path(__file__).resolve().parents[1]
-HOME = ROOT / "build" / "bench"
 PORTS = {"cassandra": 19352, "clickhouse": 18333}
 # of the journals of --history: events of each persistence_id before, and new ones
 BEFORE, NEW = 40, 10
@@ -37,7 +35,7 @@ def main() -> None:
     parser.add_argument("--history", type=int, default=10, help="0: not measured")
     parser.add_argument("--long", type=int, default=1_000_000, help="0: not measured")
     args = parser.parse_args()
-    stack = _stack_up()
+    stack = stack_up(PORTS)
     results: list[dict[str, Any]] = []
     try:
         for rows in args.rows:
@@ -108,15 +106,6 @@ def _long(events: int) -> list[dict[str, Any]]:
     return [result]
 
 
-def _stack_up() -> Any:
-    from local import places
-    from local.stack import Stack
-
-    stack = Stack(places.resolve(HOME / "local", {**PORTS, "airflow": None}))
-    stack.up(("cassandra", "clickhouse"), print)
-    return stack
-
-
 def _config(name: str) -> Path:
     """One pipeline, whose journal, ledger and table have its name."""
     file = HOME / f"{name}.toml"
@@ -173,14 +162,9 @@ def _print(results: list[dict[str, Any]]) -> None:
     print("\n| case | what | median s | rows/s | peak RSS MiB | ratio of the seconds |\n|---|---|---|---|---|---|")
     for case in dict.fromkeys(line["case"] for line in results):
         here = [line for line in results if line["case"] == case]
-        names = sorted({line["what"] for line in here}, key=lambda name: (name == "build", len(name)))
-        first = {line["round"]: line["seconds"] for line in here if line["what"] == names[0]}
-        for what in names:
-            mine = [line for line in here if line["what"] == what]
-            seconds = statistics.median(line["seconds"] for line in mine)
-            ratio = statistics.median(line["seconds"] / first[line["round"]] for line in mine)
-            peak = max(line["peak_mib"] for line in mine)
-            print(f"| {case} | {what} | {seconds:.1f} | {mine[0]['rows'] / seconds:,.0f} | {peak:,.0f} | {ratio:.2f} |")
+        here.sort(key=lambda line: (line["what"] == "build", len(line["what"])))
+        for what, seconds, peak, ratio in medians(here, here[0]["what"]):
+            print(f"| {case} | {what} | {seconds:.1f} | {here[0]['rows'] / seconds:,.0f} | {peak:,.0f} | {ratio:.2f} |")
 
 
 if __name__ == "__main__":

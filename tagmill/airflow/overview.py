@@ -8,7 +8,7 @@ from tagmill.airflow.pages import page_of
 from tagmill.batches.states import BatchState
 from tagmill.delivery.report import EXACTLY_ONCE, tag_table
 from tagmill.settings import Settings
-from tagmill.stores.audits import Audits
+from tagmill.stores.audits import Audits, in_words
 from tagmill.stores.ledger import Ledger
 
 SHOWN_RUNS = 20
@@ -114,11 +114,10 @@ def _audit(ledger: Ledger, settings: Settings, name: str) -> AuditLine | None:
     row = Audits(ledger.cassandra, settings.cassandra.ledger_keyspace, name).last_done()
     if row is None:
         return None
-    found = ", ".join(f"{count} {kind}" for kind, count in row.findings.items())
     return AuditLine(
         audit=row.audit,
         done_at=row.done_at,
         agrees=bool(row.agrees),
-        verdict="agrees" if row.agrees else f"does not agree: {found}",
+        verdict="agrees" if row.agrees else f"does not agree: {in_words(row.findings)}",
         page=page_of(settings, name, f"audit-{row.audit:08d}"),
     )

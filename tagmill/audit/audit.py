@@ -72,8 +72,7 @@ def message(report: AuditReport) -> str:
     rows = f"{report.journal} events in the journal, {report.view} rows in the view, {report.clickhouse} in ClickHouse"
     if report.agrees:
         return f"pipeline {report.pipeline}: audit {report.audit} agrees: {rows}"
-    found = ", ".join(f"{count} {kind.value}" for kind, count in report.findings.items())
-    return f"pipeline {report.pipeline}: audit {report.audit} does not agree: {found} ({rows})"
+    return f"pipeline {report.pipeline}: audit {report.audit} does not agree: {audits.in_words(report.findings)} ({rows})"
 
 
 def raise_unless_it_agrees(report: AuditReport) -> None:

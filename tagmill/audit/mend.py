@@ -13,7 +13,6 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-import pyarrow.parquet as pq
 from cassandra import ConsistencyLevel
 from cassandra.query import UNSET_VALUE
 from pyspark.sql import DataFrame, SparkSession
@@ -141,19 +140,12 @@ class Mender:
     def run(self, files: RunFiles, staged: str) -> Mended:
         """Mend all of it, at most repair_rows_per_second."""
         seen, begun = 0, time.monotonic()
-        for findings in self._staged(files, staged):
+        for findings in (part.to_pylist() for part in files.record_batches(staged, AT_ONCE)):
             self._mend(findings)
             seen += len(findings)
             self.tell(f"mending the view: {seen} findings looked at")
             time.sleep(max(0.0, begun + seen / self.pipeline.repair_rows_per_second - time.monotonic()))
         return self.done
-
-    def _staged(self, files: RunFiles, folder: str) -> Iterator[list[Row]]:
-        for name in files.names(folder):
-            if name.endswith(".parquet"):
-                with files.open(f"{folder}/{name}") as source:
-                    for part in pq.ParquetFile(source).iter_batches(AT_ONCE):
-                        yield part.to_pylist()
 
     def _mend(self, findings: list[Row]) -> None:
         """Some findings: judge, read what stands there, write, delete."""

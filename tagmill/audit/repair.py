@@ -5,14 +5,13 @@ new audit. What can't be repaired is left untouched and named, with the reason.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tagmill import checkpoints
 from tagmill.audit import mend
@@ -32,6 +31,7 @@ from tagmill.stores.audits import AuditRow, Audits, folder
 from tagmill.stores.clickhouse import ClickHouse
 from tagmill.stores.files import RunFiles
 from tagmill.stores.ledger import Ledger
+from tagmill.views.model import Tell
 from tagmill.views.reading import Journal
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ MAX_REPAIRS = 2
 IN_BATCHES = (Kind.DUPLICATED_IN_CLICKHOUSE, Kind.EXTRA_IN_CLICKHOUSE, Kind.DIFFERS_IN_CLICKHOUSE)
 COLUMNS = [column.split(" ")[0] for column in FINDING_SCHEMA.split(", ")]
 Bucket = tuple[str, int]
-Tell = Callable[[str], None]
 
 
 class Left(Document):
@@ -350,15 +349,11 @@ class _Repair:
 
     def _findings(self, *kinds: Kind) -> Iterator[list[dict[str, Any]]]:
         """The staged findings of these kinds, some rows at a time."""
-        home = f"{self.folder}/findings"
         wanted = pa.array([kind.value for kind in kinds], pa.string())
-        for name in self.files.names(home):
-            if name.endswith(".parquet"):
-                with self.files.open(f"{home}/{name}") as source:
-                    for part in pq.ParquetFile(source).iter_batches(ROWS_AT_ONCE, columns=COLUMNS):
-                        rows = part.filter(pc.is_in(part["kind"], value_set=wanted)).to_pylist()
-                        if rows:
-                            yield rows
+        for part in self.files.record_batches(f"{self.folder}/findings", ROWS_AT_ONCE, COLUMNS):
+            rows = part.filter(pc.is_in(part["kind"], value_set=wanted)).to_pylist()
+            if rows:
+                yield rows
 
     def _leave(self, kind: Kind, why: str, example: str, count: int = 1) -> None:
         self.left[kind, why] += count

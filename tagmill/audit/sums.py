@@ -17,16 +17,18 @@ def bucket_sums(
     model.Line says; is_cleaned, differs. Events at or below deleted_to may be gone from the journal: journal and view are compared
     without them.
     """
+    in_journal = exploded(journal, deleted).where(scope.judged() & _in_time())
+    in_view = with_dead(view, deleted).where(scope.judged() & ~F.col("broken"))
     lines = (
-        _journal(exploded(journal, deleted), scope)
-        .join(_view(with_dead(view, deleted), scope), BUCKET, "full")
+        _sums(in_journal, "j", "event_hash", scope)
+        .join(_sums(in_view, "v", "row_hash", scope), BUCKET, "full")
         .join(clickhouse.withColumnsRenamed({name: f"c_{name}" for name in ("rows", "event_sum", "row_sum")}), BUCKET, "full")
         .join(cleaned.withColumn("is_cleaned", F.lit(True)), BUCKET, "left")
         .na.fill(0)
         .na.fill(False)
     )
     with_journal = (F.col("j_living") == F.col("v_living")) & (F.col("j_sum") == F.col("v_sum"))
-    with_view = (F.col("v_due") == F.col("c_rows")) & (F.col("v_row_sum") == F.col("c_row_sum"))
+    with_view = (F.col("v_due") == F.col("c_rows")) & (F.col("v_due_sum") == F.col("c_row_sum"))
     cleaned_away = (F.col("j_due") == F.col("c_rows")) & (F.col("j_due_sum") == F.col("c_event_sum"))
     agrees = F.when(F.col("is_cleaned"), cleaned_away).otherwise(with_journal & with_view)
     gone = F.greatest(F.col("v_rows") - F.col("v_living") - F.col("j_rows") + F.col("j_living"), F.lit(0))
@@ -38,33 +40,15 @@ def bucket_sums(
     )  # fmt: skip
 
 
-def _journal(events: DataFrame, scope: Scope) -> DataFrame:
+def _sums(rows: DataFrame, party: str, due_hash: str, scope: Scope) -> DataFrame:
+    """One row a tag and bucket: a party's rows; those that live (not deleted) and their sum; those that are due and the sum of due_hash."""
     living, due = ~F.col("dead"), scope.is_due()
-    return (
-        events.where(scope.judged() & _in_time())
-        .groupBy(*BUCKET)
-        .agg(
-            F.count("*").alias("j_rows"),
-            F.count_if(living).alias("j_living"),
-            F.sum(F.when(living, F.col("event_hash"))).alias("j_sum"),
-            F.count_if(due).alias("j_due"),
-            F.sum(F.when(due, F.col("event_hash"))).alias("j_due_sum"),
-        )
-    )
-
-
-def _view(rows: DataFrame, scope: Scope) -> DataFrame:
-    living, due = ~F.col("dead"), scope.is_due()
-    return (
-        rows.where(scope.judged() & ~F.col("broken"))
-        .groupBy(*BUCKET)
-        .agg(
-            F.count("*").alias("v_rows"),
-            F.count_if(living).alias("v_living"),
-            F.sum(F.when(living, F.col("event_hash"))).alias("v_sum"),
-            F.count_if(due).alias("v_due"),
-            F.sum(F.when(due, F.col("row_hash"))).alias("v_row_sum"),
-        )
+    return rows.groupBy(*BUCKET).agg(
+        F.count("*").alias(f"{party}_rows"),
+        F.count_if(living).alias(f"{party}_living"),
+        F.sum(F.when(living, F.col("event_hash"))).alias(f"{party}_sum"),
+        F.count_if(due).alias(f"{party}_due"),
+        F.sum(F.when(due, F.col(due_hash))).alias(f"{party}_due_sum"),
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from heapq import nsmallest
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from tagmill import checkpoints
 from tagmill.buckets import first_ticks
@@ -21,7 +21,7 @@ from tagmill.settings import Settings
 from tagmill.stores.builds import Builds
 from tagmill.stores.cleaned import Cleaned, Cleaning
 from tagmill.stores.clickhouse import ClickHouse
-from tagmill.stores.ledger import Ledger
+from tagmill.stores.ledger import Ledger, Watermark
 from tagmill.stores.views import Views
 from tagmill.timeuuid import TICKS_PER_SECOND, to_datetime
 
@@ -57,6 +57,14 @@ class Found:
             line |= {"oldest": begins, "text": why.text}
 
 
+class _Standing(NamedTuple):
+    """How a pipeline stands: watermarks and late rows (ticks) by tag, and the run that is not finished."""
+
+    marks: dict[str, Watermark]
+    late: dict[str, int]
+    open_run: int | None
+
+
 class ViewCleanup:
     """The view of one pipeline's journal, for the pipeline's tags."""
 
@@ -66,6 +74,8 @@ class ViewCleanup:
         self.views = Views(ledger.cassandra, self.pipeline.keyspace)
         self.views.columns()  # the keyspace is a journal's
         self.cleaned = Cleaned(ledger.cassandra, settings.cassandra.ledger_keyspace, self.pipeline.keyspace)
+        self.beside = beside(settings, name)
+        self.standings = {one: self._standing(one) for one in (name, *self.beside)}
         self.states = {tag: self._state(tag) for tag in self.pipeline.tags}
         self.limit = rules.limit(now, self.pipeline.cleanup.older_than_days or 0)
         self.found = Found()
@@ -91,31 +101,27 @@ class ViewCleanup:
         stated = self.pipeline.cleanup.other_readers
         return TagState(
             cleaning=self._delivered(self.name, tag),
-            others=[
-                self._delivered(name, tag)
-                for name in beside(self.settings, self.name)
-                if tag in self.settings.pipeline(name).tags
-            ],
+            others=[self._delivered(name, tag) for name in self.beside if tag in self.settings.pipeline(name).tags],
             readers=None if stated is None else list(readers.positions(self.ledger.cassandra, stated, tag)),
         )
 
+    def _standing(self, name: str) -> _Standing:
+        pipeline, late = self.settings.pipeline(name), dict[str, int]()
+        if pipeline.views == "tagmill":
+            late = Builds(self.ledger.cassandra, self.settings.cassandra.ledger_keyspace, pipeline.keyspace).late(name)
+        unfinished = self.ledger.open_run(name)
+        return _Standing(self.ledger.watermarks(name), late, unfinished.run if unfinished else None)
+
     def _delivered(self, name: str, tag: str) -> Delivered:
         """Runs read again what is in their look-back windows, and what builds have written late."""
-        pipeline = self.settings.pipeline(name)
-        mark = self.ledger.watermarks(name).get(tag)
+        pipeline, standing = self.settings.pipeline(name), self.standings[name]
+        mark = standing.marks.get(tag)
         again: list[int] = []
         if mark:
             again = [mark.window_from, mark.ticks - int(pipeline.long_look_back_seconds * TICKS_PER_SECOND)]
-            if pipeline.views == "tagmill":
-                builds = Builds(self.ledger.cassandra, self.settings.cassandra.ledger_keyspace, pipeline.keyspace)
-                again.extend(ticks for late, ticks in builds.late(name).items() if late == tag)
-        unfinished = self.ledger.open_run(name)
+            again.extend(ticks for late, ticks in standing.late.items() if late == tag)
         return Delivered(
-            name,
-            pipeline.start_ticks(tag),
-            min(again) if again else None,
-            self._holds(name, tag),
-            unfinished.run if unfinished else None,
+            name, pipeline.start_ticks(tag), min(again) if again else None, self._holds(name, tag), standing.open_run
         )
 
     def _holds(self, name: str, tag: str) -> list[Held]:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from tagmill.cli.shared import (
     AsJson,
@@ -14,12 +13,12 @@ from tagmill.cli.shared import (
     Yes,
     chosen,
     confirm,
-    err,
     one_line_errors,
     out,
     person,
     settings,
     show,
+    telling,
 )
 
 TAG_COLUMNS = ("tag", "journal", "deleted", "cleaned", "view", "pending", "clickhouse", "findings")
@@ -56,21 +55,14 @@ def audit(
         raise typer.BadParameter("--repair needs --why, and is for all tags of the pipeline")
     if repair:
         confirm(f"Repair what an audit of pipeline {pipeline} finds, in tag_views and in ClickHouse?", yes)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as display:
-        task = display.add_task(f"{pipeline}: starting Spark", total=None)
-        with spark_session(configured, f"tagmill audit {pipeline}") as spark:
-
-            def tell(text: str) -> None:
-                display.update(task, description=f"{pipeline}: {text}")
-
-            owner, repairs = this_process(), list[Any]()
-            if repair:
-                made, repairs = audit_and_repair(
-                    configured, pipeline, spark=spark, owner=owner, who=person(), why=str(why), tell=tell
-                )
-            else:
-                made = run_audit(configured, pipeline, owner=owner, spark=spark, tags=tag, tell=tell)
+    with telling(pipeline, "starting Spark") as tell, spark_session(configured, f"tagmill audit {pipeline}") as spark:
+        owner, repairs = this_process(), list[Any]()
+        if repair:
+            made, repairs = audit_and_repair(
+                configured, pipeline, spark=spark, owner=owner, who=person(), why=str(why), tell=tell
+            )
+        else:
+            made = run_audit(configured, pipeline, owner=owner, spark=spark, tags=tag, tell=tell)
     if report:
         report.write_text(made.model_dump_json(indent=1), encoding="utf-8")
     if as_json:
@@ -105,7 +97,9 @@ def _show(made: Any) -> None:
 
 
 def _line(line: Any) -> dict[str, Any]:
-    return {**line.model_dump(), "findings": ", ".join(f"{count} {kind.value}" for kind, count in line.findings.items())}
+    from tagmill.stores.audits import in_words
+
+    return {**line.model_dump(), "findings": in_words(line.findings)}
 
 
 @one_line_errors
@@ -115,7 +109,7 @@ def audits(
     as_json: AsJson = False,
 ) -> None:
     """Audits of the ledger, the newest first."""
-    from tagmill.stores.audits import Audits
+    from tagmill.stores.audits import Audits, in_words
     from tagmill.stores.ledger import Ledger
 
     configured = settings()
@@ -124,7 +118,7 @@ def audits(
             {
                 "pipeline": name, "audit": row.audit, "state": row.state.value, "agrees": row.agrees, "journal": row.journal_rows,
                 "view": row.view_rows, "clickhouse": row.clickhouse_rows, "started_at": row.started_at, "done_at": row.done_at,
-                "findings": ", ".join(f"{count} {kind}" for kind, count in row.findings.items()), "docs": row.docs,
+                "findings": in_words(row.findings), "docs": row.docs,
             }
             for name in chosen(configured, pipeline)
             for row in Audits(ledger.cassandra, configured.cassandra.ledger_keyspace, name).newest(limit)

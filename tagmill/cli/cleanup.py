@@ -4,9 +4,8 @@ import json
 from typing import Annotated
 
 import typer
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from tagmill.cli.shared import AsJson, Pipeline, err, one_line_errors, out, settings, show
+from tagmill.cli.shared import AsJson, Pipeline, one_line_errors, out, settings, show, telling
 
 
 @one_line_errors
@@ -20,13 +19,8 @@ def cleanup(
     from tagmill.stores.lease import this_process
 
     configured = settings()
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as display:
-        task = display.add_task(f"{pipeline}: cleanup", total=None)
-        done = clean(
-            configured, pipeline, owner=this_process(), delete=delete,
-            tell=lambda text: display.update(task, description=f"{pipeline}: {text}"),
-        )  # fmt: skip
+    with telling(pipeline, "cleanup") as tell:
+        done = clean(configured, pipeline, owner=this_process(), delete=delete, tell=tell)
     if as_json:
         print(json.dumps(done, default=str))
         return

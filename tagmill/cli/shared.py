@@ -14,6 +14,7 @@ from typing import Annotated, Any, TypeVar
 import structlog
 import typer
 from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from tagmill.errors import TagmillError
@@ -77,6 +78,15 @@ def one_line() -> Iterator[None]:
     except KeyboardInterrupt:
         err.print("stopped; nothing is lost, the same command goes on where this one was")
         raise typer.Exit(130) from None
+
+
+@contextmanager
+def telling(pipeline: str, begin: str) -> Iterator[Callable[[str], None]]:
+    """A line on the terminal that says what is being done to a pipeline; what is yielded changes it."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as display:
+        task = display.add_task(f"{pipeline}: {begin}", total=None)
+        yield lambda text: display.update(task, description=f"{pipeline}: {text}")
 
 
 def show(rows: Sequence[dict[str, Any]], columns: Sequence[str], *, as_json: bool, title: str | None = None) -> None:

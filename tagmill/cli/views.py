@@ -5,9 +5,8 @@ import time
 from typing import Annotated
 
 import typer
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from tagmill.cli.shared import AsJson, Pipeline, err, one_line_errors, out, settings, show
+from tagmill.cli.shared import AsJson, Pipeline, one_line_errors, out, settings, show, telling
 
 app = typer.Typer(help="Tag views of a journal whose application has events-by-tag off.", no_args_is_help=True)
 
@@ -37,14 +36,8 @@ def build(
 
     configured, begun = settings(), time.monotonic()
     check(configured, pipeline)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as display:
-        task = display.add_task(f"{pipeline}: starting Spark", total=None)
-        with spark_session(configured, f"tagmill build {pipeline}", QUICK) as spark:
-            built = build_views(
-                configured, pipeline, owner=this_process(), spark=spark, adopt=adopt,
-                tell=lambda text: display.update(task, description=f"{pipeline}: {text}"),
-            )  # fmt: skip
+    with telling(pipeline, "starting Spark") as tell, spark_session(configured, f"tagmill build {pipeline}", QUICK) as spark:
+        built = build_views(configured, pipeline, owner=this_process(), spark=spark, adopt=adopt, tell=tell)
     built["seconds"] = round(time.monotonic() - begun, 1)
     if as_json:
         print(json.dumps(built, default=str))

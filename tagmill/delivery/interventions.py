@@ -137,11 +137,7 @@ class Interventions:
         """What changes neither progress nor batches has a number of its own, too. The caller has the lease."""
         run = ledger.free_number(self.name)
         self._none_open(ledger)
-        ledger.claim(self.name, run)
-        ledger.create_run(
-            self.name, run, kind="intervention", state=RunState.CLOSED, owner=self.owner, reason=f"{self.who}: {self.why}"
-        )
-        ledger.record_intervention(self.name, run, self.who, what, self.why)
+        self._recorded(ledger, run, what)
 
     def close_hold(self, tag: str, persistence_id: str) -> str:
         """Give up the numbers that a hold waits for; the next run delivers what is behind them."""
@@ -273,13 +269,17 @@ class Interventions:
         close(self.settings, ledger, self.name, row.run, row.fence)
         return read_plan(RunFiles(self.settings.storage.root), row)
 
-    def _intervene(self, ledger: Ledger, run: int, hold: HoldRow, progress: Progress, what: str) -> None:
-        """`run` was free before the hold and the progress were read: what is written can't be older than a run beside it."""
+    def _recorded(self, ledger: Ledger, run: int, what: str) -> None:
+        """Claim the number that was free, for a run without batches."""
         ledger.claim(self.name, run)
         ledger.create_run(
             self.name, run, kind="intervention", state=RunState.CLOSED, owner=self.owner, reason=f"{self.who}: {self.why}"
         )
         ledger.record_intervention(self.name, run, self.who, what, self.why)
+
+    def _intervene(self, ledger: Ledger, run: int, hold: HoldRow, progress: Progress, what: str) -> None:
+        """`run` was free before the hold and the progress were read: what is written can't be older than a run beside it."""
+        self._recorded(ledger, run, what)
         ledger.write_progress(self.name, run, [(hold.tag, hold.persistence_id, progress)])
         if hold.held_rows == 0:  # the view has no row of it left to be judged again
             ledger.end_holds(self.name, run, [(hold.tag, hold.persistence_id)])

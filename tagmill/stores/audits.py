@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from typing import Any
 
 from cassandra import ConsistencyLevel
 
 from tagmill import names
-from tagmill.stores.cassandra import Cassandra, needs_tables
+from tagmill.stores.cassandra import Cassandra, needs_tables, utc
 
 SERIAL = ConsistencyLevel.SERIAL
 TABLES = ("audits", "audited_buckets", "cleaned_buckets")
@@ -104,11 +105,11 @@ def home(pipeline: str) -> str:
     return f"{pipeline}/audit"
 
 
-def _row(columns: dict[str, object]) -> AuditRow:
-    moments = {name: _utc(columns[name]) for name in ("started_at", "done_at")}
-    state = AuditState(str(columns["state"]))
-    return AuditRow(**{**columns, **moments, "state": state, "findings": dict(columns["findings"] or {})})  # type: ignore[call-overload]
+def in_words(findings: Mapping[Any, int]) -> str:
+    """How many of each kind."""
+    return ", ".join(f"{count} {kind}" for kind, count in findings.items())
 
 
-def _utc(moment: object) -> datetime | None:
-    return moment.replace(tzinfo=UTC) if isinstance(moment, datetime) else None
+def _row(columns: dict[str, Any]) -> AuditRow:
+    moments = {name: utc(columns[name]) for name in ("started_at", "done_at")}
+    return AuditRow(**{**columns, **moments, "state": AuditState(columns["state"]), "findings": dict(columns["findings"] or {})})

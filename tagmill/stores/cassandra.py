@@ -4,8 +4,9 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from cassandra import (
     AuthenticationFailed,
@@ -166,6 +167,15 @@ class Cassandra:
             with attempt:
                 return call()
         raise AssertionError("unreachable")
+
+
+@overload
+def utc(moment: datetime) -> datetime: ...
+@overload
+def utc(moment: None) -> None: ...
+def utc(moment: datetime | None) -> datetime | None:
+    """A moment as the driver gives it, which is UTC and doesn't say so."""
+    return moment.replace(tzinfo=UTC) if moment else None
 
 
 def needs_tables(cassandra: Cassandra, keyspace: str, tables: Iterable[str]) -> None:

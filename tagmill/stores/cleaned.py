@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from tagmill import names
-from tagmill.stores.cassandra import Cassandra, needs_tables
+from tagmill.stores.cassandra import Cassandra, needs_tables, utc
 
 TABLES = ("audited_buckets", "cleaned_buckets")
 
@@ -50,7 +50,7 @@ class Cleaned:
             ((pipeline, tag, bucket) for tag, bucket in keys),
         )
         for rows in found:
-            yield AuditedBucket(_utc(rows[0].audited_at), rows[0].rows, rows[0].agrees) if rows else None
+            yield AuditedBucket(utc(rows[0].audited_at), rows[0].rows, rows[0].agrees) if rows else None
 
     def rows_before(self, tag: str, timebucket: int) -> int | None:
         """Rows that earlier cleanups deleted of a partition (late ones may lie in it now); None: another one is at it."""
@@ -75,7 +75,7 @@ class Cleaned:
     def unfinished(self, tag: str) -> list[Cleaning]:
         """What was decided, and perhaps not done: the deleter died in between."""
         return [
-            Cleaning(tag, row.timebucket, row.rows, _utc(row.cleaned_at))
+            Cleaning(tag, row.timebucket, row.rows, utc(row.cleaned_at))
             for row in self.cassandra.stream(
                 f"SELECT timebucket, rows, cleaned_at FROM {self.table} WHERE journal = ? AND tag = ? AND state = 'CLEANING'"
                 " ALLOW FILTERING", self.journal, tag,
@@ -95,7 +95,3 @@ class Cleaned:
             f"INSERT INTO {self.table} (journal, tag, timebucket, state, rows, pipeline, cleaned_at) VALUES (?, ?, ?, ?, ?, ?, ?)",
             [(self.journal, cleaning.tag, cleaning.timebucket, state, cleaning.rows, pipeline, at)],
         )
-
-
-def _utc(moment: datetime) -> datetime:
-    return moment.replace(tzinfo=UTC)

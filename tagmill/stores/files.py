@@ -4,13 +4,17 @@ Layout: <root>/<pipeline>/run-<number>/plan-<attempt>.json, and attempt-<attempt
 """
 
 import hashlib
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 from pyarrow import fs
 
 from tagmill.errors import SealedFileDamaged, StoreUnavailable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 CHUNK = 8 * 1024 * 1024
 
@@ -96,6 +100,15 @@ class RunFiles:
         """Names of the files directly in a folder, sorted; empty when there is none."""
         selector = fs.FileSelector(self.path(relative), allow_not_found=True)
         return sorted(info.base_name for info in self.filesystem.get_file_info(selector) if info.type == fs.FileType.File)
+
+    def record_batches(self, folder: str, rows: int, columns: list[str] | None = None) -> "Iterator[pa.RecordBatch]":
+        """The rows of the Parquet files directly in a folder, so many at once."""
+        import pyarrow.parquet as pq
+
+        for name in self.names(folder):
+            if name.endswith(".parquet"):
+                with self.open(f"{folder}/{name}") as source:
+                    yield from pq.ParquetFile(source).iter_batches(rows, columns=columns)
 
     def folders(self, relative: str) -> list[str]:
         """Names of the folders directly in a folder, sorted; empty when there is none."""

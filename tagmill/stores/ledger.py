@@ -17,7 +17,7 @@ from tagmill.batches.states import BatchState, RunState, may_move_batch, may_mov
 from tagmill.continuity.model import Hole, Interval, Progress
 from tagmill.errors import ConfigurationError, FenceRaised
 from tagmill.settings import CassandraSettings
-from tagmill.stores.cassandra import Cassandra
+from tagmill.stores.cassandra import Cassandra, utc
 from tagmill.timeuuid import ticks as ticks_of
 
 SERIAL = ConsistencyLevel.SERIAL
@@ -122,7 +122,7 @@ class Ledger:
             return None
         row = rows[0]._asdict()
         return RunRow(
-            **{**row, "state": RunState(row["state"]), **{k: _utc(row[k]) for k in ("planned_at", "sealed_at", "closed_at")}}
+            **{**row, "state": RunState(row["state"]), **{k: utc(row[k]) for k in ("planned_at", "sealed_at", "closed_at")}}
         )
 
     def open_run(self, pipeline: str) -> RunRow | None:
@@ -268,7 +268,7 @@ class Ledger:
             f" FROM {self.keyspace}.runs WHERE pipeline = ? AND run = ?", pipeline, run,
         )  # fmt: skip
         return [
-            BatchRow(r.batch_no, r.batch_id, BatchState(r.batch_state), r.generation, r.tag, r.rows, r.bytes, _utc(r.verified_at))
+            BatchRow(r.batch_no, r.batch_id, BatchState(r.batch_state), r.generation, r.tag, r.rows, r.bytes, utc(r.verified_at))
             for r in rows
             if r.batch_no is not None
         ]
@@ -303,7 +303,7 @@ class Ledger:
         """By tag."""
         fields = ", ".join(Watermark.__dataclass_fields__)
         rows = self.cassandra.execute(f"SELECT {fields} FROM {self.keyspace}.watermarks WHERE pipeline = ?", pipeline)
-        return {row.tag: Watermark(**{**row._asdict(), "long_look_at": _utc(row.long_look_at)}) for row in rows}
+        return {row.tag: Watermark(**{**row._asdict(), "long_look_at": utc(row.long_look_at)}) for row in rows}
 
     def write_watermark(self, pipeline: str, mark: Watermark) -> None:
         """USING TIMESTAMP = the run's number."""
@@ -379,7 +379,7 @@ class Ledger:
                         r.from_ticks,
                         r.held_rows,
                         r.since_run,
-                        _utc(r.since) or _now(),
+                        utc(r.since) or _now(),
                         r.seen or "",
                     )
 
@@ -459,10 +459,6 @@ def _progress(row: Any) -> Progress:
         str(offset or ""),
         read_intervals(row.missing),
     )
-
-
-def _utc(moment: datetime | None) -> datetime | None:
-    return moment.replace(tzinfo=UTC) if moment else None
 
 
 def _now() -> datetime:
