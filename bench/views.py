@@ -1,4 +1,4 @@
-"""A build of tag views, beside the connector writing the same rows ready-made in one run.
+"""A build of tag views, beside the connector writing the same rows ready-made in one run, as it comes and in a build's batches.
 
     bench/views                          everything: 500,000 and 2 million tag rows, three rounds, the history, the long persistence_id
     bench/views --rows 100000 --rounds 1 --history 0 --long 0
@@ -23,6 +23,8 @@ from bench.deliver import HOME, ROOT, stack_up
 from bench.measure import Measured, measure, medians
 
 PORTS = {"cassandra": 19352, "clickhouse": 18333}
+# the connector as it comes, and in the batches and with the concurrency of a build
+READY = {"ready-made": "plain", "ready-made, in a build's batches": "tuned"}
 # of the journals of --history: events of each persistence_id before, and new ones
 BEFORE, NEW = 40, 10
 
@@ -63,15 +65,14 @@ def _whole(rows: int, rounds: int) -> list[dict[str, Any]]:
     _built(name, rows)
     _job("ready", name, str(ready))
     for round_ in range(1, rounds + 1):
-        for what in ("build", "ready-made")[:: 1 if round_ % 2 else -1]:
+        for what in ("build", *READY)[:: 1 if round_ % 2 else -1]:
             if what == "build":
                 _job("empty", name)
                 measured = _built(name, rows)
             else:
                 _job("create", name, f"{name}_ready")
-                measured = measure(
-                    [sys.executable, "-m", "bench.views_data", "write", str(_config(name)), f"{name}_ready", str(ready)]
-                )
+                write = ["write", str(_config(name)), f"{name}_ready", str(ready), READY[what]]
+                measured = measure([sys.executable, "-m", "bench.views_data", *write])
             results.append(_line(f"{rows:,} rows", what, round_, rows, measured))
     _job("drop", name, name, f"{name}_ready")
     shutil.rmtree(ready)

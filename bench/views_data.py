@@ -1,6 +1,6 @@
 """What bench/views does beside measuring, a process each: python -m bench.views_data STEP CONFIG ARGUMENT...
 
-create KEYSPACE | append PART... | empty | ready FOLDER | write KEYSPACE FOLDER | drop KEYSPACE...
+create KEYSPACE | append PART... | empty | ready FOLDER | write KEYSPACE FOLDER tuned|plain | drop KEYSPACE...
 A PART is "PERSISTENCE_IDS FIRST LAST OF [NAME]", see bench.data.messages.
 """
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from pyspark.sql import functions as F
 
 from bench import data
-from tagmill.connector import table
+from tagmill.connector import CASSANDRA, table
 from tagmill.settings import Settings
 from tagmill.sparksession import session
 from tagmill.stores.cassandra import Cassandra
@@ -66,13 +66,11 @@ def ready(settings: Settings, folder: str) -> None:
     ).parquet(folder)
 
 
-def write(settings: Settings, keyspace: str, folder: str) -> None:
-    """The peer: the ready-made rows, written by the connector as a build writes them."""
-    spark = session(settings)
-    rows = spark.read.parquet(folder)
-    rows.write.format("org.apache.spark.sql.cassandra").options(keyspace=keyspace, table="tag_views", **BATCHES).mode(
-        "append"
-    ).save()
+def write(settings: Settings, keyspace: str, folder: str, how: str) -> None:
+    """The peer: the ready-made rows, written by the connector as a build tells it to (`tuned`) or as it comes."""
+    rows = session(settings).read.parquet(folder)
+    options = {"keyspace": keyspace, "table": "tag_views", **(BATCHES if how == "tuned" else {})}
+    rows.write.format(CASSANDRA).options(**options).mode("append").save()
 
 
 def drop(settings: Settings, *keyspaces: str) -> None:

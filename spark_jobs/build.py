@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tagmill.jobreport import job_arguments, job_report
 from tagmill.settings import Settings
-from tagmill.sparksession import QUICK, spark_session
+from tagmill.sparksession import spark_session
 from tagmill.views.build import build, check
 
 
@@ -23,7 +23,7 @@ def main(argv: Sequence[str]) -> int:
     with job_report("build", args.pipeline, None, args.report) as report:
         settings = Settings.load(args.config)
         check(settings, args.pipeline)
-        with spark_session(settings, f"tagmill build {args.pipeline}", QUICK) as spark:
+        with spark_session(settings, f"tagmill build {args.pipeline}") as spark:
             report.result = build(
                 settings,
                 args.pipeline,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
@@ -18,13 +18,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# for a driver that works for a minute: the JVM's second compiler costs more than it gives there (docs/decisions/0015). Executors are not
-# touched; spark.driver.extraJavaOptions comes behind it
-QUICK = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1"}
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
-def spark_conf(settings: Settings, of_the_job: Mapping[str, str] | None = None) -> dict[str, str]:
+def spark_conf(settings: Settings) -> dict[str, str]:
     """Settings of a job's session, without secrets: those come from the environment into the session itself."""
     jars = sorted(settings.spark.jars.glob("*.jar"))
     if not jars:
@@ -56,10 +53,10 @@ def spark_conf(settings: Settings, of_the_job: Mapping[str, str] | None = None) 
     }
     if cassandra.tls:
         conf["spark.cassandra.connection.ssl.enabled"] = "true"
-    return conf | dict(of_the_job or {}) | settings.spark.conf
+    return conf | settings.spark.conf
 
 
-def session(settings: Settings, *, name: str = "tagmill", of_the_job: Mapping[str, str] | None = None) -> SparkSession:
+def session(settings: Settings, *, name: str = "tagmill") -> SparkSession:
     """The session of this job: under spark-submit the master is already decided, else it is `spark.master`."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
@@ -69,7 +66,7 @@ def session(settings: Settings, *, name: str = "tagmill", of_the_job: Mapping[st
         builder = builder.master(settings.spark.master)
         if settings.spark.master.startswith("local"):
             builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
-    for key, value in spark_conf(settings, of_the_job).items():
+    for key, value in spark_conf(settings).items():
         builder = builder.config(key, value)
     os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-Dlog4j2.configurationFile=file:{LOGGING}")
     spark = builder.getOrCreate()
@@ -80,9 +77,9 @@ def session(settings: Settings, *, name: str = "tagmill", of_the_job: Mapping[st
 
 
 @contextmanager
-def spark_session(settings: Settings, name: str, of_the_job: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+def spark_session(settings: Settings, name: str) -> Iterator[SparkSession]:
     """A session that is stopped at the end."""
-    spark = session(settings, name=name, of_the_job=of_the_job)
+    spark = session(settings, name=name)
     try:
         yield spark
     finally:

@@ -101,10 +101,6 @@ class JobOperator(SparkSubmitOperator):
         """Arguments that only this job has."""
         return ()
 
-    def _job_conf(self) -> Mapping[str, str]:
-        """Spark's settings that only this job has."""
-        return {}
-
     def _report_folder(self) -> str:
         """Below the pipeline's folder."""
         return "reports"
@@ -129,7 +125,7 @@ class JobOperator(SparkSubmitOperator):
     def _arguments(self, settings: Settings, report_file: Path, owner: str) -> None:
         from tagmill.sparksession import spark_conf
 
-        self.conf = {key: value for key, value in spark_conf(settings, self._job_conf()).items() if key != "spark.master"}
+        self.conf = {key: value for key, value in spark_conf(settings).items() if key != "spark.master"}
         self.application_args = [
             *("--pipeline", self.pipeline),
             *self._job_arguments(),
@@ -217,11 +213,6 @@ class BuildOperator(JobOperator):
     """Runs spark_jobs/build.py: the view of the pipeline's journal, before a run is planned."""
 
     template_fields: Sequence[str] = ()
-
-    def _job_conf(self) -> Mapping[str, str]:
-        from tagmill.sparksession import QUICK
-
-        return QUICK
 
 
 class AuditOperator(JobOperator):

@@ -9,10 +9,6 @@ from pyspark.sql import functions as F
 from tagmill.audit.comparing import finding
 from tagmill.audit.model import Kind
 from tagmill.audit.staging import ID, Scope, with_dead
-from tagmill.buckets import BucketSize
-from tagmill.views.model import SLICE
-from tagmill.views.numbering import numbered
-from tagmill.views.reading import PROGRESS
 
 KEY = ["tag", ID]
 
@@ -139,13 +135,8 @@ def expected(journal: DataFrame, view: DataFrame, deleted: DataFrame, ids: DataF
     """
     events = with_dead(journal.where(_in_time(scope)).join(ids, ID, "left_semi"), deleted)
     complete = events.groupBy(ID).agg((F.min("sequence_nr") == 1).alias("complete"))
-    tagged = events.where(~F.col("dead") & (F.size("tags") > 0)).select(
-        ID, F.expr(f"sequence_nr div {SLICE} AS slice"), "sequence_nr", F.col("offset").alias("timestamp"), "ticks", "tags"
-    )
-    nothing_yet = complete.select(ID, F.from_json(F.lit("[]"), PROGRESS).alias("progress"))
-    ranks = numbered(tagged, nothing_yet, BucketSize.DAY).select(
-        F.col("tag_name").alias("tag"), ID, "sequence_nr", F.col("tag_pid_sequence_nr").alias("rank")
-    )
+    tagged = events.where(~F.col("dead") & (F.size("tags") > 0)).select(ID, "sequence_nr", F.explode("tags").alias("tag"))
+    ranks = tagged.withColumn("rank", F.row_number().over(Window.partitionBy(*KEY).orderBy("sequence_nr")))
     living = with_dead(events.groupBy(ID).agg(F.min("sequence_nr").alias("sequence_nr")), deleted)
     whole = complete.join(living.select(ID, "dead"), ID).select(ID, (F.col("complete") & ~F.col("dead")).alias("whole"))
     rows = view.where(~F.col("broken")).join(ids, ID, "left_semi").select(*KEY, "sequence_nr", "number")

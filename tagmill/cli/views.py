@@ -29,14 +29,14 @@ def build(
     as_json: AsJson = False,
 ) -> None:
     """Number the new events of the pipeline's journal and write tag_views. Safe to stop and to start again at any moment."""
-    from tagmill.sparksession import QUICK, spark_session
+    from tagmill.sparksession import spark_session
     from tagmill.stores.lease import this_process
     from tagmill.views.build import build as build_views
     from tagmill.views.build import check
 
     configured, begun = settings(), time.monotonic()
     check(configured, pipeline)
-    with telling(pipeline, "starting Spark") as tell, spark_session(configured, f"tagmill build {pipeline}", QUICK) as spark:
+    with telling(pipeline, "starting Spark") as tell, spark_session(configured, f"tagmill build {pipeline}") as spark:
         built = build_views(configured, pipeline, owner=this_process(), spark=spark, adopt=adopt, tell=tell)
     built["seconds"] = round(time.monotonic() - begun, 1)
     if as_json:

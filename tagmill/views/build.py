@@ -24,8 +24,10 @@ from tagmill.stores.files import RunFiles
 from tagmill.timeuuid import from_datetime
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from tagmill.views.counting import Sums
     from tagmill.views.model import Manifest, Tell, Waiting
 
 log = structlog.get_logger()
@@ -123,7 +125,7 @@ class _Builder:
         """Read, judge and number into files; the manifest, and the first of those that somebody else numbered."""
         from pyspark.sql import functions as F
 
-        from tagmill.views import numbering, reading
+        from tagmill.views import reading
         from tagmill.views.model import Manifest, Reason
 
         until = from_datetime(datetime.now(UTC) - timedelta(seconds=self.pipeline.eventual_consistency_delay_seconds))
@@ -136,7 +138,7 @@ class _Builder:
         count, refused = self._counted(stands, row, adopt)
         reader = reading.Reader(self.spark, self.journal, f"{url}/events", until, self.tell)
         checkpoints.reached("build.reading")
-        found = reader.stage(stands)
+        found = reader.stage(stands, adopt=adopt)
         manifest = Manifest(
             journal=self.journal.keyspace, pipeline=self.name, build=row.build + 1, folder=folder,
             bucket_size=self.pipeline.bucket_size, until=until, written_at=max(row.written_at + 1, time.time_ns() // 1000),
@@ -146,29 +148,21 @@ class _Builder:
         if not found and not adopt:
             return manifest, refused
         self.tell("numbering")
-        events = reader.events() if found else self._no_events()
-        open_ids = stands.where("not refused")
-        ends = self._fixed(numbering.ends(events, open_ids), f"{url}/ends")
-        taken = numbering.accepted(events, ends)
-        numbers = self._fixed(numbering.numbered(taken, open_ids, self.pipeline.bucket_size), f"{url}/numbers")
-        records = self._fixed(numbering.records(events, numbers, ends, open_ids), f"{url}/records")
+        ends, records, sums = self._numbered(folder, stands.where("not refused"), row)
         checkpoints.reached("build.numbered")
-        early, late = F.col("ticks") < from_datetime(self.pipeline.first_time_bucket), F.col("ticks") <= (row.built_to or -1)
-        sums = numbers.agg(F.count("*").alias("rows"), F.count_if(early).alias("early"), F.count_if(late).alias("late")).first()
         stops = (
             ends.groupBy("reason")
             .agg(F.count("*").alias("ids"), F.sum(F.col("upto") - F.col("from_nr")).alias("events"))
             .collect()
         )
-        assert sums is not None
         waiting = {Reason(line["reason"]): line["ids"] for line in stops if line["reason"] not in (None, Reason.YOUNG.value)}
         return manifest.model_copy(
             update={
                 "moved": records.count(),
                 "events": sum(line["events"] for line in stops),
-                "rows": sums["rows"],
-                "before_first_time_bucket": sums["early"],
-                "late_from": self._late(numbers.where(late)) if sums["late"] else {},
+                "rows": sums.rows,
+                "before_first_time_bucket": sums.early,
+                "late_from": sums.late_from,
                 "waiting": waiting,
                 "examples": self._examples(ends) if waiting else [],
             }
@@ -186,18 +180,38 @@ class _Builder:
             for line in waits.orderBy("reason", "persistence_id").limit(EXAMPLES).collect()
         ]
 
-    def _late(self, rows: DataFrame) -> dict[str, int]:
-        """Per tag, the earliest new row at a time up to which the view was built already: its persistence_id had waited."""
-        from pyspark.sql import functions as F
+    def _numbered(self, folder: str, stands: DataFrame, row: BuildRow) -> tuple[DataFrame, DataFrame, Sums]:
+        """Number what is staged below `folder`: see numbering.ends and records, and counting.Sums."""
+        from tagmill.views import counting, numbering
 
-        return {line["tag_name"]: line["first"] for line in rows.groupBy("tag_name").agg(F.min("ticks").alias("first")).collect()}
+        folders = [f"{folder}/events/{name}" for name in self.files.folders(f"{folder}/events")]
+        staged = [f"{one}/{name}" for one in folders for name in self.files.names(one) if name.endswith(".parquet")]
+        counting.find_runs(self.files, staged, f"{folder}/runs")
+        runs = self._of_files(f"{folder}/runs", counting.RUNS)
+        url = self.files.url(folder)
+        ends = self._fixed(numbering.ends(runs, stands), f"{url}/ends")
+        numbering.starts(runs, ends, stands).repartition("file").write.partitionBy("file").parquet(f"{url}/starts")
+        first_ticks, built_to = from_datetime(self.pipeline.first_time_bucket), row.built_to or -1
+        sums = counting.number_rows(
+            self.files,
+            staged,
+            folder,
+            self.pipeline.bucket_size,
+            meta=self.journal.meta,
+            first_ticks=first_ticks,
+            built_to=built_to,
+        )
+        reached = self._of_files(f"{folder}/reached", counting.REACHED)
+        return ends, self._fixed(numbering.records(reached, ends, stands), f"{url}/records"), sums
 
-    def _no_events(self) -> DataFrame:
-        text = "cast(id AS string)"
-        return self.spark.range(0).selectExpr(
-            f"{text} AS persistence_id", "id AS partition_nr", "id AS sequence_nr", f"{text} AS timestamp", "id AS ticks",
-            f"array({text}) AS tags", f"{text} AS flaw",
-        )  # fmt: skip
+    def _of_files(self, folder: str, columns: pa.Schema) -> DataFrame:
+        """What counting wrote; nothing was staged: no rows."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        schema = from_arrow_schema(columns)
+        if not self.files.names(folder):
+            return self.spark.createDataFrame([], schema)
+        return self.spark.read.schema(schema).parquet(self.files.url(folder))
 
     def _fixed(self, rows: DataFrame, url: str) -> DataFrame:
         """The same rows whenever they are read again."""

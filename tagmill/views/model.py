@@ -7,8 +7,6 @@ from tagmill.buckets import BucketSize
 from tagmill.delivery.model import Document
 
 Tell = Callable[[str], None]
-# a persistence_id's sequence_nrs are judged and numbered in slices of so many, so that a long one doesn't end up in one task
-SLICE = 65_536
 
 
 class Reason(StrEnum):

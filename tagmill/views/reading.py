@@ -35,6 +35,8 @@ SEARCHED_PARTITIONS = 1024
 # a task holds a page of each partition that it reads side by side: the connector's own 512 times 5000 rows wouldn't fit
 BY_PARTITION = {"spark.cassandra.concurrent.reads": "32", "spark.cassandra.input.fetch.sizeInRows": "1000"}
 SCAN = {"spark.cassandra.input.fetch.sizeInRows": "1000"}
+# counting has the events of a row group in memory: they may not hide behind a dictionary
+ROW_GROUPS = {"parquet.block.size": str(32 * 1024 * 1024), "parquet.enable.dictionary#event": "false"}
 # longer persistence_ids are read in slices of so many sequence_nrs, some at a time
 LONG, SLICES_AT_ONCE = 100_000, 8
 
@@ -184,17 +186,22 @@ class Reader:
         self.until = until
         self.tell = tell
         self.passes = 0
+        self.numbered: DataFrame | None = None
         self.messages = table(spark, journal.keyspace, "messages", directJoinSetting="on").select(*journal.columns)
         self.partitions = table(spark, journal.keyspace, "messages", directJoinSetting="on", **BY_PARTITION).select(
             *journal.columns
         )
 
-    def stage(self, stands: DataFrame) -> bool:
+    def stage(self, stands: DataFrame, *, adopt: bool) -> bool:
         """Write all new events to `folder`/pass-N; whether there are any. In: what `stands` returns.
 
-        In a first build there may be events of other persistence ids among them; numbering leaves them out.
+        In a first build there may be events of other persistence ids among them; numbering leaves them out. With `adopt`, tags that
+        gave an event of an adopted persistence_id its number are not among the event's tags.
         """
         open_ids = stands.where("not refused")
+        if adopt:
+            last = F.transform("progress", lambda line: F.struct(line["tag"], line["sequence_nr"]))
+            self.numbered = open_ids.where("adopted").select(ID, F.map_from_entries(last).alias("numbered"))
         if not stands.where("known").take(1):
             return self._whole_table(open_ids)
         jumped = open_ids.where("deleted_to > sequence_nr").select(ID, "from_nr", F.col("partition_nr").alias("first"))
@@ -212,10 +219,6 @@ class Reader:
         if deleted.take(1):
             rows = rows.join(deleted, ID, "left").where("from_nr is null or sequence_nr > from_nr")
         return self._kept(rows) is not None
-
-    def events(self) -> DataFrame:
-        """All that was staged; one row an event, Reader.stage wrote it."""
-        return self.spark.read.parquet(*(f"{self.folder}/pass-{number}" for number in range(1, self.passes + 1)))
 
     def _behind_deletions(self, ids: DataFrame) -> DataFrame:
         """The partition of the first event behind deleted_to; ids whose events are all deleted are left out.
@@ -325,7 +328,7 @@ class Reader:
     def _kept(self, rows: DataFrame) -> DataFrame | None:
         """Write a pass; None when it has no row."""
         folder = f"{self.folder}/pass-{self.passes + 1}"
-        self._as_events(rows).write.mode("overwrite").parquet(folder)
+        self._as_events(rows).write.options(**ROW_GROUPS).mode("overwrite").parquet(folder)
         found = self.spark.read.schema(EVENT_KEYS).parquet(folder)
         if not found.take(1):
             return None
@@ -335,7 +338,12 @@ class Reader:
 
     def _as_events(self, rows: DataFrame) -> DataFrame:
         """The columns of a staged event; payloads only where there are tags."""
-        tagged = F.size(F.coalesce("tags", F.array().cast("array<string>"))) > 0
+        tagged, tags = F.size(F.coalesce("tags", F.array().cast("array<string>"))) > 0, F.col("tags")
+        untagged = ~tagged
+        if self.numbered is not None:
+            rows = rows.join(self.numbered, ID, "left")
+            tags = F.filter("tags", lambda tag: F.coalesce(F.col("numbered")[tag], F.lit(0)) < F.col("sequence_nr"))
+            tagged = tagged & (F.size(tags) > 0)
         ticks = offset_ticks(F.col("timestamp"))
         payload = ["event", "event_manifest", "ser_id", "ser_manifest", "writer_uuid", *(META if self.journal.meta else [])]
         return rows.select(
@@ -343,17 +351,17 @@ class Reader:
             "partition_nr",
             "sequence_nr",
             "timestamp",
-            F.when(tagged, F.col("tags")).alias("tags"),
+            F.when(tagged, tags).alias("tags"),
             ticks.alias("ticks"),
-            self._flaw(tagged, ticks).alias("flaw"),
+            self._flaw(tagged, untagged, ticks).alias("flaw"),
             *(F.when(tagged, F.col(name)).alias(name) for name in payload),
         )
 
-    def _flaw(self, tagged: Column, ticks: Column) -> Column:
+    def _flaw(self, tagged: Column, untagged: Column, ticks: Column) -> Column:
         """A Reason, or null. Untagged events get no row, so it doesn't matter what is wrong with them."""
         columns = self.journal.columns
         old = [F.col(name).isNotNull() for name in OLD_TAGS if name in columns]
-        old_tags = ~tagged & reduce(lambda one, other: one | other, old, F.lit(False))
+        old_tags = untagged & reduce(lambda one, other: one | other, old, F.lit(False))
         missing = F.col("event").isNull() | F.col("ser_id").isNull()
         time_uuid = F.substring("timestamp", 15, 1) == "1"
         wrong_time = ~time_uuid | (ticks < 0) | (ticks > self.until + FUTURE_TICKS)

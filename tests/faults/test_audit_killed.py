@@ -1,8 +1,9 @@
-"""An audit that is killed at announced instants leaves nothing that the next one believes; that one has a number of its own."""
+"""An audit that is killed at announced instants leaves nothing that the next one believes; a repair that is killed is begun again."""
 
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,3 +29,25 @@ def test_killed_and_started_again_it_says_what_an_undisturbed_one_says(delivery:
         (2, "RUNNING", None),
         (1, "RUNNING", None),
     ]
+
+
+@pytest.mark.timeout(900)
+def test_a_repair_killed_and_started_again_leaves_nothing_damaged(delivery: Callable[..., Delivery], spark: Any) -> None:
+    repaired = delivery("partition-boundary", lease_seconds=5)
+    repaired.finish(spark)
+    delivered, view = repaired.rows(), repaired.view()
+    repaired.sql(f"ALTER TABLE {repaired.table} DELETE WHERE batch_id = toUUID('{repaired.manifest().batches[0].batch_id}')")
+    session, table = repaired.stack.session, f"{repaired.keyspace}.tag_views"
+    row = session.execute(f"SELECT * FROM {table} LIMIT 1").one()
+    key = ("tag_name", "timebucket", "timestamp", "persistence_id", "tag_pid_sequence_nr")
+    where = " AND ".join(f"{name} = %s" for name in key)
+    session.execute(f"DELETE FROM {table} WHERE {where}", [getattr(row, name) for name in key])
+    repair = ("audit", "--repair", "--why", "seen in a test", "--yes", "--json")
+    for instant in ("repair.rows_written", "repair.resent"):
+        repaired.start(*repair, at=instant).kill()
+    ended = repaired.start(*repair).end()
+    assert ended.code == 0, ended
+    report = json.loads(ended.out)
+    assert report["agrees"] and report["findings"] == {}
+    assert (repaired.rows(), repaired.view()) == (delivered, view)
+    assert repaired.check().code == 0

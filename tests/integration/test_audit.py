@@ -233,8 +233,8 @@ def test_what_cannot_be_read_has_a_name(stack, keyspace, settings, spark):
     now = datetime(2026, 11, 21, 8, tzinfo=UTC)
     for number, moment, payload in ((1, now, b"e"), (2, now, None), (5, now, b"e"), (6, now + timedelta(days=900), b"e")):
         stack.session.execute(
-            f"INSERT INTO {journal}.messages ({columns}) VALUES (%s, 0, %s, %s, 'w', %s, 4, '', '', {{'tag-0', 'other'}})",
-            ("odd", number, offset(moment), payload),
+            f"INSERT INTO {journal}.messages ({columns}) VALUES (%s, 0, %s, %s, 'w', %s, 4, '', '', %s)",
+            ("odd", number, offset(moment), payload, {"tag-0", "other", *(f"tag {n}" for n in range(10 if number == 5 else 0))}),
         )
     configured = settings(journal, case="legacy-tags")
     schema.apply(configured)
@@ -254,6 +254,8 @@ def test_what_cannot_be_read_has_a_name(stack, keyspace, settings, spark):
         ("unreadable", "tag-0", 2, "the event or its serializer id is null"),
         ("unreadable", "tag-0", 6, "the timestamp is no TimeUUID, or of another age"),
     ]
+    (many,) = (warning for warning in report.warnings if "tags (" in warning)
+    assert "1 events have more than 10 tags (at most 12, for example of 'odd')" in many
 
 
 # -- while others are at work

@@ -113,7 +113,6 @@ def test_each_way_of_reading_finds_the_same(limits, monkeypatch, stack, keyspace
     case = "partition-boundary"
     for name, value in limits.items():
         monkeypatch.setattr(reading, name, value)
-    monkeypatch.setattr(writing, "ROWS_PER_PART", 50)  # buckets are divided among tasks
     journal = keyspace(case, ("metadata", "all_persistence_ids"))
     configured = settings(journal, case=case, views="tagmill")
     for after, until in ((0, 15), (15, 60)):

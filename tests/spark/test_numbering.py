@@ -1,26 +1,36 @@
-"""Slices and prefix sums give the numbers that counting event by event gives, whatever the slice size and the build's steps.
+"""Runs give the numbers that counting event by event gives, however the rows lie in the files, and whatever the build's steps.
 
-Many random journals, one persistence_id each, go through Spark in one job; the rules judge each beside it.
+Many random journals, one persistence_id each, are staged at once; the rules judge each beside it.
 """
 
+from pathlib import Path
 from random import Random
 from typing import Any
 from uuid import UUID
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from tagmill.buckets import BucketSize
-from tagmill.timeuuid import lowest
-from tagmill.views import numbering
+from tagmill.stores.files import RunFiles
+from tagmill.timeuuid import GREGORIAN_TICKS, lowest
+from tagmill.views import counting, numbering
 from tagmill.views.model import Reason
 from tests.support.numbering import Event, Stand, build
 
 START = 17_952_444_000_000_000
 TAGS = ("a", "b", "ü / '1'")
-EVENTS = "persistence_id string, partition_nr bigint, sequence_nr bigint, timestamp string, ticks bigint, tags array<string>, flaw string"
+EVENTS = pa.schema(
+    {
+        "persistence_id": pa.string(), "partition_nr": pa.int64(), "sequence_nr": pa.int64(), "timestamp": pa.string(),
+        "ticks": pa.int64(), "tags": pa.list_(pa.string()), "flaw": pa.string(), "event": pa.binary(), "event_manifest": pa.string(),
+        "ser_id": pa.int32(), "ser_manifest": pa.string(), "writer_uuid": pa.string(),
+    }
+)  # fmt: skip
 STANDS = (
     "persistence_id string, sequence_nr bigint, partition_nr bigint, from_nr bigint, scanned bigint, adopted boolean, "
     "progress array<struct<tag:string,number:bigint,sequence_nr:bigint,offset:string>>"
@@ -54,44 +64,83 @@ def stand(random: Random, events: list[Event]) -> Stand:
     return begun
 
 
-def in_spark(spark: SparkSession, cases: dict[str, tuple[Stand, list[Event]]], slice_size: int) -> dict[str, Any]:
-    """Numbers by (tag, sequence_nr), upto and reason of each persistence_id."""
+def staged(files: RunFiles, rows: list[dict[str, Any]], random: Random, *, row_group: int, in_order: bool) -> list[str]:
+    """The rows in three files of small row groups; a persistence_id's rows are in order, and together but for their partitions, or not."""
+    if in_order:
+        rows = sorted(rows, key=lambda row: hash((row["persistence_id"], row["partition_nr"])))
+    else:
+        random.shuffle(rows)
+    names = []
+    for index, part in enumerate((rows[: len(rows) // 3], [], rows[len(rows) // 3 :])):
+        names.append(f"events/{index}.parquet")
+        with files.create(names[-1]) as sink:
+            pq.write_table(pa.Table.from_pylist(part, EVENTS), sink, row_group_size=row_group)
+    return names
+
+
+def numbered(
+    spark: SparkSession, root: Path, cases: dict[str, tuple[Stand, list[Event]]], seed: int, **layout: Any
+) -> dict[str, Any]:
+    """Numbers by (tag, sequence_nr), upto and reason of each persistence_id, and its record."""
     rows, known = [], []
+    payload = {"event": b"e", "event_manifest": "", "ser_id": 4, "ser_manifest": "", "writer_uuid": "w"}
     for name, (begun, events) in cases.items():
         start = max(begun.sequence_nr, begun.deleted_to)
         for event in events:
             if event.sequence_nr > start:
                 ticks = START + 10 * event.sequence_nr + event.writer
                 rows.append(
-                    (name, event.sequence_nr // 10, event.sequence_nr, str(lowest(ticks)), ticks, list(event.tags), event.flaw)
-                )
+                    {
+                        "persistence_id": name, "partition_nr": event.sequence_nr // 10, "sequence_nr": event.sequence_nr,
+                        "timestamp": str(lowest(ticks)), "ticks": ticks if event.flaw is None else None,
+                        "tags": list(event.tags) or None, "flaw": event.flaw, **payload,
+                    }
+                )  # fmt: skip
         progress = [(tag, number, nr, "") for tag, (number, nr) in sorted(begun.numbers.items())]
         known.append((name, begun.sequence_nr, 0, start, None, False, progress))
-    events_frame, stands = spark.createDataFrame(rows, EVENTS), spark.createDataFrame(known, STANDS)
-    ends = numbering.ends(events_frame, stands, slice_size).cache()
-    numbers = numbering.numbered(numbering.accepted(events_frame, ends, slice_size), stands, BucketSize.HOUR).cache()
+    files = RunFiles(str(root))
+    names, stands = staged(files, rows, Random(seed), **layout), spark.createDataFrame(known, STANDS).cache()
+    counting.find_runs(files, names, "runs")
+    runs = spark.read.parquet(files.url("runs"))
+    ends = numbering.ends(runs, stands).cache()
+    numbering.starts(runs, ends, stands).repartition("file").write.partitionBy("file").parquet(files.url("starts"))
+    sums = counting.number_rows(files, names, "", BucketSize.HOUR, meta=False, first_ticks=START + 50, built_to=START + 30)
     found: dict[str, Any] = {name: {"numbers": {}, "upto": None, "reason": None, "progress": None} for name in cases}
-    for row in numbers.collect():
-        key = (row.tag_name, row.sequence_nr)
-        assert key not in found[row.persistence_id]["numbers"]
-        assert row.timebucket == BucketSize.HOUR.start(UUID(row.timestamp).time - 0x01B21DD213814000)
-        found[row.persistence_id]["numbers"][key] = row.tag_pid_sequence_nr
+    early, late_from = 0, dict[str, int]()
+    for row in (row for batch in files.record_batches("rows", 1000) for row in batch.to_pylist()):
+        key, ticks = (row["tag_name"], row["sequence_nr"]), UUID(row["timestamp"]).time - GREGORIAN_TICKS
+        assert key not in found[row["persistence_id"]]["numbers"]
+        assert {name: row[name] for name in payload} == payload
+        assert row["timebucket"] == BucketSize.HOUR.start(ticks)
+        found[row["persistence_id"]]["numbers"][key] = row["tag_pid_sequence_nr"]
+        early += ticks < START + 50
+        if ticks <= START + 30:
+            late_from[row["tag_name"]] = min(ticks, late_from.get(row["tag_name"], ticks))
+    assert sums == counting.Sums(sum(len(one["numbers"]) for one in found.values()), early, late_from)
     for row in ends.collect():
         found[row.persistence_id] |= {"upto": row.upto, "reason": row.reason}
-    for row in numbering.records(events_frame, numbers, ends, stands).collect():
+    for row in numbering.records(spark.read.parquet(files.url("reached")), ends, stands).collect():
         lines = {line.tag: (line.number, line.sequence_nr) for line in row.progress}
         found[row.persistence_id]["progress"] = (row.sequence_nr, row.partition_nr, lines)
     return found
 
 
-@pytest.mark.parametrize(("seed", "slice_size"), [(1, 4), (2, 8), (3, 65_536)])
-def test_slices_give_the_numbers_that_counting_gives(spark, seed, slice_size):
+@pytest.mark.parametrize(
+    ("seed", "layout"),
+    [
+        (1, {"row_group": 100_000, "in_order": True}),
+        (2, {"row_group": 7, "in_order": True}),
+        (3, {"row_group": 50, "in_order": False}),
+    ],
+    ids=["as Cassandra gives them", "in small row groups", "in no order"],
+)
+def test_runs_give_the_numbers_that_counting_gives(spark, tmp_path, seed, layout):
     random = Random(seed)
     cases = {}
     for index in range(120):
         events = journal(random)
         cases[f"p-{index}"] = (stand(random, events), events)
-    found = in_spark(spark, cases, slice_size)
+    found = numbered(spark, tmp_path, cases, seed, **layout)
     reasons = set()
     for name, (begun, events) in cases.items():
         numbers, after, reason = build(begun, events)

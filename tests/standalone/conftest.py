@@ -2,13 +2,14 @@
 
 airflow      running, the DAG parsed and still paused, the journal loaded
 delivered    the DAG switched on and its first, scheduled run ended
-append       append(persistence_id, tag, n, at=now) writes new events into the view
+append       append(persistence_id, tag, n, at=now) writes a new persistence_id of n events
 """
 
 import time
 import uuid
 from collections import Counter
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from cassandra.util import uuid_from_time
@@ -78,12 +79,7 @@ def airflow(stack):
 def delivered(airflow):
     """The DAG switched on and its first, scheduled run ended; with what was seen of its processes."""
     with airflow.lookout() as seen:
-        airflow.api.pause(DAG, False)
-        end = time.monotonic() + 60
-        while not airflow.api.runs(DAG):
-            assert time.monotonic() < end, "no run was scheduled"
-            time.sleep(0.5)
-        runs = airflow.settle(DAG)
+        runs = airflow.scheduled(DAG)
     airflow.first = seen
     assert set(runs.values()) == {"success"}, {run: airflow.errors(DAG, run) for run in runs}
     return airflow
@@ -91,21 +87,24 @@ def delivered(airflow):
 
 @pytest.fixture
 def append(stack, delivered):
-    """append(pid, tag, n, at=now) writes n new events of a persistence_id into the view, as an application would."""
-    columns = (
-        "tag_name, timebucket, timestamp, persistence_id, tag_pid_sequence_nr, sequence_nr, event, event_manifest, ser_id,"
-        " ser_manifest, writer_uuid"
-    )
-    insert = stack.session.prepare(
-        f"INSERT INTO {delivered.keyspace}.tag_views ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, '', 9001, 'OrderPlaced', 'w')"
-    )
+    """append(pid, tag, n, at=now) writes a new persistence_id of n events with a tag, as an application would."""
+    payload = {"event": b"{}", "event_manifest": "", "ser_id": 9001, "ser_manifest": "OrderPlaced", "writer_uuid": "w"}
+    of_journal = ["persistence_id", "partition_nr", "sequence_nr", "timestamp", "timebucket", "tags", *payload]
+    of_view = ["tag_name", "timebucket", "timestamp", "persistence_id", "tag_pid_sequence_nr", "sequence_nr", *payload]
+
+    def insert(table: str, columns: list[str]) -> Any:
+        values = ", ".join("?" for _ in columns)
+        return stack.session.prepare(f"INSERT INTO {delivered.keyspace}.{table} ({', '.join(columns)}) VALUES ({values})")
+
+    messages, view = insert("messages", of_journal), insert("tag_views", of_view)
 
     def write(persistence_id: str, tag: str, n: int, at: datetime | None = None) -> Counter[tuple[str, str, int]]:
         moment = at or datetime.now(tz=UTC)
         bucket = int(moment.timestamp() * 1000) // HOUR * HOUR
         for number in range(1, n + 1):
             offset = uuid_from_time(moment.timestamp() + (number - n) / 1000)  # the last one at that moment
-            stack.session.execute(insert, (tag, bucket, offset, persistence_id, number, number, b"{}"))
+            stack.session.execute(messages, (persistence_id, 0, number, offset, str(bucket), {tag}, *payload.values()))
+            stack.session.execute(view, (tag, bucket, offset, persistence_id, number, number, *payload.values()))
         return Counter((tag, persistence_id, number) for number in range(1, n + 1))
 
     return write

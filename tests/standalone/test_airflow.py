@@ -52,7 +52,7 @@ def test_passwords_are_on_no_command_line_in_no_log_and_in_no_database(delivered
 def test_a_run_triggered_by_rest_delivers_what_is_new_of_the_tags_it_names(stack, delivered, append):
     before = in_clickhouse(stack)
     new = append("by-rest", "order", 30)
-    append("by-rest", "billing", 20)
+    append("also-by-rest", "billing", 20)
     run = delivered.api.trigger(DAG, {"tags": ["order"]})
     delivered.succeed(DAG, run)
     assert in_clickhouse(stack) - before == new

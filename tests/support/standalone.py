@@ -102,6 +102,15 @@ class Standalone:
                 found += [f"{task['task_id']}: {detail[0]['exc_value']}" for detail in details]
         return found
 
+    def scheduled(self, dag: str) -> dict[str, str]:
+        """Switch a schedule on and wait until its first run ended; returns the state of each."""
+        self.api.pause(dag, False)
+        end = time.monotonic() + 60
+        while not self.api.runs(dag):
+            assert time.monotonic() < end, "no run was scheduled"
+            time.sleep(0.5)
+        return self.settle(dag)
+
     def settle(self, dag: str, seconds: float = 420) -> dict[str, str]:
         """Wait until a DAG has no unfinished run; returns the state of each."""
         end = time.monotonic() + seconds
