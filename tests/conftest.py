@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+# a JVM that lives for seconds: its second compiler takes more time than it gives
+SHORT_LIVED = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
 PIPELINE_DEFAULTS = {"eventual_consistency_delay_seconds": 0, "lease_seconds": 30}
 
 
@@ -156,7 +158,11 @@ class SettingsFactory:
         content: dict[str, Any] = {
             "cassandra": {"port": self.stack.cassandra.port, "ledger_keyspace": "tagmill_test"},
             "clickhouse": {"port": self.stack.clickhouse.port},
-            "spark": {"driver_memory": "1g", "jars": str(Path(__file__).resolve().parents[1] / "build" / "jars" / "spark")},
+            "spark": {
+                "driver_memory": "1g",
+                "jars": str(Path(__file__).resolve().parents[1] / "build" / "jars" / "spark"),
+                "conf": SHORT_LIVED,
+            },
             "storage": {"root": str(self.folder / "data")},
         }
         for section, keys in (sections or {}).items():

@@ -29,6 +29,7 @@ port = {clickhouse}
 [spark]
 driver_memory = "1g"
 jars = "{jars}"
+conf = {{ "spark.driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1" }}
 [storage]
 root = "data"
 [pipelines.orders]
