@@ -45,6 +45,7 @@ def spark_conf(settings: Settings) -> dict[str, str]:
         "spark.cassandra.connection.host": ",".join(cassandra.hosts),
         "spark.cassandra.connection.port": str(cassandra.port),
         "spark.cassandra.connection.localDC": cassandra.local_datacenter,
+        "spark.cassandra.connection.reconnectionDelayMS.max": "5000",  # a node that was restarted is asked again before a read gives up
         "spark.cassandra.input.consistency.level": cassandra.read_consistency,
         "spark.cassandra.output.consistency.level": "LOCAL_QUORUM",
         "spark.cassandra.output.ignoreNulls": "true",

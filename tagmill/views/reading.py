@@ -36,7 +36,11 @@ SEARCHED_PARTITIONS = 1024
 BY_PARTITION = {"spark.cassandra.concurrent.reads": "32", "spark.cassandra.input.fetch.sizeInRows": "1000"}
 SCAN = {"spark.cassandra.input.fetch.sizeInRows": "1000"}
 # counting has the events of a row group in memory: they may not hide behind a dictionary
-ROW_GROUPS = {"parquet.block.size": str(32 * 1024 * 1024), "parquet.enable.dictionary#event": "false"}
+ROW_GROUPS = {
+    "parquet.block.size": str(32 * 1024 * 1024),
+    "parquet.page.size.row.check.min": "10",  # the first look at the size comes behind so many rows, which may have 5 MB each
+    "parquet.enable.dictionary#event": "false",
+}
 # longer persistence_ids are read in slices of so many sequence_nrs, some at a time
 LONG, SLICES_AT_ONCE = 100_000, 8
 
