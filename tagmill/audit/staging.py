@@ -15,8 +15,8 @@ from tagmill.buckets import BucketSize
 from tagmill.connector import table
 from tagmill.delivery.scan import FUTURE_TICKS, as_batch_rows, checksum, signed, xxhash64
 from tagmill.stores.views import VIEW_COLUMNS
+from tagmill.timeuuid import TICKS_PER_MILLISECOND
 from tagmill.views.model import Reason
-from tagmill.views.numbering import timebucket
 from tagmill.views.reading import OLD_TAGS, Journal
 
 ID = "persistence_id"
@@ -80,10 +80,15 @@ def stage_journal(spark: SparkSession, journal: Journal, scope: Scope, url: str)
     )
     tagged = F.size("also.tags") > 0
     staged = rows.withColumn("ticks", F.col("event_time")).select(
-        ID, "also.partition_nr", "sequence_nr", "offset", "ticks", timebucket(scope.size).alias("bucket"), "writer_uuid", "also.tags",
+        ID, "also.partition_nr", "sequence_nr", "offset", "ticks", _timebucket(scope.size).alias("bucket"), "writer_uuid", "also.tags",
         "also.tag_count", F.when(tagged, checksum(columns.EVENT)).alias("event_hash"), flaw.alias("flaw"),
     )  # fmt: skip
     return kept(staged, url)
+
+
+def _timebucket(size: BucketSize) -> Column:
+    """The bucket (bigint, milliseconds since 1970) of `ticks`; in whole numbers, which a double couldn't hold."""
+    return F.expr(f"(ticks - pmod(ticks, {size.ticks})) div {TICKS_PER_MILLISECOND}").alias("timebucket")
 
 
 def _unread(journal: Journal) -> Column:
@@ -112,7 +117,7 @@ def stage_view(spark: SparkSession, journal: Journal, scope: Scope, url: str) ->
     rows = as_batch_rows(as_view, scope.until + FUTURE_TICKS).withColumn("event_hash", checksum(columns.EVENT))
     staged = rows.withColumn("ticks", F.col("event_time")).select(
         "tag", ID, "sequence_nr", F.col("tag_pid_sequence_nr").alias("number"), "offset", "ticks",
-        timebucket(scope.size).alias("bucket"), "timebucket", "writer_uuid", "size", "event_hash",
+        _timebucket(scope.size).alias("bucket"), "timebucket", "writer_uuid", "size", "event_hash",
         with_number(F.col("event_hash"), F.col("tag_pid_sequence_nr")).alias("row_hash"), F.col("offset_broken").alias("broken"),
     )  # fmt: skip
     return kept(staged, url)

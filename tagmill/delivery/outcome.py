@@ -105,7 +105,7 @@ def manifest(sealed: Sealed) -> Manifest:
     _progress(sealed, numbers).coalesce(4).write.mode("overwrite").parquet(sealed.files.url(progress_file))
     _write_holds(sealed, holds_file)
     _write_repairs(sealed, repairs_file)
-    parts = [f"{progress_file}/{name}" for name in sealed.files.names(progress_file) if name.endswith(".parquet")]
+    parts = sealed.files.parquet(progress_file)
     counts = _counts(sealed)
     return Manifest(
         pipeline=plan.pipeline,

@@ -62,11 +62,9 @@ def summarise(files: RunFiles, folder: str, target: str, windows: Windows, new_u
     """
     totals = []
     with files.create(target) as sink, pq.ParquetWriter(sink, SUMMARY, compression="zstd") as writer:
-        for name in files.names(folder):
-            if not name.endswith(".parquet"):
-                continue
-            with files.open(f"{folder}/{name}") as source:
-                found = summary(pq.read_table(source, columns=list(COLUMNS)), name, windows)
+        for name in files.parquet(folder):
+            with files.open(name) as source:
+                found = summary(pq.read_table(source, columns=list(COLUMNS)), name.rpartition("/")[2], windows)
             if found.num_rows:
                 writer.write_batch(found)
                 totals.append(_total(found, new_units))

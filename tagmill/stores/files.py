@@ -101,14 +101,17 @@ class RunFiles:
         selector = fs.FileSelector(self.path(relative), allow_not_found=True)
         return sorted(info.base_name for info in self.filesystem.get_file_info(selector) if info.type == fs.FileType.File)
 
+    def parquet(self, folder: str) -> list[str]:
+        """The Parquet files directly in a folder, relative to the root, sorted."""
+        return [f"{folder}/{name}" for name in self.names(folder) if name.endswith(".parquet")]
+
     def record_batches(self, folder: str, rows: int, columns: list[str] | None = None) -> "Iterator[pa.RecordBatch]":
         """The rows of the Parquet files directly in a folder, so many at once."""
         import pyarrow.parquet as pq
 
-        for name in self.names(folder):
-            if name.endswith(".parquet"):
-                with self.open(f"{folder}/{name}") as source:
-                    yield from pq.ParquetFile(source).iter_batches(rows, columns=columns)
+        for name in self.parquet(folder):
+            with self.open(name) as source:
+                yield from pq.ParquetFile(source).iter_batches(rows, columns=columns)
 
     def folders(self, relative: str) -> list[str]:
         """Names of the folders directly in a folder, sorted; empty when there is none."""

@@ -140,10 +140,9 @@ class _Builder:
         checkpoints.reached("build.reading")
         found = reader.stage(stands, adopt=adopt)
         manifest = Manifest(
-            journal=self.journal.keyspace, pipeline=self.name, build=row.build + 1, folder=folder,
-            bucket_size=self.pipeline.bucket_size, until=until, written_at=max(row.written_at + 1, time.time_ns() // 1000),
-            meta=self.journal.meta, persistence_ids=count, moved=0, events=0, rows=0, before_first_time_bucket=0, late_from={},
-            waiting={}, examples=[],
+            journal=self.journal.keyspace, pipeline=self.name, build=row.build + 1, folder=folder, until=until,
+            written_at=max(row.written_at + 1, time.time_ns() // 1000), persistence_ids=count, moved=0, events=0, rows=0,
+            before_first_time_bucket=0, late_from={}, waiting={}, examples=[],
         )  # fmt: skip
         if not found and not adopt:
             return manifest, refused
@@ -184,8 +183,8 @@ class _Builder:
         """Number what is staged below `folder`: see numbering.ends and records, and counting.Sums."""
         from tagmill.views import counting, numbering
 
-        folders = [f"{folder}/events/{name}" for name in self.files.folders(f"{folder}/events")]
-        staged = [f"{one}/{name}" for one in folders for name in self.files.names(one) if name.endswith(".parquet")]
+        events = f"{folder}/events"
+        staged = [file for name in self.files.folders(events) for file in self.files.parquet(f"{events}/{name}")]
         counting.find_runs(self.files, staged, f"{folder}/runs")
         runs = self._of_files(f"{folder}/runs", counting.RUNS)
         url = self.files.url(folder)

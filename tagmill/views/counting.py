@@ -36,6 +36,7 @@ _STARTS = pa.schema({"run": pa.int64(), "upto": pa.int64(), "tag": pa.string(), 
 _NUMBERED = ("tag_name", "timebucket", "tag_pid_sequence_nr")
 # files that are worked on side by side; of each, one row group and so many bytes of new rows are in memory
 AT_ONCE, PIECE = 2, 16 * 1024 * 1024
+ROWS_AT_ONCE = 100_000
 
 
 @dataclass(slots=True)
@@ -116,12 +117,9 @@ def _groups(files: RunFiles, name: str, columns: list[str]) -> Iterator["_Group"
 
 def _starts(files: RunFiles, folder: str) -> pa.Table:
     """One file's run, upto, tag (null: the run has none) and start, sorted by run."""
-    found = [_STARTS.empty_table()]
-    for name in files.names(folder):
-        if name.endswith(".parquet"):
-            with files.open(f"{folder}/{name}") as source:
-                found.append(pq.ParquetFile(source).read(_STARTS.names).cast(_STARTS))
-    return pa.concat_tables(found).sort_by("run")
+    batches = files.record_batches(folder, ROWS_AT_ONCE, _STARTS.names)
+    found = [pa.Table.from_batches([batch]).cast(_STARTS) for batch in batches]
+    return pa.concat_tables([_STARTS.empty_table(), *found]).sort_by("run")
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,15 +248,11 @@ class _Numbered:
         if not len(self.parent):
             return
         order = np.lexsort((self.bucket, self.code))
-        width = max(1, self.group.rows.nbytes // self.group.rows.num_rows)
-        with files.create(name) as sink:
-            writer: pq.ParquetWriter | None = None
-            for begin in range(0, len(order), max(1, PIECE // width)):
-                piece = self._rows(order[begin : begin + max(1, PIECE // width)], columns)
-                writer = writer or pq.ParquetWriter(sink, piece.schema, compression="zstd", compression_level=1)
-                writer.write_table(piece)
-            assert writer is not None
-            writer.close()
+        at_once = max(1, PIECE * self.group.rows.num_rows // max(1, self.group.rows.nbytes))
+        schema = self._rows(order[:0], columns).schema
+        with files.create(name) as sink, pq.ParquetWriter(sink, schema, compression="zstd", compression_level=1) as writer:
+            for begin in range(0, len(order), at_once):
+                writer.write_table(self._rows(order[begin : begin + at_once], columns))
 
     def _rows(self, order: Numbers, columns: list[str]) -> pa.Table:
         events = self.group.rows.take(pa.array(self.parent[order]))

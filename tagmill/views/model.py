@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from enum import StrEnum
 
-from tagmill.buckets import BucketSize
 from tagmill.delivery.model import Document
 
 Tell = Callable[[str], None]
@@ -55,10 +54,8 @@ class Manifest(Document):
     pipeline: str
     build: int
     folder: str
-    bucket_size: BucketSize
     until: int
     written_at: int
-    meta: bool
     persistence_ids: int
     moved: int
     events: int

@@ -8,8 +8,6 @@ runs have, plus the place in the event's own run (counting.py).
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from tagmill.buckets import BucketSize
-from tagmill.timeuuid import TICKS_PER_MILLISECOND
 from tagmill.views.model import Reason
 
 ID = "persistence_id"
@@ -37,11 +35,6 @@ def ends(runs: DataFrame, stands: DataFrame) -> DataFrame:
 
 def _at(upto: Column, reason: Reason) -> Column:
     return F.struct(upto.alias("upto"), F.lit(reason.value).alias("reason"))
-
-
-def timebucket(size: BucketSize) -> Column:
-    """The bucket (bigint, milliseconds since 1970) of `ticks`; in whole numbers, which a double couldn't hold."""
-    return F.expr(f"(ticks - pmod(ticks, {size.ticks})) div {TICKS_PER_MILLISECOND}").alias("timebucket")
 
 
 def starts(runs: DataFrame, ends: DataFrame, stands: DataFrame) -> DataFrame:
