@@ -16,8 +16,13 @@ from typing import Any
 
 import pytest
 
-# a JVM that lives for seconds: its second compiler takes more time than it gives
-SHORT_LIVED = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+# a JVM that lives for seconds and sees few rows: its second compiler, a concurrent collector and the compilation of every plan
+# take more time than they give
+SHORT_LIVED = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
 PIPELINE_DEFAULTS = {"eventual_consistency_delay_seconds": 0, "lease_seconds": 30}
 
 
@@ -168,7 +173,7 @@ class SettingsFactory:
         for section, keys in (sections or {}).items():
             content.setdefault(section, {}).update(keys)
         content["pipelines"] = {name: {**wanted, **pipeline}}
-        self.file(name).write_text(_toml(content), encoding="utf-8")
+        self.file(name).write_text(_tables(content), encoding="utf-8")
         return Settings.load(self.file(name))
 
 
@@ -184,20 +189,22 @@ def module_settings(stack: Any, tmp_path_factory: pytest.TempPathFactory) -> Set
     return SettingsFactory(stack, tmp_path_factory.mktemp("settings"))
 
 
-def _toml(tables: dict[str, Any], prefix: str = "") -> str:
+def _tables(tables: dict[str, Any], prefix: str = "") -> str:
     lines = []
     for name, value in tables.items():
         if isinstance(value, dict) and any(isinstance(inner, dict) for inner in value.values()) and name == "pipelines":
-            lines.append(_toml(value, "pipelines."))
+            lines.append(_tables(value, "pipelines."))
         else:
             lines.append(f"[{prefix}{name}]")
-            lines += [f"{key} = {_value(content)}" for key, content in value.items()]
+            lines += [f"{key} = {toml_value(content)}" for key, content in value.items()]
     return "\n".join(lines) + "\n"
 
 
-def _value(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """A value as TOML writes it in one line."""
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{json.dumps(key, ensure_ascii=False)} = {_value(inner)}" for key, inner in value.items()) + " }"
+        pairs = (f"{json.dumps(key, ensure_ascii=False)} = {toml_value(inner)}" for key, inner in value.items())
+        return "{ " + ", ".join(pairs) + " }"
     if isinstance(value, list):
-        return "[" + ", ".join(map(_value, value)) + "]"
+        return "[" + ", ".join(map(toml_value, value)) + "]"
     return json.dumps(value, ensure_ascii=False)

@@ -16,6 +16,7 @@ from cassandra.util import uuid_from_time
 
 from local.fixtures import load_case
 from local.places import Places, Ports
+from tests.conftest import SHORT_LIVED, toml_value
 from tests.support.stack import free_port
 from tests.support.standalone import DAG, AirflowWithPasswords, Standalone
 
@@ -29,7 +30,7 @@ port = {clickhouse}
 [spark]
 driver_memory = "1g"
 jars = "{jars}"
-conf = {{ "spark.driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1" }}
+conf = {conf}
 [storage]
 root = "data"
 [pipelines.orders]
@@ -55,9 +56,8 @@ def airflow(stack):
     ports = Ports(stack.cassandra.port, stack.clickhouse.port, free_port())
     places = Places(stack.home / "standalone", ports)
     places.home.mkdir()
-    places.config.write_text(
-        CONFIG.format(cassandra=ports.cassandra, clickhouse=ports.clickhouse, jars=places.jars / "spark", keyspace=keyspace)
-    )
+    values = {"jars": places.jars / "spark", "conf": toml_value(SHORT_LIVED), "keyspace": keyspace}
+    places.config.write_text(CONFIG.format(cassandra=ports.cassandra, clickhouse=ports.clickhouse, **values))
     schema.apply(Settings.load(places.config))
     server = AirflowWithPasswords(places)
     try:

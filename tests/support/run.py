@@ -8,7 +8,7 @@ import sys
 import time
 import xml.etree.ElementTree as ET
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ SUITES = {
     "airflow": ("tests/dags",),
 }
 AT_ONCE = 2
+MOST_SAID = 400
 NO_TESTS = 5  # pytest's exit status when it collected nothing
 
 
@@ -42,13 +43,20 @@ def chosen(arguments: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
     return {name: found for name, found in split.items() if found}, options
 
 
-def count(file: Path) -> Counter[str]:
-    """Totals of one junit file."""
+def count(junit: ET.Element) -> Counter[str]:
+    """Totals of one suite."""
     found: Counter[str] = Counter()
-    for suite in ET.parse(file).getroot().iter("testsuite"):
+    for suite in junit.iter("testsuite"):
         for key in ("tests", "failures", "errors", "skipped"):
             found[key] += int(suite.get(key, 0))
     return found
+
+
+def failed(junit: ET.Element) -> Iterator[str]:
+    """Each test that failed, with what it ended with: the lines of two suites are mixed above, and its own are far up."""
+    for case in junit.iter("testcase"):
+        for outcome in (*case.findall("failure"), *case.findall("error")):
+            yield f"{case.get('classname', '')}::{case.get('name', '')}: {' '.join(outcome.get('message', '').split())[:MOST_SAID]}"
 
 
 def run(options: Sequence[str], suite: str, paths: Sequence[str]) -> int:
@@ -76,7 +84,10 @@ def main(arguments: Sequence[str]) -> int:
         if code not in (0, NO_TESTS):
             status = status or code
         if (report := RESULTS / f"{suite}.xml").exists():
-            total += count(report)
+            junit = ET.parse(report).getroot()
+            total += count(junit)
+            for line in failed(junit):
+                print(f"=== failed: {line}")
     bad = total["failures"] + total["errors"]
     passed = total["tests"] - bad - total["skipped"]
     seconds = time.monotonic() - began
