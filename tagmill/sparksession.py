@@ -69,7 +69,7 @@ def session(settings: Settings, *, name: str = "tagmill") -> SparkSession:
             builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
     for key, value in spark_conf(settings).items():
         builder = builder.config(key, value)
-    os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-Dlog4j2.configurationFile=file:{LOGGING}")
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-Dlog4j2.configurationFile={LOGGING.as_uri()}")
     spark = builder.getOrCreate()
     for key, value in _credentials(settings).items():
         spark.conf.set(key, value)  # after the start: settings given before it stand on the JVM's command line
