@@ -112,7 +112,7 @@ def test_a_server_that_is_slow_is_waited_for(delivery: Callable[..., Any], spark
     """Longer than the lease: it is renewed meanwhile."""
     one = delivery(lease_seconds=5)
     one.sealed(spark)
-    faulty_clickhouse.order(one.stack.clickhouse.port, "delay", match=f"INSERT INTO `{one.table}` ", ms=8000)
+    faulty_clickhouse.order(one.stack.clickhouse.port, "delay", match=f"INSERT INTO `{one.table}` ", ms=20_000)
     slow = one.deliver()
     while not inserts(one):
         time.sleep(0.1)

@@ -22,7 +22,7 @@ from tagmill.stores import schema
 from tagmill.timeuuid import ticks
 from tests.support.auditing import audited, findings, load_together
 from tests.support.building import built
-from tests.support.delivery import OWNER, deliver, finish, only
+from tests.support.delivery import OWNER, deliver, finish, known_to_spark, only
 from tests.support.events import event, offset
 
 # by the plugin's own reading four of these are silent: gap-first, gap-whole-pid, late-previous-bucket, and the last row missing
@@ -288,6 +288,7 @@ def test_an_audit_while_the_application_writes_and_is_delivered_does_not_cry_wol
         time.sleep(5)
         planned = steps.plan(configured, only(configured), owner=OWNER)
         assert finish(configured, only(configured), spark, planned)["rows"] > 0
+        known_to_spark(configured, only(configured), spark, ("messages", "tag_views", "metadata"))
         before = sum(written.values())
         report = audited(configured, spark)
         assert sum(written.values()) > before, "nothing was written meanwhile"

@@ -330,7 +330,6 @@ def test_exactly_the_proven_partitions_go_and_delivery_goes_on_as_if_nothing_had
     assert tagmill(own.file, "check")[0] == 0
 
 
-@pytest.mark.timeout(300)
 def test_killed_at_any_instant_and_run_again_it_deletes_the_same_and_nothing_newer(whole):
     audited(whole.settings, whole.name)
     arguments, first = ("cleanup", "--pipeline", whole.name, "--yes"), ("t", bucket(0))

@@ -9,6 +9,7 @@ import pytest
 
 from tagmill.errors import GuardRefused
 from tagmill.timeuuid import ticks
+from tests.support.auditing import audited
 from tests.support.building import built, rows
 from tests.support.delivery import deliver, only, verdicts
 
@@ -75,9 +76,12 @@ def test_ten_builds_and_deliveries_beside_a_live_writer_bring_each_event_once(st
         plugin.keyspace, tags=["tag-0", "tag-1"], bucket_size="Minute", first_time_bucket=FIRST, views="tagmill",
         eventual_consistency_delay_seconds=1,
     )  # fmt: skip
-    name, brought = only(configured), []
+    name, brought, begun = only(configured), [], time.monotonic()
+    built(configured, spark)
+    deliver(configured, name, spark)
+    seconds = str(min(150, max(40, round(4 * (time.monotonic() - begun)))))  # long enough for some of the runs
     with ThreadPoolExecutor(1) as pool:
-        writer = pool.submit(plugin.write, *write, "--events", "60", "--duration", "40")
+        writer = pool.submit(plugin.write, *write, "--events", "60", "--duration", seconds)
         for _ in range(9):
             built(configured, spark)
             brought.append((sum(run["rows"] for run in deliver(configured, name, spark)), writer.done()))
@@ -91,3 +95,5 @@ def test_ten_builds_and_deliveries_beside_a_live_writer_bring_each_event_once(st
     assert len(expected) == 2 * 20 * 52
     assert Counter(tuple(row) for row in stack.rows(f"SELECT tag, persistence_id, sequence_nr FROM {name}")) == expected
     assert set(verdicts(configured, name).values()) == {"exactly once"}
+    report = audited(configured, spark)
+    assert report.agrees and report.journal == len(expected), report
