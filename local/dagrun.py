@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -33,8 +33,9 @@ class DagFailed(TerminalError):
 class DagRunner:
     """DAGs of a running Airflow, watched by a person."""
 
-    def __init__(self, api: AirflowApi, dags: Sequence[str], console: Console) -> None:
-        self.api, self.dags, self.console = api, dags, console
+    def __init__(self, api: AirflowApi, dags: Sequence[str], console: Console, require_alive: Callable[[], None]) -> None:
+        """`require_alive` raises when what the DAGs need is gone: no retry would bring it back."""
+        self.api, self.dags, self.console, self.require_alive = api, dags, console, require_alive
         self._told: dict[tuple[str, str, str, int], str] = {}
 
     def deliver(self, timeout_seconds: float) -> None:
@@ -58,6 +59,7 @@ class DagRunner:
                 self._show(live, states)
                 if all(run in states for run in triggered) and all(state in FINAL for state in states.values()):
                     break
+                self.require_alive()
                 if time.monotonic() > limit:
                     raise StoreUnavailable(
                         f"{' and '.join(self.dags)}: still under way after {timeout_seconds:.0f} s; look into Airflow's UI"

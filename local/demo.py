@@ -93,7 +93,8 @@ def demo(places: Places, once: bool, report: Path | None, events: int | None) ->
         _fresh(report)
     with _alone(places) as lock, _stopped_at_the_end(stack, lock):
         settings, journals = _prepared(stack, journal)
-        runner = DagRunner(stack.airflow.api(), [f"deliver_{one.name}" for one in journals], console)
+        dags = [f"deliver_{one.name}" for one in journals]
+        runner = DagRunner(stack.airflow.api(), dags, console, stack.require_alive)
         console.print(f"Airflow delivers ({', '.join(runner.dags)}) …")
         runner.deliver(BASE_TIMEOUT_SECONDS + (events or 0) / 1000)
         outcome = _outcome(settings, journals, began)
@@ -209,6 +210,9 @@ def _stopped_at_the_end(stack: Stack, lock: IO[str]) -> Iterator[None]:
     guard = Guard(stack.parts(), lock.fileno())
     try:
         yield
+    except Exception:
+        stack.require_alive()  # raises the reason behind what a client says of a server that is gone
+        raise
     finally:
         _ignore_signals()
         _tell("stopping …")

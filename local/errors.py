@@ -8,12 +8,18 @@ from pathlib import Path
 from tagmill.errors import ConfigurationError, StoreUnavailable, TagmillError
 
 NEEDED_BYTES = 1024**3
+# with less than this a server can't write any more
+FULL_BYTES = 32 * 1024**2
 _TELLING = re.compile(r"error|exception|fatal|no space left|refused|denied", re.I)
 _TRACE = re.compile(r"^\s+(at |File |\.\.\. )|^Traceback")
 
 
 class PartDidNotStart(StoreUnavailable):
     """A server of the stack ended, or didn't answer in time, while it was started."""
+
+
+class PartEnded(StoreUnavailable):
+    """A server of the stack ended by itself while it was needed."""
 
 
 class PortBusy(ConfigurationError):
@@ -35,6 +41,14 @@ def require_space(folder: Path, needed: int = NEEDED_BYTES) -> None:
         raise ConfigurationError(
             f"the disk of {folder} has {free / 1e9:.1f} GB free, {needed / 1e9:.1f} GB are needed. Nothing was started. "
             "Free some space, or choose another folder with --home or TAGMILL_HOME"
+        )
+
+
+def require_room(folder: Path) -> None:
+    """Raise ConfigurationError when the disk of the folder is full."""
+    if shutil.disk_usage(folder).free < FULL_BYTES:
+        raise ConfigurationError(
+            f"the disk of {folder} is full. What was delivered stays. Free some space, then run it again: it goes on where it was"
         )
 
 

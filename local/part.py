@@ -5,13 +5,14 @@ import signal
 import subprocess
 import time
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
 import psutil
 
-from local.errors import PartDidNotStart, PortBusy, one_line
-from local.processes import MARKER, end, marked, port_is_free
+from local.errors import PartDidNotStart, PartEnded, PortBusy, one_line
+from local.processes import MARKER, alive, end, marked, port_is_free
 
 
 class Part(ABC):
@@ -70,6 +71,15 @@ class Part(ABC):
     def running(self) -> bool:
         """Whether its own process lives and answers."""
         return self.process() is not None and self.healthy()
+
+    def require_alive(self) -> None:
+        """Raise PartEnded when it was started and has ended by itself."""
+        with suppress(OSError, ValueError):
+            if not alive(int(self.pid_file.read_text())):
+                raise PartEnded(
+                    f"{self.name} has ended: {self.failure()}. What was delivered stays, its data are in {self.home}. Run it again: "
+                    f"it goes on where it was. Log: {self.log}"
+                )
 
     def start(self) -> float:
         """Start it and wait until it answers; returns the seconds, 0.0 when it ran already.

@@ -9,7 +9,7 @@ from local.airflow import Airflow
 from local.cassandra import Cassandra
 from local.clickhouse import ClickHouse
 from local.config import write_config
-from local.errors import require_space
+from local.errors import require_room, require_space
 from local.part import Part
 from local.places import Places
 from tagmill.errors import ConfigurationError, LeaseTaken
@@ -63,6 +63,12 @@ class Stack:
         for part in self.parts(names):
             part.require_ports()
             part.command()  # raises when its program or its Java is missing
+
+    def require_alive(self) -> None:
+        """Raise what keeps the parts that were started from going on: a full disk, one that has ended."""
+        require_room(self.places.home)
+        for part in self.parts():
+            part.require_alive()
 
     def up(self, names: Sequence[str] = (), tell: Told = _silent) -> None:
         """Start the parts; when one fails, those that this call started are stopped again."""

@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import threading
+import time
+from pathlib import Path
 
 import jsonschema
 import psutil
@@ -87,6 +89,26 @@ def test_a_run_delivers_and_a_second_one_delivers_nothing_twice(environment, tmp
     assert remaining(home) == []
     second = json.loads(report.read_text())
     assert second["tags"] == first["tags"] and table_of(again.stdout, 1) == table_of(text, 0)
+
+
+@pytest.mark.timeout(900)
+def test_a_server_that_dies_ends_it_with_one_line_at_once(environment):
+    home = Path(environment["TAGMILL_HOME"])
+    process = subprocess.Popen(
+        [ROOT / "bin" / "run", "--once"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    watchdog = threading.Timer(600, process.terminate)
+    watchdog.start()
+    for line in process.stdout:
+        if "Airflow delivers" in line:
+            os.kill(int((home / "cassandra" / "pid").read_text()), signal.SIGKILL)
+            killed = time.monotonic()
+    errors = [line for line in process.stderr.read().splitlines() if not line.startswith("  deliver_")]
+    watchdog.cancel()
+    assert process.wait(60) == 75
+    assert time.monotonic() - killed < 120  # not after the retries of its tasks
+    assert len(errors) == 1 and errors[0].startswith("error: cassandra has ended: ") and "Run it again" in errors[0], errors
+    assert remaining(str(home)) == []
 
 
 def test_a_busy_port_is_one_line_and_nothing_is_left(environment, stack):

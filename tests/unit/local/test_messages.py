@@ -7,7 +7,7 @@ from collections import namedtuple
 import pytest
 
 from local import java
-from local.errors import explained, one_line, require_space
+from local.errors import explained, one_line, require_room, require_space
 from local.places import PORTS, Places, Ports, resolve
 from tagmill.errors import ConfigurationError
 
@@ -28,6 +28,13 @@ def test_too_little_space_is_said_before_anything_starts(monkeypatch, tmp_path):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**10, 10**10, 10**6))
     with pytest.raises(ConfigurationError, match="0.0 GB free.*Nothing was started.*--home"):
         require_space(tmp_path / "not" / "there" / "yet")
+
+
+def test_a_disk_that_got_full_meanwhile_is_said_whatever_the_servers_say(monkeypatch, tmp_path):
+    require_room(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**10, 10**10, 10**6))
+    with pytest.raises(ConfigurationError, match="the disk of .* is full.*Free some space, then run it again"):
+        require_room(tmp_path)
 
 
 def test_a_full_disk_is_named():
