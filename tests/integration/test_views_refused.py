@@ -7,6 +7,7 @@ import pytest
 from local.fixtures import WITHOUT_VIEWS
 from tagmill.errors import ConfigurationError, GuardRefused
 from tagmill.stores import schema
+from tests.support.auditing import audited, findings
 from tests.support.building import built, recorded, rows
 from tests.support.delivery import only, tagmill
 from tests.support.events import event, events, offset_at, this_hour
@@ -149,6 +150,21 @@ def test_a_write_that_fills_the_rest_of_a_partition_and_the_next_one_is_found(st
     result = built(configured, spark)
     assert (result["waiting"], result["rows"]) == (0, 25)
     assert [row for row in numbers(stack, written.keyspace) if row[0] == "p"] == [("p", n, n) for n in range(1, 22)]
+
+
+def test_a_gap_in_partition_nr_is_read_by_the_first_build_and_named_by_the_audit_behind_a_later_one(
+    stack, journal, settings, spark
+):
+    written = journal()
+    written.messages(events("p", range(1, 4), BEGIN) + events("p", range(4, 7), BEGIN, partition_nr=7))
+    configured = settings(written.keyspace, **HOUR)
+    assert built(configured, spark)["rows"] == 6
+    written.messages(events("p", range(7, 9), BEGIN, partition_nr=20))
+    assert built(configured, spark)["rows"] == 0
+    found = findings(configured, audited(configured, spark))
+    missing = sorted((row["sequence_nr"], row["expected_number"]) for row in found if row["kind"] == "missing_in_view")
+    assert missing == [(7, 7), (8, 8)]
+    assert numbers(stack, written.keyspace) == [("p", n, n) for n in range(1, 7)]
 
 
 def test_another_bucket_size_is_refused(journal, settings, spark):
