@@ -5,14 +5,13 @@ import signal
 import subprocess
 import time
 from abc import ABC, abstractmethod
-from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
 import psutil
 
 from local.errors import PartDidNotStart, PartEnded, PortBusy, one_line
-from local.processes import MARKER, alive, end, marked, port_is_free
+from local.processes import MARKER, end, marked, port_is_free
 
 
 class Part(ABC):
@@ -74,12 +73,11 @@ class Part(ABC):
 
     def require_alive(self) -> None:
         """Raise PartEnded when it was started and has ended by itself."""
-        with suppress(OSError, ValueError):
-            if not alive(int(self.pid_file.read_text())):
-                raise PartEnded(
-                    f"{self.name} has ended: {self.failure()}. What was delivered stays, its data are in {self.home}. Run it again: "
-                    f"it goes on where it was. Log: {self.log}"
-                )
+        if self.pid_file.exists() and self.process() is None:
+            raise PartEnded(
+                f"{self.name} has ended: {self.failure()}. What was delivered stays, its data are in {self.home}. Run it again: "
+                f"it goes on where it was. Log: {self.log}"
+            )
 
     def start(self) -> float:
         """Start it and wait until it answers; returns the seconds, 0.0 when it ran already.

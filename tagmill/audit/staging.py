@@ -80,15 +80,15 @@ def stage_journal(spark: SparkSession, journal: Journal, scope: Scope, url: str)
     )
     tagged = F.size("also.tags") > 0
     staged = rows.withColumn("ticks", F.col("event_time")).select(
-        ID, "also.partition_nr", "sequence_nr", "offset", "ticks", _timebucket(scope.size).alias("bucket"), "writer_uuid", "also.tags",
+        ID, "also.partition_nr", "sequence_nr", "offset", "ticks", _bucket(scope.size), "writer_uuid", "also.tags",
         "also.tag_count", F.when(tagged, checksum(columns.EVENT)).alias("event_hash"), flaw.alias("flaw"),
     )  # fmt: skip
     return kept(staged, url)
 
 
-def _timebucket(size: BucketSize) -> Column:
+def _bucket(size: BucketSize) -> Column:
     """The bucket (bigint, milliseconds since 1970) of `ticks`; in whole numbers, which a double couldn't hold."""
-    return F.expr(f"(ticks - pmod(ticks, {size.ticks})) div {TICKS_PER_MILLISECOND}").alias("timebucket")
+    return F.expr(f"(ticks - pmod(ticks, {size.ticks})) div {TICKS_PER_MILLISECOND}").alias("bucket")
 
 
 def _unread(journal: Journal) -> Column:
@@ -117,7 +117,7 @@ def stage_view(spark: SparkSession, journal: Journal, scope: Scope, url: str) ->
     rows = as_batch_rows(as_view, scope.until + FUTURE_TICKS).withColumn("event_hash", checksum(columns.EVENT))
     staged = rows.withColumn("ticks", F.col("event_time")).select(
         "tag", ID, "sequence_nr", F.col("tag_pid_sequence_nr").alias("number"), "offset", "ticks",
-        _timebucket(scope.size).alias("bucket"), "timebucket", "writer_uuid", "size", "event_hash",
+        _bucket(scope.size), "timebucket", "writer_uuid", "size", "event_hash",
         with_number(F.col("event_hash"), F.col("tag_pid_sequence_nr")).alias("row_hash"), F.col("offset_broken").alias("broken"),
     )  # fmt: skip
     return kept(staged, url)
