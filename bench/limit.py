@@ -29,7 +29,7 @@ def main(config: str, pipeline: str, folder: str) -> None:
     settings = Settings.load(config)
     chosen = settings.pipeline(pipeline)
     with Cassandra(settings.cassandra) as cassandra:
-        buckets = Views(cassandra, chosen.keyspace).buckets(chosen.tags)
+        buckets = Views(cassandra, chosen.keyspace, chosen.view_table).buckets(chosen.tags)
     units = []
     for tag, found in buckets.items():
         for at in range(0, len(found), BUCKETS_A_FILE):
@@ -37,7 +37,7 @@ def main(config: str, pipeline: str, folder: str) -> None:
             units.append(Unit(number=len(units), tag=tag, kind="new", slices=slices))
     spark = session(settings, name="limit")
     begun = time.monotonic()
-    view = table(spark, chosen.keyspace, "tag_views", directJoinSetting="on")
+    view = table(spark, chosen.keyspace, chosen.view_table, directJoinSetting="on")
     _whole(spark, view, units).select(*VIEW_COLUMNS).write.mode("overwrite").parquet(folder)
     scanned = time.monotonic()
     target = f"{chosen.destination}_limit"

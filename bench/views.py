@@ -1,7 +1,8 @@
-"""A build of tag views, beside the connector writing the same rows ready-made in one run, as it comes and in a build's batches.
+"""Builds, rebuilds and migrations of tag views, beside the connector writing the same rows ready-made, as it comes and in our batches.
 
     bench/views                          everything: 500,000 and 2 million tag rows, three rounds, the history, the long persistence_id
-    bench/views --rows 100000 --rounds 1 --history 0 --long 0
+    bench/views --build 100000 --rebuild --migrate --rounds 1 --history 0 --long 0
+    PEER=/path/to/peer.sh bench/views …  rebuilds and migrations with the plugin's own beside them, up to --plugin rows
 
 Each measurement is a whole process, from its start to its end, Spark's session included. Starts its own stack under build/bench
 and stops it. Prints tables and writes build/bench/views.json.
@@ -12,9 +13,12 @@ and stops it. Prints tables and writes build/bench/views.json.
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +28,8 @@ from bench.measure import Measured, measure, medians
 
 PORTS = {"cassandra": 19352, "clickhouse": 18333}
 # the connector as it comes, and in the batches and with the concurrency of a build
-READY = {"ready-made": "plain", "ready-made, in a build's batches": "tuned"}
+READY = {"ready-made": "plain", "ready-made, in our batches": "tuned"}
+PLUGIN = "the plugin's"
 # of the journals of --history: events of each persistence_id before, and new ones
 BEFORE, NEW = 40, 10
 
@@ -32,7 +37,9 @@ BEFORE, NEW = 40, 10
 def main() -> None:
     """Run what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, nargs="*", default=[500_000, 2_000_000])
+    for operation in OPERATIONS:
+        parser.add_argument(f"--{operation.name}", type=int, nargs="*", default=[500_000, 2_000_000], metavar="ROWS")
+    parser.add_argument("--plugin", type=int, default=500_000, metavar="ROWS")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--history", type=int, default=10, help="0: not measured")
     parser.add_argument("--long", type=int, default=1_000_000, help="0: not measured")
@@ -40,8 +47,9 @@ def main() -> None:
     stack = stack_up(PORTS)
     results: list[dict[str, Any]] = []
     try:
-        for rows in args.rows:
-            results += _whole(rows, args.rounds)
+        for operation in OPERATIONS:
+            for rows in getattr(args, operation.name):
+                results += _whole(operation, rows, args.rounds, plugin="PEER" in os.environ and rows <= args.plugin)
         if args.history:
             results += _history(args.history, args.rounds)
         if args.long:
@@ -53,30 +61,60 @@ def main() -> None:
     _print(results)
 
 
-def _whole(rows: int, rounds: int) -> list[dict[str, Any]]:
-    """A journal without views, built whole, and the same rows ready-made; which comes first alternates."""
-    name = f"whole_{rows}"
+def _whole(operation: "Operation", rows: int, rounds: int, *, plugin: bool) -> list[dict[str, Any]]:
+    """A view made as a whole by an operation of ours, the same rows ready-made, and the plugin's operation; the order alternates."""
+    name = f"{operation.name}_{rows}"
     last = -(-rows * data.UNTAGGED_EVERY // (2 * data.PERSISTENCE_IDS * (data.UNTAGGED_EVERY - 1)))
     rows = data.rows_of(data.PERSISTENCE_IDS, 1, last)
-    _prepare(name, f"{data.PERSISTENCE_IDS} 1 {last} {last}")
+    _prepare(name, f"{data.PERSISTENCE_IDS} 1 {last} {last}", views=operation.views, append=operation.append)
     ready = HOME / "ready"
     results = []
-    # the first build gives the rows that are then ready-made; it isn't counted: Cassandra's own code is cold
-    _built(name, rows)
+    # the first run gives the rows that are then ready-made; it isn't counted: Cassandra's own code is cold
+    operation.run(name, rows)
     _job("ready", name, str(ready))
     for round_ in range(1, rounds + 1):
-        for what in ("build", *READY)[:: 1 if round_ % 2 else -1]:
-            if what == "build":
-                _job("empty", name)
-                measured = _built(name, rows)
-            else:
+        for what in (operation.name, *READY, *([PLUGIN] if plugin and operation.plugin else []))[:: 1 if round_ % 2 else -1]:
+            if what == operation.name:
+                _job(operation.reset, name)
+                measured = operation.run(name, rows)
+            elif what in READY:
                 _job("create", name, f"{name}_ready")
                 write = ["write", str(_config(name)), f"{name}_ready", str(ready), READY[what]]
                 measured = measure([sys.executable, "-m", "bench.views_data", *write])
-            results.append(_line(f"{rows:,} rows", what, round_, rows, measured))
+            else:
+                _job(operation.reset, name)
+                measured = _plugin(name, rows, *operation.plugin)
+            results.append(_line(f"{operation.name}, {rows:,} rows", what, round_, rows, measured))
     _job("drop", name, name, f"{name}_ready")
     shutil.rmtree(ready)
     return results
+
+
+def _rebuilt(name: str, rows: int) -> Measured:
+    """A rebuild of a view of which every row is gone."""
+    return _added(name, rows, lambda found: found, "rebuild")
+
+
+def _migrated(name: str, rows: int) -> Measured:
+    """A migration of tags in tag1 to tag3."""
+    return _added(name, rows, lambda found: found["tags"], "migrate", "--step", "tags")
+
+
+def _added(name: str, rows: int, view: Callable[[Any], Any], *command: str) -> Measured:
+    """An operation on all persistence ids that brings so many rows; `view`: where in its report they are."""
+    measured = measure([*_tagmill(name), "views", *command, "-p", "bench", "--offline", "--yes", "--json"])
+    found = view(json.loads(next(line for line in measured.output.splitlines() if line.startswith("{"))))
+    if (added := sum(tag["added"] for tag in found["tags"])) != rows:
+        raise RuntimeError(f"{added} rows came, {rows} were expected: {found}")
+    return measured
+
+
+def _plugin(name: str, rows: int, *command: str) -> Measured:
+    """Its Reconciliation or its EventsByTagMigration, from an empty view."""
+    where = ["--keyspace", name, "--port", str(PORTS["cassandra"]), "--bucket", "Hour", "--timeout", "3600"]
+    measured = measure([os.environ["PEER"], *command, *where], timeout=3600)
+    _job("must_have", name, str(rows))
+    return measured
 
 
 def _history(longer: int, rounds: int) -> list[dict[str, Any]]:
@@ -100,36 +138,36 @@ def _history(longer: int, rounds: int) -> list[dict[str, Any]]:
 
 def _long(events: int) -> list[dict[str, Any]]:
     """One persistence_id of many events beside small ones."""
-    _prepare("long", f"{data.PERSISTENCE_IDS} 1 20 20", f"1 1 {events} {events} long-")
     rows = data.rows_of(data.PERSISTENCE_IDS, 1, 20) + data.rows_of(1, 1, events)
-    result = _line("one long", f"{events:,} events of one", 1, rows, _built("long", rows))
-    _job("drop", "long", "long")
-    return [result]
+    results = []
+    for operation in OPERATIONS[:2]:
+        _prepare("long", f"{data.PERSISTENCE_IDS} 1 20 20", f"1 1 {events} {events} long-", views=operation.views)
+        results.append(_line("one long", f"{operation.name}, {events:,} events of one", 1, rows, operation.run("long", rows)))
+        _job("drop", "long", "long")
+    return results
 
 
 def _config(name: str) -> Path:
-    """One pipeline, whose journal, ledger and table have its name."""
-    file = HOME / f"{name}.toml"
-    file.write_text(
-        f'[cassandra]\nport = {PORTS["cassandra"]}\nledger_keyspace = "tagmill_{name}"\n'
-        f"[clickhouse]\nport = {PORTS['clickhouse']}\n"
-        f'[spark]\njars = "{ROOT}/build/jars/spark"\ndriver_memory = "1500m"\n'
-        f'[storage]\nroot = "{HOME}/data-{name}"\n'
-        f'[pipelines.bench]\nkeyspace = "{name}"\nbucket_size = "Hour"\ntags = ["tag-0"]\n'
-        f'first_time_bucket = "20260101T00:00"\ndestination = "{name}"\nviews = "tagmill"\n',
-        encoding="utf-8",
-    )
-    return file
+    return HOME / f"{name}.toml"
 
 
 def _tagmill(name: str) -> list[str]:
     return [str(Path(sys.executable).with_name("tagmill")), "--config", str(_config(name))]
 
 
-def _prepare(name: str, *parts: str) -> None:
-    """A journal without views."""
+def _prepare(name: str, *parts: str, views: str = "tagmill", append: str = "append") -> None:
+    """A journal without views, and one pipeline, whose journal, ledger and table have its name."""
+    _config(name).write_text(
+        f'[cassandra]\nport = {PORTS["cassandra"]}\nledger_keyspace = "tagmill_{name}"\n'
+        f"[clickhouse]\nport = {PORTS['clickhouse']}\n"
+        f'[spark]\njars = "{ROOT}/build/jars/spark"\ndriver_memory = "1500m"\n'
+        f'[storage]\nroot = "{HOME}/data-{name}"\n'
+        f'[pipelines.bench]\nkeyspace = "{name}"\nbucket_size = "Hour"\ntags = ["tag-0"]\n'
+        f'first_time_bucket = "20260101T00:00"\ndestination = "{name}"\nviews = "{views}"\n',
+        encoding="utf-8",
+    )
     _job("create", name, name)
-    _job("append", name, *parts)
+    _job(append, name, *parts)
     subprocess.run([*_tagmill(name), "schema", "apply"], check=True, stdout=subprocess.DEVNULL)  # noqa: S603
 
 
@@ -163,10 +201,28 @@ def _print(results: list[dict[str, Any]]) -> None:
     print("\n| case | what | median s | rows/s | peak RSS MiB | ratio of the seconds |\n|---|---|---|---|---|---|")
     for case in dict.fromkeys(line["case"] for line in results):
         here = [line for line in results if line["case"] == case]
-        here.sort(key=lambda line: (line["what"] == "build", len(line["what"])))
+        here.sort(key=lambda line: (line["what"] not in READY, len(line["what"])))
         for what, seconds, peak, ratio in medians(here, here[0]["what"]):
             print(f"| {case} | {what} | {seconds:.1f} | {here[0]['rows'] / seconds:,.0f} | {peak:,.0f} | {ratio:.2f} |")
 
+
+@dataclass(frozen=True)
+class Operation:
+    """What makes a view as a whole, who keeps it, the steps of bench.views_data around it, and the plugin's command for the same."""
+
+    name: str
+    run: Callable[[str, int], Measured]
+    views: str
+    append: str
+    reset: str
+    plugin: tuple[str, ...] = ()
+
+
+OPERATIONS = (
+    Operation("build", _built, "tagmill", "append", "empty"),
+    Operation("rebuild", _rebuilt, "application", "append", "lose", ("rebuild", "--truncate")),
+    Operation("migrate", _migrated, "application", "append_old", "lose", ("migrate",)),
+)
 
 if __name__ == "__main__":
     main()

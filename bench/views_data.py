@@ -1,12 +1,15 @@
 """What bench/views does beside measuring, a process each: python -m bench.views_data STEP CONFIG ARGUMENT...
 
-create KEYSPACE | append PART... | empty | ready FOLDER | write KEYSPACE FOLDER tuned|plain | drop KEYSPACE...
+create KEYSPACE | append PART... | append_old PART... | empty | lose | must_have ROWS | ready FOLDER | write KEYSPACE FOLDER tuned|plain |
+drop KEYSPACE...
 A PART is "PERSISTENCE_IDS FIRST LAST OF [NAME]", see bench.data.messages.
 """
 
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from bench import data
@@ -29,12 +32,27 @@ def create(settings: Settings, keyspace: str) -> None:
 
 def append(settings: Settings, *parts: str) -> None:
     """Write messages and the names of their persistence ids."""
+    _append(settings, parts, lambda rows: rows)
+
+
+def append_old(settings: Settings, *parts: str) -> None:
+    """The same as plugins before 0.80 did: with the tags in tag1 to tag3."""
+    with Cassandra(settings.cassandra) as cassandra:
+        cassandra.execute(f"ALTER TABLE {settings.pipeline('bench').keyspace}.messages ADD (tag1 text, tag2 text, tag3 text)")
+    _append(settings, parts, _with_old_tags)
+
+
+def _with_old_tags(rows: DataFrame) -> DataFrame:
+    return rows.withColumns({f"tag{number}": F.get("tags", F.lit(number - 1)) for number in (1, 2, 3)}).drop("tags")
+
+
+def _append(settings: Settings, parts: Sequence[str], layout: Callable[[DataFrame], DataFrame]) -> None:
     keyspace = settings.pipeline("bench").keyspace
     spark = session(settings)
     for part in parts:
         count, first, last, of, *name = part.split()
         rows = data.messages(spark, int(count), int(first), int(last), of=int(of), name=name[0] if name else "p-")
-        data.append(rows, keyspace, "messages")
+        data.append(layout(rows), keyspace, "messages")
         data.append(rows.where(F.col("sequence_nr") == int(first)).select("persistence_id"), keyspace, "all_persistence_ids")
 
 
@@ -49,6 +67,21 @@ def empty(settings: Settings) -> None:
             f"{ledger}.view_builds",
         ):
             cassandra.execute(f"TRUNCATE {name}")
+
+
+def lose(settings: Settings) -> None:
+    """The view's rows and the plugin's progress are gone."""
+    keyspace = settings.pipeline("bench").keyspace
+    with Cassandra(settings.cassandra) as cassandra:
+        for name in ("tag_views", "tag_write_progress", "tag_scanning"):
+            cassandra.execute(f"TRUNCATE {keyspace}.{name}")
+
+
+def must_have(settings: Settings, rows: str) -> None:
+    """The view has so many rows."""
+    found = table(session(settings), settings.pipeline("bench").keyspace, "tag_views").count()
+    if found != int(rows):
+        raise RuntimeError(f"{found} rows came, {rows} were expected")
 
 
 def ready(settings: Settings, folder: str) -> None:

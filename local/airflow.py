@@ -107,7 +107,7 @@ def environment(places: Places, home: Path) -> dict[str, str]:
         "AIRFLOW__API_AUTH__JWT_SECRET": _secret(home / "jwt-secret"),
         "AIRFLOW__CORE__FERNET_KEY": "",
         "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "15",
-        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "10",
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "60",  # each parse takes seconds of a core, and the files rarely change
         "AIRFLOW__SCHEDULER__ENABLE_HEALTH_CHECK": "False",  # its port is fixed: two stacks could not stand beside each other
         "AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO",
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",

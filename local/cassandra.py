@@ -63,6 +63,7 @@ range_request_timeout: 60s
 write_request_timeout: 30s
 truncate_request_timeout: 60s
 request_timeout: 60s
+materialized_views_enabled: true
 authenticator: {authenticator}
 authorizer: AllowAllAuthorizer
 """

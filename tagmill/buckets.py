@@ -3,10 +3,14 @@
 Source: TimeBucket in akka-persistence-cassandra and pekko-persistence-cassandra: floor(unix_ms / size_ms) * size_ms.
 """
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 
 from tagmill.timeuuid import TICKS_PER_MILLISECOND
+
+# events-by-tag.table of the plugin, unless it is set
+VIEW_TABLE = "tag_views"
 
 
 class BucketSize(StrEnum):
@@ -30,6 +34,25 @@ class BucketSize(StrEnum):
         """Timebucket (milliseconds since 1970) that a moment in ticks falls in."""
         unix_ms = ticks // TICKS_PER_MILLISECOND
         return unix_ms - unix_ms % self.milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A table of tag views, and the size of its buckets: events-by-tag.table and events-by-tag.bucket-size of the plugin."""
+
+    table: str
+    size: BucketSize
+
+    def __str__(self) -> str:
+        """For people."""
+        return f"{self.table} ({self.size.value})"
+
+    def key(self, of: str) -> str:
+        """Under which name the ledger keeps what it knows of the partitions of a pipeline's or a journal's view.
+
+        Another table has other partitions: nothing that was known of the old ones is believed of them.
+        """
+        return of if self.table == VIEW_TABLE else f"{of}/{self.table}"
 
 
 def first_ticks(timebucket: int) -> int:

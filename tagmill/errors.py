@@ -60,6 +60,18 @@ class AuditDiffers(DataQualityStop):
     """An audit found something; it changed nothing."""
 
 
+class EventsMissing(TagmillError):
+    """A query met a gap in the numbers of a persistence_id, where the plugin's own stream fails."""
+
+    exit_code = 3
+
+
+class PersistenceIdsRefused(TagmillError):
+    """A guard spoke for some persistence ids; they were left as they are, the others are done."""
+
+    exit_code = 3
+
+
 class BatchDiffers(TerminalError):
     """ClickHouse's rows of a batch are not the sealed file's rows."""
 

@@ -17,6 +17,11 @@ def cql(name: str) -> str:
     return f'"{identifier(name)}"'
 
 
+def cql_table(keyspace: str, table: str) -> str:
+    """A table with its keyspace, both validated and quoted for CQL."""
+    return f"{cql(keyspace)}.{cql(table)}"
+
+
 def sql(name: str) -> str:
     """A validated identifier, quoted for ClickHouse."""
     return f"`{identifier(name)}`"

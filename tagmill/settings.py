@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
-from tagmill.buckets import BucketSize
+from tagmill.buckets import VIEW_TABLE, BucketSize, View
 from tagmill.errors import ConfigurationError
 from tagmill.names import identifier
 from tagmill.timeuuid import from_datetime
@@ -167,13 +167,17 @@ class CleanupSettings(Section):
     )
     max_buckets_per_run: int = Field(1000, ge=1, le=100_000, description="partitions that one cleanup deletes")
     deletes_per_second: float = Field(20, gt=0, description="partitions, so that the application's own reads are not crowded out")
+    persistence_ids_per_second: float = Field(
+        200, gt=0, description="that `tagmill journal clean` works through, for the same reason"
+    )
 
 
 class PipelineSettings(Section):
     """One source, its tags, one destination table, one schedule."""
 
     keyspace: Identifier
-    bucket_size: BucketSize
+    view_table: Identifier = Field(VIEW_TABLE, description="events-by-tag.table of the application")
+    bucket_size: BucketSize = Field(description="events-by-tag.bucket-size of the application")
     tags: list[Annotated[str, Field(min_length=1)]] = Field(min_length=1)
     first_time_bucket: Moment = Field(description="events-by-tag.first-time-bucket of the application")
     start_from: dict[str, Moment] = Field(default_factory=dict, description="per tag: deliver only what is later")
@@ -192,6 +196,10 @@ class PipelineSettings(Section):
     max_missing_to_search: int = Field(5000, ge=0, description="a wider hole is held without looking into the journal")
     repair_rows_per_second: float = Field(2000, gt=0, description="the pace at which audit --repair mends tag_views")
     repair_view: bool = Field(True, description="write healed events back into tag_views")
+    snapshot_keyspace: Identifier | None = Field(
+        None, description="of the application's snapshots; left out: that of the journal with `_snapshot` behind it"
+    )
+    snapshot_table: Identifier = "snapshots"
     text_serializers: list[int] = Field(
         default_factory=list, description="ser_ids whose payloads are text; empty: found by content"
     )
@@ -238,6 +246,11 @@ class PipelineSettings(Section):
         for reader in self.cleanup.other_readers or ():
             if unknown := set(reader.tags or ()) - set(self.tags):
                 raise ValueError(f"cleanup.other_readers: {reader.name}: not among the tags: {', '.join(sorted(unknown))}")
+
+    @property
+    def view(self) -> View:
+        """The table of tag views, and the size of its buckets."""
+        return View(self.view_table, self.bucket_size)
 
     @property
     def beside_destination(self) -> tuple[str, str]:
@@ -306,6 +319,10 @@ class Settings(BaseSettings):
             raise ConfigurationError(f"{file}: {_explained(error)}") from None
         except SettingsError as error:
             raise ConfigurationError(f"environment: {error}; sections and lists are given as JSON") from None
+
+    def on_journal(self, keyspace: str) -> list[str]:
+        """The pipelines on a journal, in the order of their names."""
+        return sorted(name for name, pipeline in self.pipelines.items() if pipeline.keyspace == keyspace)
 
     def pipeline(self, name: str) -> PipelineSettings:
         """Settings of one pipeline; raises ConfigurationError when it is not configured."""

@@ -16,10 +16,12 @@ from typing import Any
 
 import pytest
 
+from tests.support import archive
+
 # a JVM that lives for seconds and sees few rows: its second compiler, a concurrent collector and the compilation of every plan
 # take more time than they give
 SHORT_LIVED = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": archive.flags(),
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }

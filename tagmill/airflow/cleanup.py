@@ -15,7 +15,8 @@ def cleanup_dag(settings: Settings, pipeline: str) -> DAG:
     dag = new_dag(
         "ttl_cleanup",
         pipeline,
-        description=f"deletes partitions of {configured.keyspace}.tag_views that are proven delivered, and what is past retention",
+        description=f"deletes partitions of {configured.keyspace}.{configured.view_table} that are proven delivered, "
+        "and what is past retention",
         doc=steps.cleanup.__doc__,
         schedule=configured.cleanup.schedule if configured.cleanup.enabled else None,
         params={

@@ -11,12 +11,9 @@ from typing import Any
 from airflow.sdk import DAG, Asset, Param, get_current_context, task
 
 from tagmill.airflow import steps
-from tagmill.airflow.factory import CLICKHOUSE_POOL, LONG, SHORT, SPARK_POOL, new_dag, tags_param
+from tagmill.airflow.factory import CLICKHOUSE_POOL, LONG, MOMENT, SHORT, SPARK_POOL, new_dag, tags_param
 from tagmill.airflow.operators import BuildOperator, DrainBacklogOperator, SealOperator
 from tagmill.settings import PipelineSettings, Settings
-
-# the format gives the UI its date picker, but Airflow doesn't check it; the pattern also asks for a time zone
-MOMENT = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?(Z|[+-]\d{2}:\d{2})$"
 
 
 def deliver_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
@@ -26,7 +23,7 @@ def deliver_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
     dag = new_dag(
         "deliver",
         pipeline,
-        description=f"{configured.keyspace}.tag_views to ClickHouse table {configured.destination}, exactly once",
+        description=f"{configured.keyspace}.{configured.view_table} to ClickHouse table {configured.destination}, exactly once",
         doc=__doc__,
         schedule=configured.schedule,
         params=_params(configured),

@@ -241,6 +241,56 @@ class AuditOperator(JobOperator):
         return [part for tag in self.tags for part in ("--tag", tag)]
 
 
+class ByParamsOperator(JobOperator):
+    """A job whose arguments are what a run's params say."""
+
+    template_fields: Sequence[str] = ()
+    arguments: Sequence[str] = ()
+
+    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
+        """Do it, or say what it would do."""
+        self.chosen(context["params"])
+        return super().execute(context)
+
+    def chosen(self, params: Mapping[str, Any]) -> None:
+        """Set the arguments."""
+        raise NotImplementedError
+
+    def _job_arguments(self) -> Sequence[str]:
+        return self.arguments
+
+
+class ViewsOperator(ByParamsOperator):
+    """Runs spark_jobs/views.py: one operation on a journal's tag views, as the run's params say.
+
+    Args:
+        operation: rebuild, delete, truncate, pids or migrate.
+    """
+
+    def __init__(self, *, operation: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.step = operation
+
+    def chosen(self, params: Mapping[str, Any]) -> None:
+        """What a run's params say; a value may begin with a dash."""
+        arguments = ["--operation", self.step]
+        for name, option in (("steps", "--step"), ("persistence_ids", "--persistence-id"), ("tags", "--tag")):
+            arguments += [f"{option}={value}" for value in params.get(name, ())]
+        if keyspace := params.get("snapshot_keyspace"):
+            arguments.append(f"--snapshot-keyspace={keyspace}")
+        flags = ("offline", "drop_old", "dry_run")
+        self.arguments = [*arguments, *(f"--{name.replace('_', '-')}" for name in flags if params.get(name))]
+
+
+class RebucketOperator(ByParamsOperator):
+    """Runs spark_jobs/rebucket.py as the run's params say: by default it only counts."""
+
+    def chosen(self, params: Mapping[str, Any]) -> None:
+        """What a run's params say."""
+        flags = {"--offline": params["offline"], "--drop-old": params["drop_old"], "--yes": not params["dry_run"]}
+        self.arguments = ["--to", params["to"], *(flag for flag, given in flags.items() if given)]
+
+
 class DrainBacklogOperator(TriggerDagRunOperator):
     """Triggers the same DAG once more when the plan was capped, so that a backlog drains without waiting for the schedule."""
 

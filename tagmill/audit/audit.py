@@ -19,6 +19,8 @@ from tagmill.stores.audits import AuditRow, Audits, AuditState
 from tagmill.stores.builds import Builds
 from tagmill.stores.clickhouse import ClickHouse
 from tagmill.stores.files import RunFiles
+from tagmill.stores.guard import check_journal
+from tagmill.stores.journalviews import JournalViews
 from tagmill.stores.lease import Lease
 from tagmill.stores.ledger import Ledger
 from tagmill.timeuuid import TICKS_PER_SECOND, from_datetime
@@ -99,7 +101,9 @@ class _Audit:
         self.tell = tell
         self.files = RunFiles(settings.storage.root)
         self.audits = Audits(ledger.cassandra, self.ledger_keyspace, pipeline)
-        self.journal = Journal.look(ledger.cassandra, self.pipeline.keyspace)
+        self.views = JournalViews(ledger.cassandra, self.ledger_keyspace, self.pipeline.keyspace)
+        check_journal(ledger.cassandra, settings, pipeline)
+        self.journal = Journal.look(ledger.cassandra, self.pipeline.keyspace, self.pipeline.view_table)
 
     def run(self, tags: list[str]) -> AuditReport:
         """All of it."""
@@ -120,7 +124,7 @@ class _Audit:
         docs = pages.written(made, self.pipeline, self.files.docs(self.name))
         made = made.model_copy(update={"docs": docs})
         self.files.write(f"{self.folder}/{REPORT}", made.model_dump_json(indent=1).encode())
-        report.write_buckets(judged, row, scope, self.ledger_keyspace)
+        report.write_buckets(judged, row, scope, self.ledger_keyspace, self.pipeline.view)
         checkpoints.reached("audit.before_end")
         self._finish(row, made)
         self._sweep(keep={row.audit})
@@ -132,16 +136,16 @@ class _Audit:
         from tagmill.audit.staging import Scope
 
         until = from_datetime(datetime.now(UTC) - timedelta(seconds=self.pipeline.eventual_consistency_delay_seconds))
-        late: dict[str, int] = {}
+        builds = Builds(self.ledger.cassandra, self.ledger_keyspace, self.pipeline.keyspace)
+        late = builds.late(self.name)
         if self.pipeline.views == "tagmill":
-            builds = Builds(self.ledger.cassandra, self.ledger_keyspace, self.pipeline.keyspace)
             newest = builds.newest()
             if newest is None or newest.built_to is None:
                 raise ConfigurationError(
                     f"pipeline {self.name}: the view of journal {self.pipeline.keyspace} was never built. Nothing was audited. "
                     f"Build it: tagmill views build --pipeline {self.name}"
                 )
-            until, late = min(until, newest.built_to), builds.late(self.name)
+            until = min(until, newest.built_to)
         marks = self.ledger.watermarks(self.name)
         back = int(self.pipeline.look_back_seconds * TICKS_PER_SECOND)
         due = {tag: min(until, marks[tag].ticks - back, late.get(tag, until) - 1) if tag in marks else -1 for tag in tags}
@@ -164,11 +168,15 @@ class _Audit:
         audited_at = datetime.now(UTC)
         view = staging.stage_view(self.spark, self.journal, scope, self._url("view"))
         checkpoints.reached("audit.view_read")
-        cleaned = staging.stage_cleaned(self.spark, self.ledger_keyspace, self.journal.keyspace, scope, self._url("cleaned"))
+        views = [self.pipeline.view, *self.views.earlier(self.pipeline.view)]
+        cleaned = staging.stage_cleaned(
+            self.spark, self.ledger_keyspace, self.journal.keyspace, views, scope, self._url("cleaned")
+        )
         self.tell("adding up in ClickHouse")
         stored = Stored(self.spark, self.clickhouse, self.pipeline.destination, self.files, self.folder, scope)
         in_clickhouse, ids = stored.sums(), stored.ids()
-        deleted = staging.stage_deleted(self.spark, self.journal, events, view, scope, self._url("deleted"))
+        for_good = staging.deleted_for_good(self.spark, self.ledger_keyspace, self.journal.keyspace)
+        deleted = staging.stage_deleted(self.spark, self.journal, events, view, for_good, scope, self._url("deleted"))
         self.tell("comparing")
         lines = staging.kept(sums.bucket_sums(events, view, in_clickhouse, deleted, cleaned, scope), self._url("sums"))
         found = [comparing.misplaced(view, scope), comparing.unreadable(events, view, scope)]
@@ -211,7 +219,9 @@ class _Audit:
                 "kind", "tag", "sequence_nr", F.col("tag").alias("tag_name"), "timebucket",
                 F.col("journal_offset").alias("timestamp"), "persistence_id",
             )  # fmt: skip
-            there = keys.join(table(self.spark, self.journal.keyspace, "tag_views", directJoinSetting="on").select(*where), where)
+            there = keys.join(
+                table(self.spark, self.journal.keyspace, self.journal.view_table, directJoinSetting="on").select(*where), where
+            )
             arrived.append(there.select(*event))
         if in_clickhouse.take(1):
             self.tell("looking again for what is missing in ClickHouse")

@@ -132,6 +132,7 @@ class Mender:
         self.cassandra = cassandra
         self.clickhouse = clickhouse
         self.keyspace = names.cql(self.pipeline.keyspace)
+        self.view = names.cql_table(self.pipeline.keyspace, self.pipeline.view_table)
         self.ledger = names.cql(settings.cassandra.ledger_keyspace)
         self.payload = [column for column in PAYLOAD if meta or column not in META]
         self.tell = tell
@@ -168,7 +169,7 @@ class Mender:
             key for (finding, key), row in zip(wrong, there, strict=True) if row and row["sequence_nr"] == finding["sequence_nr"]
         ]
         where = " AND ".join(f"{name} = ?" for name in KEY)
-        self._do(f"DELETE FROM {self.keyspace}.tag_views WHERE {where}", own)
+        self._do(f"DELETE FROM {self.view} WHERE {where}", own)
         renumbered = {
             (row["tag_name"], row["persistence_id"], row["sequence_nr"], row["tag_pid_sequence_nr"])
             for finding, row in sound
@@ -249,7 +250,7 @@ class Mender:
         """The row that stands under each key now."""
         where = " AND ".join(f"{name} = ?" for name in KEY)
         found = self.cassandra.execute_many(
-            f"SELECT {', '.join(self.payload)} FROM {self.keyspace}.tag_views WHERE {where}",
+            f"SELECT {', '.join(self.payload)} FROM {self.view} WHERE {where}",
             (_key(row) for row in rows),
             concurrency=REQUESTS,
         )
@@ -268,7 +269,7 @@ class Mender:
             if there is None or any(there[name] != right[name] for name in self.payload)
         )
         marks = ", ".join("?" for _ in columns)
-        self._do(f"INSERT INTO {self.keyspace}.tag_views ({', '.join(columns)}) VALUES ({marks})", values)
+        self._do(f"INSERT INTO {self.view} ({', '.join(columns)}) VALUES ({marks})", values)
 
     def _do(self, cql: str, values: Iterable[tuple[Any, ...]]) -> None:
         for _ in self.cassandra.execute_many(cql, values, ConsistencyLevel.LOCAL_QUORUM, REQUESTS):

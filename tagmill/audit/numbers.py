@@ -130,8 +130,8 @@ def unproven(journal: DataFrame, view: DataFrame, scope: Scope) -> DataFrame:
 def expected(journal: DataFrame, view: DataFrame, deleted: DataFrame, ids: DataFrame, scope: Scope) -> DataFrame:
     """The numbers that the plugin would give. Out: tag, persistence_id, sequence_nr, expected.
 
-    In: `ids`, the persistence ids wanted; of those with a broken journal, nothing is said. Where earlier events are gone, the numbers begin
-    where most rows of the view say.
+    In: `ids`, the persistence ids wanted; of those with a broken journal, nothing is said. Where earlier events are gone, or
+    their tags (migrated from tag1 to tag3, and the columns dropped), the numbers begin where most rows of the view say.
     """
     events = with_dead(journal.where(_in_time(scope)).join(ids, ID, "left_semi"), deleted)
     complete = events.groupBy(ID).agg((F.min("sequence_nr") == 1).alias("complete"))
@@ -141,8 +141,10 @@ def expected(journal: DataFrame, view: DataFrame, deleted: DataFrame, ids: DataF
     whole = complete.join(living.select(ID, "dead"), ID).select(ID, (F.col("complete") & ~F.col("dead")).alias("whole"))
     rows = view.where(~F.col("broken")).join(ids, ID, "left_semi").select(*KEY, "sequence_nr", "number")
     bases = ranks.join(rows, [*KEY, "sequence_nr"]).groupBy(*KEY).agg(F.mode(F.col("number") - F.col("rank")).alias("base"))
-    based = ranks.join(whole, ID).join(bases, KEY, "left")
-    base = F.when(F.col("whole"), 0).otherwise(F.col("base"))
+    first = tagged.groupBy(ID).agg(F.min("sequence_nr").alias("first_tagged"))
+    untagged = rows.join(first, ID).where("sequence_nr < first_tagged").select(ID, F.lit(True).alias("untagged")).distinct()
+    based = ranks.join(whole, ID).join(bases, KEY, "left").join(untagged, ID, "left")
+    base = F.when(F.col("whole") & F.col("untagged").isNull(), 0).otherwise(F.col("base"))
     return based.select(*KEY, "sequence_nr", (F.col("rank") + base).alias("expected")).where("expected IS NOT NULL")
 
 

@@ -165,14 +165,16 @@ class _Repair:
         """Under the pipeline's lease, so that no build of ours numbers meanwhile."""
         with steps.leased(self.settings, self.name, self.owner, wait=self.pipeline.lease_wait_seconds) as (ledger, lease):
             audited = self._audited(ledger)
-            journal = Journal.look(ledger.cassandra, self.pipeline.keyspace)
+            journal = Journal.look(ledger.cassandra, self.pipeline.keyspace, self.pipeline.view_table)
             kinds = [kind for kind in mend.IN_VIEW if audited.findings.get(kind)]
             if not kinds:
                 done = mend.Mended()
             elif self._wrong_bucket_size(audited):
                 done = self._all_left(audited, kinds)
             else:
-                self.interventions.record(ledger, f"audit {self.audit} --repair: tag_views of {self.pipeline.keyspace}")
+                self.interventions.record(
+                    ledger, f"audit {self.audit} --repair: {self.pipeline.view_table} of {self.pipeline.keyspace}"
+                )
                 with explained(ledger.cassandra.where):
                     mend.stage(self.spark, self.files.url(self.folder), self.files.url(f"{self.folder}/repair"))
                 checkpoints.reached("repair.staged")

@@ -10,9 +10,9 @@ from pyspark.sql import functions as F
 
 from tagmill.audit.model import AuditReport, BucketLine, Finding, Kind, Line
 from tagmill.audit.staging import GONE, Scope, kept
-from tagmill.buckets import BucketSize
+from tagmill.buckets import BucketSize, View
 from tagmill.connector import CASSANDRA
-from tagmill.settings import PipelineSettings
+from tagmill.settings import PipelineSettings, QualitySettings
 from tagmill.stores.audits import AuditRow
 from tagmill.timeuuid import to_datetime
 
@@ -98,7 +98,8 @@ def _named(findings: DataFrame, most: int) -> Iterator[Finding]:
 
 
 def _warnings(judged: Judged, pipeline: PipelineSettings) -> Iterator[str]:
-    yield from _large_partitions(judged.view, pipeline)
+    partitions = judged.view.groupBy("tag", "timebucket").agg(F.count("*").alias("rows"), F.sum("size").alias("bytes"))
+    yield from large_partitions(partitions, pipeline.view, pipeline.quality)
     many = judged.events.where(F.col("tag_count") > MOST_TAGS)
     line = many.agg(F.count("*").alias("events"), F.max("tag_count").alias("most"), F.first("persistence_id").alias("id")).first()
     if line and line["events"]:
@@ -115,19 +116,22 @@ def _warnings(judged: Judged, pipeline: PipelineSettings) -> Iterator[str]:
         )
     first = judged.events.where("ticks >= 0").agg(F.min("ticks")).first()
     if first and first[0] is not None:
-        size = pipeline.bucket_size
-        begin = size.start(int(pipeline.first_time_bucket.timestamp()) * 10_000_000)
-        empty = (size.start(first[0]) - begin) // size.milliseconds
-        if empty > EMPTY_BUCKETS:
-            yield (
-                f"first_time_bucket {pipeline.first_time_bucket:%Y%m%dT%H:%M} is {empty} {size.value} buckets before the first event "
-                f"({to_datetime(first[0]):%Y%m%dT%H:%M}): readers look into each of them"
-            )
+        yield from early(first[0], pipeline.first_time_bucket, pipeline.bucket_size)
 
 
-def _large_partitions(view: DataFrame, pipeline: PipelineSettings) -> Iterator[str]:
-    quality, size = pipeline.quality, pipeline.bucket_size
-    partitions = view.groupBy("tag", "timebucket").agg(F.count("*").alias("rows"), F.sum("size").alias("bytes"))
+def early(first_ticks: int, first_time_bucket: datetime, size: BucketSize) -> Iterator[str]:
+    """A sentence when readers look into many buckets before the first event."""
+    begin = size.start(int(first_time_bucket.timestamp()) * 10_000_000)
+    empty = (size.start(first_ticks) - begin) // size.milliseconds
+    if empty > EMPTY_BUCKETS:
+        yield (
+            f"first_time_bucket {first_time_bucket:%Y%m%dT%H:%M} is {empty} {size.value} buckets before the first event "
+            f"({to_datetime(first_ticks):%Y%m%dT%H:%M}): readers look into each of them"
+        )
+
+
+def large_partitions(partitions: DataFrame, view: View, quality: QualitySettings) -> Iterator[str]:
+    """A sentence for each tag with partitions over the limits. In, one row a partition: tag, timebucket, rows, bytes."""
     large = partitions.where((F.col("rows") > quality.max_partition_rows) | (F.col("bytes") > quality.max_partition_bytes))
     largest = large.groupBy("tag").agg(
         F.count("*").alias("count"),
@@ -137,30 +141,30 @@ def _large_partitions(view: DataFrame, pipeline: PipelineSettings) -> Iterator[s
     )
     for line in largest.orderBy("tag").collect():
         yield (
-            f"tag {line['tag']}: {line['count']} partitions of tag_views have more than {quality.max_partition_rows} rows or "
+            f"tag {line['tag']}: {line['count']} partitions of {view.table} have more than {quality.max_partition_rows} rows or "
             f"{quality.max_partition_bytes >> 20} MiB, the largest {line['rows']} rows and {line['bytes'] >> 20} MiB "
-            f"(timebucket {line['of']}). {_fitting(line['rows'], line['bytes'], size, pipeline)}"
+            f"(timebucket {line['of']}). {_fitting(line['rows'], line['bytes'], view.size, quality)}"
         )
 
 
-def _fitting(rows: int, size_bytes: int, size: BucketSize, pipeline: PipelineSettings) -> str:
+def _fitting(rows: int, size_bytes: int, size: BucketSize, quality: QualitySettings) -> str:
     """Which bucket size would fit."""
-    quality, sizes = pipeline.quality, list(BucketSize)
+    sizes = list(BucketSize)
     for smaller in sizes[sizes.index(size) + 1 :]:
         share = smaller.milliseconds / size.milliseconds
         fits = rows * share <= quality.max_partition_rows and size_bytes * share <= quality.max_partition_bytes
         a_day = rows * BucketSize.DAY.milliseconds / size.milliseconds
         if fits and a_day <= EVENTS_A_DAY.get(smaller, a_day):
-            return f"bucket_size {smaller.value} would fit: the view has to be built anew with it"
+            return f"bucket_size {smaller.value} would fit: tagmill views rebucket --to {smaller.value}"
     if size is BucketSize.MINUTE:
         return "Minute is the smallest size: use more tags"
-    return "bucket_size Minute is the smallest, and would fit best: the view has to be built anew with it"
+    return "bucket_size Minute is the smallest, and would fit best: tagmill views rebucket --to Minute"
 
 
 # -- the ledger
 
 
-def write_buckets(judged: Judged, row: AuditRow, scope: Scope, ledger_keyspace: str) -> None:
+def write_buckets(judged: Judged, row: AuditRow, scope: Scope, ledger_keyspace: str, view: View) -> None:
     """audited_buckets: the word on each partition that the view has. A later audit's word wins, however late this one's is written."""
     proven = ~F.col("broken") & scope.judged() & scope.is_due()
     partitions = judged.view.groupBy("tag", "timebucket").agg(F.count("*").alias("rows"), F.bool_and(proven).alias("proven"))
@@ -172,7 +176,7 @@ def write_buckets(judged: Judged, row: AuditRow, scope: Scope, ledger_keyspace: 
         .withColumn("found", F.lit(True))
     )
     words = partitions.join(disagreeing, ["tag", "timebucket"], "left").select(
-        F.lit(row.pipeline).alias("pipeline"), "tag", "timebucket", F.lit(row.audit).cast("bigint").alias("audit"),
+        F.lit(view.key(row.pipeline)).alias("pipeline"), "tag", "timebucket", F.lit(row.audit).cast("bigint").alias("audit"),
         F.lit(judged.audited_at).alias("audited_at"), "rows", _agrees().alias("agrees"),
     )  # fmt: skip
     options = {"keyspace": ledger_keyspace, "table": "audited_buckets", "spark.cassandra.output.timestamp": str(row.audit)}

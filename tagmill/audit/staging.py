@@ -11,13 +11,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tagmill.batches import columns
-from tagmill.buckets import BucketSize
+from tagmill.buckets import BucketSize, View
 from tagmill.connector import table
 from tagmill.delivery.scan import FUTURE_TICKS, as_batch_rows, checksum, signed, xxhash64
 from tagmill.stores.views import VIEW_COLUMNS
 from tagmill.timeuuid import TICKS_PER_MILLISECOND
 from tagmill.views.model import Reason
-from tagmill.views.reading import OLD_TAGS, Journal
+from tagmill.views.reading import Journal, all_events, cleaned, event_tags
 
 ID = "persistence_id"
 # stands for deleted_to where the journal knows nothing of a persistence_id
@@ -58,12 +58,8 @@ def stage_journal(spark: SparkSession, journal: Journal, scope: Scope, url: str)
     Out: persistence_id, partition_nr, sequence_nr, offset, ticks, bucket, writer_uuid, tags (those of the pipeline), tag_count (all),
     event_hash, flaw (a Reason, or null). Events without tags of the pipeline have no hash.
     """
-    messages = table(spark, journal.keyspace, "messages").select(*journal.columns)
-    old = [name for name in OLD_TAGS if name in journal.columns]
-    tags = F.coalesce("tags", F.array().cast("array<string>"))
-    old_tags = F.filter(F.array(*old), lambda tag: tag.isNotNull()) if old else F.array().cast("array<string>")
-    old_only = (F.size(tags) == 0) & (F.size(old_tags) > 0)
-    all_tags = F.when(old_only, old_tags).otherwise(tags)
+    messages, all_tags = all_events(spark, journal), event_tags(journal.columns)
+    old_only = (F.size(all_tags) > 0) & (F.size(event_tags(["tags"])) == 0)
     wanted = F.array_intersect(all_tags, F.array(*map(F.lit, scope.tags)))
     unread = _unread(journal)
     as_view = messages.select(
@@ -80,13 +76,13 @@ def stage_journal(spark: SparkSession, journal: Journal, scope: Scope, url: str)
     )
     tagged = F.size("also.tags") > 0
     staged = rows.withColumn("ticks", F.col("event_time")).select(
-        ID, "also.partition_nr", "sequence_nr", "offset", "ticks", _bucket(scope.size), "writer_uuid", "also.tags",
+        ID, "also.partition_nr", "sequence_nr", "offset", "ticks", bucket(scope.size), "writer_uuid", "also.tags",
         "also.tag_count", F.when(tagged, checksum(columns.EVENT)).alias("event_hash"), flaw.alias("flaw"),
     )  # fmt: skip
     return kept(staged, url)
 
 
-def _bucket(size: BucketSize) -> Column:
+def bucket(size: BucketSize) -> Column:
     """The bucket (bigint, milliseconds since 1970) of `ticks`; in whole numbers, which a double couldn't hold."""
     return F.expr(f"(ticks - pmod(ticks, {size.ticks})) div {TICKS_PER_MILLISECOND}").alias("bucket")
 
@@ -106,18 +102,18 @@ def _payload(there: Sequence[str]) -> list[Column]:
 
 
 def stage_view(spark: SparkSession, journal: Journal, scope: Scope, url: str) -> DataFrame:
-    """Write one row a row of `tag_views` with a tag of the pipeline, and read it back.
+    """Write one row a row of the view with a tag of the pipeline, and read it back.
 
     Out: tag, persistence_id, sequence_nr, number, offset, ticks, bucket (of its time), timebucket (where it lies), writer_uuid, size
     (bytes), event_hash (as the journal's), row_hash (with the number), broken (its time can't be read).
     """
-    there = sorted(journal.tables["tag_views"] & set(VIEW_COLUMNS))
-    view = table(spark, journal.keyspace, "tag_views").select(*there).where(F.col("tag_name").isin(list(scope.tags)))
+    there = sorted(journal.tables[journal.view_table] & set(VIEW_COLUMNS))
+    view = table(spark, journal.keyspace, journal.view_table).select(*there).where(F.col("tag_name").isin(list(scope.tags)))
     as_view = view.select(F.lit(0).alias("unit"), *KEYS, *_payload(there))
     rows = as_batch_rows(as_view, scope.until + FUTURE_TICKS).withColumn("event_hash", checksum(columns.EVENT))
     staged = rows.withColumn("ticks", F.col("event_time")).select(
         "tag", ID, "sequence_nr", F.col("tag_pid_sequence_nr").alias("number"), "offset", "ticks",
-        _bucket(scope.size), "timebucket", "writer_uuid", "size", "event_hash",
+        bucket(scope.size), "timebucket", "writer_uuid", "size", "event_hash",
         with_number(F.col("event_hash"), F.col("tag_pid_sequence_nr")).alias("row_hash"), F.col("offset_broken").alias("broken"),
     )  # fmt: skip
     return kept(staged, url)
@@ -128,19 +124,27 @@ def with_number(event_hash: Column, number: Column) -> Column:
     return xxhash64(event_hash * F.lit(signed(columns.FACTOR)) + number)
 
 
-def stage_deleted(spark: SparkSession, journal: Journal, events: DataFrame, view: DataFrame, scope: Scope, url: str) -> DataFrame:
+def deleted_for_good(spark: SparkSession, ledger_keyspace: str, journal: str) -> DataFrame:
+    """Persistence ids that `journal clean` has deleted for good: the ledger is the only one to know. Out: persistence_id, deleted_to."""
+    return table(spark, ledger_keyspace, "deleted_ids").where(F.col("journal") == journal).select(ID, "deleted_to")
+
+
+def stage_deleted(
+    spark: SparkSession, journal: Journal, events: DataFrame, view: DataFrame, for_good: DataFrame, scope: Scope, url: str
+) -> DataFrame:
     """Up to where the events of each persistence_id are deleted. Out: persistence_id, deleted_to.
 
     metadata.deleted_to is written before the events go: read it after the journal. The plugin's deletion for good (deleteAllEvents with
     neverUsePersistenceIdAgain) takes the metadata too: of a persistence_id that the view has and the journal knows nothing of, all is
-    deleted (GONE).
+    deleted (GONE). What Tagmill deletes so (`for_good`) was noted before: it is known, whatever is left of it.
     """
     in_view = view.where((F.col("ticks") <= scope.until) & ~F.col("broken")).select(ID).distinct()
-    deleted = in_view.join(events.select(ID).distinct(), ID, "left_anti").withColumn("deleted_to", F.lit(GONE))
+    gone = in_view.join(events.select(ID).distinct(), ID, "left_anti").withColumn("deleted_to", F.lit(GONE))
+    deleted = gone.unionByName(for_good)
     if "metadata" in journal.tables:
         noted = table(spark, journal.keyspace, "metadata").select(ID, "deleted_to").where("deleted_to > 0")
-        deleted = deleted.unionByName(noted).groupBy(ID).agg(F.min("deleted_to").alias("deleted_to"))
-    return kept(deleted, url)
+        deleted = deleted.unionByName(noted)
+    return kept(deleted.groupBy(ID).agg(F.min("deleted_to").alias("deleted_to")), url)
 
 
 def stage_progress(spark: SparkSession, ledger_keyspace: str, scope: Scope, url: str) -> DataFrame:
@@ -159,12 +163,12 @@ def stage_progress(spark: SparkSession, ledger_keyspace: str, scope: Scope, url:
     return kept(rows.select("tag", ID, F.col("tag_pid_sequence_nr").alias("number"), "sequence_nr", length.alias("missing")), url)
 
 
-def stage_cleaned(spark: SparkSession, ledger_keyspace: str, journal: str, scope: Scope, url: str) -> DataFrame:
-    """Buckets of the view that cleanup took away or is at. Out: tag, bucket."""
-    rows = table(spark, ledger_keyspace, "cleaned_buckets").where(
-        (F.col("journal") == journal) & F.col("tag").isin(list(scope.tags))
-    )
-    return kept(rows.select("tag", F.col("timebucket").alias("bucket")), url)
+def stage_cleaned(
+    spark: SparkSession, ledger_keyspace: str, journal: str, views: Sequence[View], scope: Scope, url: str
+) -> DataFrame:
+    """Buckets that cleanup took away or is at, of all the `views` that the journal had; in buckets of today's size. Out: tag, bucket."""
+    of_tags = cleaned(spark, ledger_keyspace, journal, views, scope.size).where(F.col("tag").isin(list(scope.tags)))
+    return kept(of_tags, url)
 
 
 def kept(rows: DataFrame, url: str) -> DataFrame:

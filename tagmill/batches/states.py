@@ -18,7 +18,10 @@ class RunState(StrEnum):
 
 
 class BatchState(StrEnum):
-    """NEW: sealed. IN_CLICKHOUSE: verified there. VOIDED: given up and proven absent, or taken out; a later run delivers its events."""
+    """NEW: sealed. IN_CLICKHOUSE: verified there. VOIDED: given up and proven absent, or taken out.
+
+    A later run delivers the events of a VOIDED one, unless they were erased.
+    """
 
     NEW = "NEW"
     IN_CLICKHOUSE = "IN_CLICKHOUSE"

@@ -10,6 +10,7 @@ from tagmill.cleanup.view import Found, ViewCleanup, beside, expiring
 from tagmill.errors import GuardRefused
 from tagmill.settings import PipelineSettings, Settings
 from tagmill.stores.clickhouse import ClickHouse
+from tagmill.stores.guard import check_journal
 from tagmill.stores.lease import Lease
 from tagmill.stores.ledger import Ledger
 
@@ -66,9 +67,8 @@ def _ledger(settings: Settings, pipeline: str, owner: str, delete: bool) -> Iter
         for name in sorted([pipeline, *beside(settings, pipeline)]) if delete else ():
             chosen = settings.pipeline(name)
             lease = Lease(ledger.cassandra, settings.cassandra.ledger_keyspace, name, owner, chosen.lease_seconds)
-            lease.take(chosen.lease_wait_seconds)
-            kept.callback(lease.give_back)
-            kept.enter_context(lease.kept())
+            kept.enter_context(lease.held(chosen.lease_wait_seconds))
+        check_journal(ledger.cassandra, settings, pipeline)
         yield ledger
 
 

@@ -133,7 +133,7 @@ def limit(now: datetime, older_than_days: int) -> int:
 
 def refused_by_tag(bucket: Bucket, state: TagState) -> Refusal | None:
     """What is known of the tag and forbids it, before anything is asked about the partition itself."""
-    return _readers(bucket, state.readers) or _deliveries(bucket, state)
+    return refused_by_readers(bucket, state.readers) or _deliveries(bucket, state)
 
 
 def refused_by_audit(bucket: Bucket, state: TagState, proofs: dict[str, Proof]) -> Refusal | None:
@@ -190,8 +190,8 @@ def merged(holds: Iterable[Held]) -> list[Held]:
     return result
 
 
-def _readers(bucket: Bucket, readers: Sequence[ReadTo] | None) -> Refusal | None:
-    """One bucket more than its own: readers go back to the start of the bucket before the one that they stand in."""
+def refused_by_readers(bucket: Bucket, readers: Sequence[ReadTo] | None) -> Refusal | None:
+    """What other readers still need: one bucket more, for they go back to the start of the bucket before the one that they stand in."""
     if readers is None:
         return Refusal(
             Reason.READERS_NOT_STATED,
@@ -213,15 +213,22 @@ def _deliveries(bucket: Bucket, state: TagState) -> Refusal | None:
     for one in (state.cleaning, *state.others):
         if one.start >= bucket.end:
             continue
-        if one.open_run is not None:
-            return Refusal(Reason.STILL_READ, f"run {one.open_run} of pipeline {one.pipeline} is not finished")
-        if one.needs_from is None or bucket.end > one.needs_from:
-            there = "has no watermark" if one.needs_from is None else f"reads again from {_moment(one.needs_from)} on"
-            return Refusal(Reason.STILL_READ, f"pipeline {one.pipeline} {there}")
+        if refused := still_read(bucket, one):
+            return refused
         if held := _held(bucket, one.holds):
             return Refusal(
                 Reason.HELD, f"pipeline {one.pipeline} holds {held.persistence_id!r}, whose missing rows may lie in it"
             )
+    return None
+
+
+def still_read(bucket: Bucket, one: Delivered) -> Refusal | None:
+    """Whether runs of a pipeline read the bucket again."""
+    if one.open_run is not None:
+        return Refusal(Reason.STILL_READ, f"run {one.open_run} of pipeline {one.pipeline} is not finished")
+    if one.needs_from is None or bucket.end > one.needs_from:
+        there = "has no watermark" if one.needs_from is None else f"reads again from {_moment(one.needs_from)} on"
+        return Refusal(Reason.STILL_READ, f"pipeline {one.pipeline} {there}")
     return None
 
 

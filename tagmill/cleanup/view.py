@@ -5,7 +5,7 @@ is followed by one who deletes the same again.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from heapq import nsmallest
@@ -17,7 +17,7 @@ from tagmill.buckets import first_ticks
 from tagmill.cleanup import readers, rules
 from tagmill.cleanup.rules import Bucket, Delivered, Held, Now, Proof, Reason, Refusal, TagState
 from tagmill.delivery.holds import gap_buckets
-from tagmill.settings import Settings
+from tagmill.settings import PipelineSettings, Settings
 from tagmill.stores.builds import Builds
 from tagmill.stores.cleaned import Cleaned, Cleaning
 from tagmill.stores.clickhouse import ClickHouse
@@ -57,7 +57,7 @@ class Found:
             line |= {"oldest": begins, "text": why.text}
 
 
-class _Standing(NamedTuple):
+class Standing(NamedTuple):
     """How a pipeline stands: watermarks and late rows (ticks) by tag, and the run that is not finished."""
 
     marks: dict[str, Watermark]
@@ -71,11 +71,11 @@ class ViewCleanup:
     def __init__(self, settings: Settings, ledger: Ledger, clickhouse: ClickHouse, name: str, now: datetime) -> None:
         self.settings, self.ledger, self.clickhouse, self.name = settings, ledger, clickhouse, name
         self.pipeline = settings.pipeline(name)
-        self.views = Views(ledger.cassandra, self.pipeline.keyspace)
+        self.views = Views(ledger.cassandra, self.pipeline.keyspace, self.pipeline.view_table)
         self.views.columns()  # the keyspace is a journal's
-        self.cleaned = Cleaned(ledger.cassandra, settings.cassandra.ledger_keyspace, self.pipeline.keyspace)
+        self.cleaned = Cleaned(ledger.cassandra, settings.cassandra.ledger_keyspace, self.pipeline.keyspace, self.pipeline.view)
         self.beside = beside(settings, name)
-        self.standings = {one: self._standing(one) for one in (name, *self.beside)}
+        self.standings = {one: standing(settings, ledger, one) for one in (name, *self.beside)}
         self.states = {tag: self._state(tag) for tag in self.pipeline.tags}
         self.limit = rules.limit(now, self.pipeline.cleanup.older_than_days or 0)
         self.found = Found()
@@ -105,24 +105,8 @@ class ViewCleanup:
             readers=None if stated is None else list(readers.positions(self.ledger.cassandra, stated, tag)),
         )
 
-    def _standing(self, name: str) -> _Standing:
-        pipeline, late = self.settings.pipeline(name), dict[str, int]()
-        if pipeline.views == "tagmill":
-            late = Builds(self.ledger.cassandra, self.settings.cassandra.ledger_keyspace, pipeline.keyspace).late(name)
-        unfinished = self.ledger.open_run(name)
-        return _Standing(self.ledger.watermarks(name), late, unfinished.run if unfinished else None)
-
     def _delivered(self, name: str, tag: str) -> Delivered:
-        """Runs read again what is in their look-back windows, and what builds have written late."""
-        pipeline, standing = self.settings.pipeline(name), self.standings[name]
-        mark = standing.marks.get(tag)
-        again: list[int] = []
-        if mark:
-            again = [mark.window_from, mark.ticks - int(pipeline.long_look_back_seconds * TICKS_PER_SECOND)]
-            again.extend(ticks for late, ticks in standing.late.items() if late == tag)
-        return Delivered(
-            name, pipeline.start_ticks(tag), min(again) if again else None, self._holds(name, tag), standing.open_run
-        )
+        return delivered(self.settings.pipeline(name), name, tag, self.standings[name], self._holds(name, tag))
 
     def _holds(self, name: str, tag: str) -> list[Held]:
         pipeline, found = self.settings.pipeline(name), list[Held]()
@@ -202,6 +186,23 @@ class ViewCleanup:
         self.found.goes(cleaning.tag, cleaning.timebucket, rows)
 
 
+def standing(settings: Settings, ledger: Ledger, name: str) -> Standing:
+    """How a pipeline stands now."""
+    late = Builds(ledger.cassandra, settings.cassandra.ledger_keyspace, settings.pipeline(name).keyspace).late(name)
+    unfinished = ledger.open_run(name)
+    return Standing(ledger.watermarks(name), late, unfinished.run if unfinished else None)
+
+
+def delivered(pipeline: PipelineSettings, name: str, tag: str, stands: Standing, holds: Sequence[Held] = ()) -> Delivered:
+    """How a pipeline stands with a tag. Runs read again what is in their look-back windows, and what builds have written late."""
+    mark = stands.marks.get(tag)
+    again: list[int] = []
+    if mark:
+        again = [mark.window_from, mark.ticks - int(pipeline.long_look_back_seconds * TICKS_PER_SECOND)]
+        again.extend(ticks for late, ticks in stands.late.items() if late == tag)
+    return Delivered(name, pipeline.start_ticks(tag), min(again) if again else None, holds, stands.open_run)
+
+
 def beside(settings: Settings, name: str) -> list[str]:
     """Other pipelines of the configuration that deliver a tag of this one from the same journal."""
     chosen = settings.pipeline(name)
@@ -215,7 +216,7 @@ def beside(settings: Settings, name: str) -> list[str]:
 def expiring(settings: Settings, ledger: Ledger, name: str) -> Iterable[str]:
     """A sentence for each tag whose undelivered rows the application's own TTL deletes soon."""
     pipeline = settings.pipeline(name)
-    views, marks = Views(ledger.cassandra, pipeline.keyspace), ledger.watermarks(name)
+    views, marks = Views(ledger.cassandra, pipeline.keyspace, pipeline.view_table), ledger.watermarks(name)
     after = {tag: marks[tag].ticks if tag in marks else pipeline.start_ticks(tag) - 1 for tag in pipeline.tags}
     oldest: dict[str, int] = {}
     for tag, bucket in views.partitions():

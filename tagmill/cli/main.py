@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 import tagmill
-from tagmill.cli import audit, cleanup, local, look, mend, run, shared, views
+from tagmill.cli import audit, cleanup, erase, events, journal, local, look, mend, migrate, run, shared, views
 from tagmill.cli.shared import one_line_errors, out, settings
 
 app = typer.Typer(
@@ -20,6 +20,8 @@ app.add_typer(local.app, name="local")
 app.add_typer(schema, name="schema")
 app.add_typer(run.app, name="run")
 app.add_typer(views.app, name="views")
+app.add_typer(journal.app, name="journal")
+views.app.command()(migrate.migrate)
 app.add_typer(mend.holds, name="holds")
 app.add_typer(mend.progress, name="progress")
 app.add_typer(mend.batches, name="batches")
@@ -29,6 +31,9 @@ app.command()(look.runs)
 app.command()(audit.audit)
 app.command()(audit.audits)
 app.command()(cleanup.cleanup)
+app.command()(erase.erase)
+app.command()(erase.erasures)
+app.command()(events.events)
 
 
 @app.callback()

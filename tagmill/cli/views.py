@@ -1,19 +1,45 @@
-"""`tagmill views`: the tag views that Tagmill keeps itself."""
+"""`tagmill views`: what is done with the tag views of a journal."""
+
+from __future__ import annotations
 
 import json
 import time
-from typing import Annotated
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tagmill.cli.shared import AsJson, Pipeline, one_line_errors, out, settings, show, telling
+from tagmill.cli.rebucket import rebucket
+from tagmill.cli.shared import AsJson, Pipeline, Yes, confirm, one_line_errors, out, settings, show, telling
 
-app = typer.Typer(help="Tag views of a journal whose application has events-by-tag off.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from tagmill.views.chosen import Chosen, ViewReport
+
+    Operation = Callable[..., ViewReport]
+
+TAG_COLUMNS = ("tag", "same", "added", "changed", "removed", "unknown", "cleaned")
+PersistenceId = Annotated[
+    list[str] | None, typer.Option("--persistence-id", help="Only this one; may be given several times. Nobody may write to it.")
+]
+PersistenceIds = Annotated[
+    Path | None,
+    typer.Option("--persistence-ids", help="Only those in this file, one a line (UTF-8).", exists=True, dir_okay=False),
+]
+Offline = Annotated[
+    bool, typer.Option("--offline", help="All persistence ids: the application, or whoever else numbers, is stopped.")
+]
+Tags = Annotated[list[str] | None, typer.Option("--tag", help="Only rows of this tag; may be given several times.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Count and show what would change, and change nothing.")]
+
+app = typer.Typer(help="Tag views of a journal: build, rebuild, rebucket, delete, list.", no_args_is_help=True)
+app.command()(rebucket)
 
 
 @app.callback()
 def views() -> None:
-    """Build them."""
+    """Build them, rebuild them, delete them, and say what they hold."""
 
 
 @app.command()
@@ -51,3 +77,146 @@ def build(
         show(
             built["examples"], ("persistence_id", "sequence_nr", "what"), as_json=False, title="These wait in front of an event:"
         )
+
+
+@app.command()
+@one_line_errors
+def rebuild(
+    pipeline: Pipeline,
+    persistence_id: PersistenceId = None,
+    persistence_ids: PersistenceIds = None,
+    offline: Offline = False,
+    tag: Tags = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make tag_views what the journal says, as the plugin would number it. Safe to stop and to start again at any moment."""
+    from tagmill.views.rebuild import rebuild
+
+    chosen = _chosen(persistence_id, persistence_ids, offline, tag)
+    _do(pipeline, f"Rebuild tag_views of {_what(chosen)}", partial(rebuild, chosen=chosen), dry_run, yes, as_json)
+
+
+@app.command()
+@one_line_errors
+def delete(
+    pipeline: Pipeline,
+    persistence_id: PersistenceId = None,
+    persistence_ids: PersistenceIds = None,
+    offline: Offline = False,
+    tag: Tags = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete rows of tag_views, and their progress, that a rebuild can bring back from the journal."""
+    from tagmill.views.delete import delete
+
+    chosen = _chosen(persistence_id, persistence_ids, offline, tag)
+    _do(pipeline, f"Delete tag_views of {_what(chosen)}", partial(delete, chosen=chosen), dry_run, yes, as_json)
+
+
+@app.command()
+@one_line_errors
+def truncate(
+    pipeline: Pipeline,
+    offline: Annotated[bool, typer.Option("--offline", help="The application, or whoever else numbers, is stopped.")] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Empty tag_views, tag_write_progress and tag_scanning, if a rebuild can bring all of it back."""
+    from tagmill.views.chosen import Chosen
+    from tagmill.views.delete import truncate
+
+    Chosen.of([], [], offline=offline)
+    _do(pipeline, "Truncate tag_views, tag_write_progress and tag_scanning", truncate, dry_run, yes, as_json)
+
+
+@app.command()
+@one_line_errors
+def tags(
+    pipeline: Pipeline,
+    persistence_id: Annotated[str | None, typer.Option("--persistence-id", help="Those of this one, with its numbers.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the tags that the view has rows of; of a persistence_id, those that it was numbered for."""
+    from tagmill.stores.cassandra import Cassandra
+    from tagmill.stores.views import Views
+
+    configured = settings()
+    chosen = configured.pipeline(pipeline)
+    with Cassandra(configured.cassandra) as cassandra:
+        views = Views(cassandra, chosen.keyspace, chosen.view_table)
+        views.columns()
+        if persistence_id is None:
+            lines = [line | {"delivered": line["tag"] in chosen.tags} for line in views.tags()]
+            show(lines, ("tag", "timebuckets", "first", "last", "delivered"), as_json=as_json)
+        else:
+            columns = ("tag", "tag_pid_sequence_nr", "sequence_nr", "offset")
+            show(views.progress_of(persistence_id), columns, as_json=as_json)
+
+
+@app.command()
+@one_line_errors
+def pids(pipeline: Pipeline, dry_run: DryRun = False, as_json: AsJson = False) -> None:
+    """Add to all_persistence_ids those that have events and are not listed there."""
+    from tagmill.sparksession import spark_session
+    from tagmill.views.ids import rebuild_ids
+
+    configured = settings()
+    configured.pipeline(pipeline)
+    with telling(pipeline, "starting Spark") as tell, spark_session(configured, f"tagmill pids {pipeline}") as spark:
+        done = rebuild_ids(configured, pipeline, spark=spark, dry_run=dry_run, tell=tell)
+    if as_json:
+        print(done.model_dump_json())
+    else:
+        out.print(done.message, markup=False)
+
+
+def named(ids: list[str] | None, file: Path | None) -> list[str]:
+    """The persistence ids of the options."""
+    from tagmill.journal.clean import ids_of
+
+    return list(ids_of(ids, file))
+
+
+def _chosen(ids: list[str] | None, file: Path | None, offline: bool, tags: list[str] | None) -> Chosen:
+    from tagmill.views.chosen import Chosen
+
+    return Chosen.of(named(ids, file), tags or [], offline=offline)
+
+
+def _what(chosen: Chosen) -> str:
+    ids = f"{len(chosen.persistence_ids)} persistence ids" if chosen.persistence_ids else "all persistence ids"
+    return ids + (f", tags {', '.join(chosen.tags)}" if chosen.tags else "")
+
+
+def _do(pipeline: str, question: str, operation: Operation, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Ask, do it, and show what changed."""
+    from tagmill.sparksession import spark_session
+    from tagmill.stores.lease import this_process
+
+    configured = settings()
+    configured.pipeline(pipeline)
+    if not dry_run:
+        confirm(f"{question}, pipeline {pipeline}?", yes)
+    with telling(pipeline, "starting Spark") as tell, spark_session(configured, f"tagmill views {pipeline}") as spark:
+        done = operation(configured, pipeline, owner=this_process(), spark=spark, dry_run=dry_run, tell=tell)
+    if as_json:
+        print(done.model_dump_json())
+        return
+    show_view(done)
+    out.print(done.message, markup=False)
+
+
+def show_view(done: ViewReport) -> None:
+    """What changed in a view, or would."""
+    show([line.model_dump() for line in done.tags], TAG_COLUMNS, as_json=False)
+    if done.changes:
+        columns = ("tag", "persistence_id", "sequence_nr", "tag_pid_sequence_nr", "what")
+        show([line.model_dump() for line in done.changes], columns, as_json=False, title="The first rows that change:")
+    if done.left_examples:
+        rows = [line.model_dump() for line in done.left_examples]
+        show(rows, ("persistence_id", "sequence_nr", "why"), as_json=False, title="Left as they are, for what stands behind:")

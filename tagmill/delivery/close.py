@@ -23,7 +23,7 @@ from tagmill.settings import PipelineSettings, Settings
 from tagmill.stores.builds import Builds
 from tagmill.stores.files import RunFiles
 from tagmill.stores.ledger import BatchRow, HoldRow, Ledger, RunRow, Watermark, read_intervals
-from tagmill.stores.views import VIEW_COLUMNS
+from tagmill.stores.views import view_columns
 
 
 def close(settings: Settings, ledger: Ledger, name: str, run: int, fence: int) -> Manifest:
@@ -56,7 +56,7 @@ def close(settings: Settings, ledger: Ledger, name: str, run: int, fence: int) -
 def _note_build(settings: Settings, ledger: Ledger, files: RunFiles, row: RunRow, tags: list[str]) -> None:
     """What the view's builds had written late before this run was planned is delivered now."""
     pipeline = settings.pipeline(row.pipeline)
-    if pipeline.views == "tagmill" and row.plan_file and (build := read_plan(files, row).build) is not None:
+    if row.plan_file and (build := read_plan(files, row).build) is not None:
         Builds(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline.keyspace).has_seen(
             row.pipeline, row.run, build, tags
         )
@@ -135,13 +135,14 @@ def _repair(settings: Settings, ledger: Ledger, files: RunFiles, manifest: Manif
         rows = pq.read_table(source).to_pylist()
     if not rows:
         return
-    keyspace = names.cql(settings.pipeline(manifest.pipeline).keyspace)
+    pipeline = settings.pipeline(manifest.pipeline)
+    view = names.cql_table(pipeline.keyspace, pipeline.view_table)
     # an absent meta stays unset: no tombstones
     for with_meta in (True, False):
-        columns = [c for c in VIEW_COLUMNS if with_meta or not c.startswith("meta")]
+        columns = view_columns(meta=with_meta)
         marks = ", ".join("?" for _ in columns)
         ledger.cassandra.write_many(
-            f"INSERT INTO {keyspace}.tag_views ({', '.join(columns)}) VALUES ({marks})",
+            f"INSERT INTO {view} ({', '.join(columns)}) VALUES ({marks})",
             (
                 tuple(UUID(row[c]) if c == "timestamp" else row[c] for c in columns)
                 for row in rows

@@ -21,6 +21,7 @@ from tagmill.errors import GuardRefused, SealedFileDamaged
 from tagmill.settings import Settings
 from tagmill.stores.clickhouse import ClickHouse
 from tagmill.stores.files import RunFiles
+from tagmill.stores.guard import check_journal
 from tagmill.stores.lease import Lease
 from tagmill.stores.ledger import BatchRow, HoldRow, Ledger, RunRow
 from tagmill.stores.retired import Retired
@@ -93,7 +94,9 @@ class Interventions:
                     f"pipeline {self.name}, run {run} has no batch {batch_id}. Look: tagmill batches --pipeline {self.name}"
                 )
             if found.state == BatchState.VOIDED:
-                raise GuardRefused(f"batch {batch_id} is VOIDED: a later run has delivered its events. Nothing was changed")
+                raise GuardRefused(
+                    f"batch {batch_id} is VOIDED: a later run has delivered its events, or they were erased. Nothing was changed"
+                )
             row = ledger.raise_fence(row, self.owner)
             files = RunFiles(self.settings.storage.root)
             manifest = read_manifest(files, row)
@@ -236,7 +239,7 @@ class Interventions:
 
         After a hold was closed, progress' sequence_nr is no event's: what comes up to there may not be delivered.
         """
-        views = Views(ledger.cassandra, self.pipeline.keyspace)
+        views = Views(ledger.cassandra, self.pipeline.keyspace, self.pipeline.view_table)
         last = before.sequence_nr if before else 0
         seen = views.numbers(tag, persistence_id, views.buckets([tag])[tag])
         rows = [row for row in seen if row[1] <= last]
@@ -299,6 +302,7 @@ class Interventions:
             )
             lease.take(self.pipeline.lease_wait_seconds)
             try:
+                check_journal(ledger.cassandra, self.settings, self.name)
                 with lease.kept():
                     yield ledger
             finally:

@@ -92,6 +92,8 @@ class Withdrawn(Document):
 class Plan(Document):
     """What a run reads. Never changed. `build`: the newest build of the view, where Tagmill keeps it.
 
+    `view`: the table and bucket size that its slices are of.
+
     A run of kind "withdraw" reads nothing: it takes batches out, and notes what `undelivered_file` names as not delivered.
     """
 
@@ -105,6 +107,7 @@ class Plan(Document):
     holds: list[HoldLook]
     view_columns: dict[str, str]
     build: int | None = None
+    view: str | None = None
     withdrawn: list[Withdrawn] = []
     undelivered_file: str = ""
     undelivered_sha256: str = ""

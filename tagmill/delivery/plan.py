@@ -26,10 +26,13 @@ MAX_GUESSED_BUCKETS = 5000
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """How far a view is built: number of the build, its end (ticks), and per tag from where rows have come late (ticks)."""
+    """How far a view is built: number of the newest build or rebuild, its end, and per tag from where rows have come late (both in ticks).
+
+    `to` None: the application writes what is new.
+    """
 
     build: int
-    to: int
+    to: int | None
     late: dict[str, int]
 
 
@@ -54,15 +57,16 @@ class Planner:
         now: datetime,
         built: Built | None = None,
     ) -> None:
-        """`built` where Tagmill keeps the view itself: what is later than it reaches isn't in the view yet."""
+        """`built` where Tagmill has written the view: what is later than a build reaches isn't in the view yet."""
         self.ledger = ledger
         self.views = views
         self.name = name
+        self.known_as = pipeline.view.key(name)
         self.pipeline = pipeline
         self.tags = tags
         self.now = now
         until = from_datetime(now - timedelta(seconds=pipeline.eventual_consistency_delay_seconds))
-        self.until = until if built is None else min(until, built.to)
+        self.until = until if built is None or built.to is None else min(until, built.to)
         self.built = built
         self.marks = ledger.watermarks(name)
 
@@ -163,13 +167,13 @@ class Planner:
     def _buckets(self, tag: str, after: int) -> list[int]:
         """Existing buckets from `after` on: found by a scan once, later ones by counting up."""
         size = self.pipeline.bucket_size
-        scanned_to, known = self.ledger.known_buckets(self.name, tag)
+        scanned_to, known = self.ledger.known_buckets(self.known_as, tag)
         now_bucket = size.start(self.until)
         behind = (now_bucket - max(scanned_to or 0, size.start(after))) // size.milliseconds
         if scanned_to is None or behind > MAX_GUESSED_BUCKETS:
             known = self.views.buckets([tag])[tag]
             scanned_to = now_bucket
-            self.ledger.keep_buckets(self.name, tag, [b for b in known if b <= now_bucket], scanned_to)
+            self.ledger.keep_buckets(self.known_as, tag, [b for b in known if b <= now_bucket], scanned_to)
         guessed = range(max(scanned_to, size.start(after)), now_bucket + 1, size.milliseconds)
         first = size.start(after)
         return sorted({bucket for bucket in known if bucket >= first} | set(guessed))
@@ -198,7 +202,7 @@ class Planner:
         """
         counted: dict[str, Slice] = {}
         since: dict[str, int] = {}
-        existing = {tag: set(self.ledger.known_buckets(self.name, tag)[1]) for tag in self.tags}
+        existing = {tag: set(self.ledger.known_buckets(self.known_as, tag)[1]) for tag in self.tags}
         remaining = iter(parts)
         while group := list(islice(remaining, COUNT_AT_ONCE)):
             sample = []
@@ -300,6 +304,7 @@ class Planner:
             holds=looks,
             view_columns=columns,
             build=self.built.build if self.built and not reread else None,
+            view=str(self.pipeline.view),
             more=draft.more,
         )
 

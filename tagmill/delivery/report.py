@@ -13,6 +13,7 @@ from tagmill.delivery.runfiles import read_manifest
 from tagmill.settings import Settings
 from tagmill.stores.cleaned import Cleaned
 from tagmill.stores.clickhouse import ClickHouse, Totals
+from tagmill.stores.erasures import Erasures
 from tagmill.stores.files import RunFiles
 from tagmill.stores.ledger import BatchRow, Ledger
 from tagmill.stores.retired import Retired
@@ -79,7 +80,7 @@ def _verdict(line: dict[str, Any], wrong: list[str]) -> str:
 
 def _in_view(ledger: Ledger, settings: Settings, pipeline: str) -> dict[str, int]:
     chosen = settings.pipeline(pipeline)
-    views = Views(ledger.cassandra, chosen.keyspace)
+    views = Views(ledger.cassandra, chosen.keyspace, chosen.view_table)
     parts = [(tag, bucket, None, None) for tag, buckets in views.buckets(chosen.tags).items() for bucket in buckets]
     counted = dict.fromkeys(chosen.tags, 0)
     for (tag, *_), (rows, _) in zip(parts, views.count(parts), strict=True):
@@ -88,10 +89,11 @@ def _in_view(ledger: Ledger, settings: Settings, pipeline: str) -> dict[str, int
 
 
 def _cleaned(ledger: Ledger, settings: Settings, pipeline: str) -> dict[str, int]:
-    """Rows that cleanups have deleted of the view, of the buckets that this pipeline was to deliver."""
+    """Rows that cleanups have deleted of the view, of the buckets that this pipeline was to deliver, less those that were erased since."""
     chosen = settings.pipeline(pipeline)
-    cleaned = Cleaned(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace)
-    return {tag: cleaned.total(tag, chosen.bucket_size.start(chosen.start_ticks(tag))) for tag in chosen.tags}
+    cleaned = Cleaned(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace, chosen.view)
+    erasures = Erasures(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace)
+    return {tag: max(0, cleaned.total(tag, chosen.start_ticks(tag)) - erasures.unseen(pipeline, tag)) for tag in chosen.tags}
 
 
 def check(settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickHouse) -> Iterator[Finding]:

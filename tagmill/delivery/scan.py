@@ -17,12 +17,12 @@ from tagmill.timeuuid import GREGORIAN_TICKS, TICKS_PER_SECOND, from_datetime
 FUTURE_TICKS = 86_400 * TICKS_PER_SECOND
 
 
-def stage(spark: SparkSession, plan: Plan, keyspace: str, target: str, batch_rows: int) -> None:
+def stage(spark: SparkSession, plan: Plan, keyspace: str, view_table: str, target: str, batch_rows: int) -> None:
     """Write the rows of all units to `target`, one file a unit (more only where a slice grew over batch_rows since it was counted)."""
     whole = [unit for unit in plan.units if all(part.whole for part in unit.slices)]
     bounded = [unit for unit in plan.units if unit not in whole]
-    frames = [_whole(spark, table(spark, keyspace, "tag_views", directJoinSetting="on"), whole)] if whole else []
-    view = table(spark, keyspace, "tag_views")
+    frames = [_whole(spark, table(spark, keyspace, view_table, directJoinSetting="on"), whole)] if whole else []
+    view = table(spark, keyspace, view_table)
     frames += [_bounded(view, unit, part) for unit in bounded for part in unit.slices]
     # a plan of holds alone may have no rows to read: the view has lost them
     rows = reduce(DataFrame.unionAll, frames or [view.where(F.lit(False)).select(F.lit(0).alias("unit"), *VIEW_COLUMNS)])

@@ -18,7 +18,7 @@ from tagmill.delivery.judging import JUDGED_SCHEMA, judged
 from tagmill.delivery.model import Manifest, Plan
 from tagmill.delivery.runfiles import add_batches, read_manifest, read_plan, write_document
 from tagmill.delivery.staged import FileTotal, summarise, windows
-from tagmill.errors import DataQualityStop, FenceRaised
+from tagmill.errors import DataQualityStop, FenceRaised, GuardRefused
 from tagmill.quality import gate
 from tagmill.quality.expectations import preload
 from tagmill.quality.model import GateVerdict, Reports, SchemaColumn
@@ -42,8 +42,10 @@ def seal(settings: Settings, ledger: Ledger, spark: SparkSession, name: str, run
     row = ledger.current(name, run, fence)
     if row.state != RunState.PLANNED:
         return _sealed_before(ledger, files, name, run, fence)
+    plan = read_plan(files, row)
+    _same_view(settings, plan)
     with sparkerrors.explained(ledger.cassandra.where):
-        manifest = _Sealing(settings, ledger, files, spark, read_plan(files, row), fence).run()
+        manifest = _Sealing(settings, ledger, files, spark, plan, fence).run()
     checkpoints.reached("seal.before_commit")
     file = f"{files.folder(name, run)}/attempt-{manifest.attempt}/manifest.json"
     sha256 = write_document(files, file, manifest)
@@ -52,6 +54,16 @@ def seal(settings: Settings, ledger: Ledger, spark: SparkSession, name: str, run
     checkpoints.reached("seal.after_commit")
     add_batches(ledger, manifest)
     return manifest
+
+
+def _same_view(settings: Settings, plan: Plan) -> None:
+    """A plan's slices are of one table and one bucket size; raises GuardRefused when the pipeline has another one by now."""
+    now = str(settings.pipeline(plan.pipeline).view)
+    if plan.view not in (None, now):
+        raise GuardRefused(
+            f"run {plan.run} of pipeline {plan.pipeline} was planned on {plan.view}, the pipeline now reads {now}. Nothing was sealed. "
+            f"Give it up, the next run reads the same again: tagmill run abandon --pipeline {plan.pipeline} --why …"
+        )
 
 
 def _sealed_before(ledger: Ledger, files: RunFiles, name: str, run: int, fence: int) -> Manifest:
@@ -86,7 +98,7 @@ class _Sealing:
         self.settings = settings
         self.pipeline = settings.pipeline(plan.pipeline)
         self.ledger = ledger
-        self.views = Views(ledger.cassandra, self.pipeline.keyspace)
+        self.views = Views(ledger.cassandra, self.pipeline.keyspace, self.pipeline.view_table)
         self.files = files
         self.spark = spark
         self.plan = plan
@@ -101,7 +113,8 @@ class _Sealing:
         self._stop_on_wrong_schema()
         checkpoints.reached("seal.begun")
         staged_folder = f"{self.folder}/staged"
-        scan.stage(self.spark, self.plan, self.pipeline.keyspace, self.files.url(staged_folder), self.pipeline.batch_rows)
+        chosen = self.pipeline
+        scan.stage(self.spark, self.plan, chosen.keyspace, chosen.view_table, self.files.url(staged_folder), chosen.batch_rows)
         checkpoints.reached("seal.staged")
         staged = self.spark.read.parquet(self.files.url(staged_folder))
         new_units = [unit.number for unit in self.plan.units if unit.kind == "new"]

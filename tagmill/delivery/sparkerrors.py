@@ -18,7 +18,7 @@ UNANSWERED = re.compile(
 
 
 @contextmanager
-def explained(where: str) -> Iterator[None]:
+def explained(where: str, untouched: str = "Nothing was sealed") -> Iterator[None]:
     """Raise StoreUnavailable where a Spark job failed because Cassandra (`where`) did not answer."""
     try:
         yield
@@ -27,6 +27,6 @@ def explained(where: str) -> Iterator[None]:
         if found is None:
             raise
         raise StoreUnavailable(
-            f"{where} did not answer Spark ({found[0].rpartition('.')[2]}). Nothing was sealed. "
+            f"{where} did not answer Spark ({found[0].rpartition('.')[2]}). {untouched}. "
             "Run the same command again; every step is safe to repeat"
         ) from None

@@ -17,6 +17,7 @@ from tagmill.errors import ConfigurationError, TagmillError, TerminalError, Tran
 from tagmill.settings import Settings, moment
 from tagmill.stores.builds import Builds, BuildState
 from tagmill.stores.files import RunFiles
+from tagmill.stores.guard import check_journal
 from tagmill.stores.lease import Lease
 from tagmill.stores.ledger import Ledger, RunRow
 from tagmill.stores.views import Views
@@ -56,7 +57,7 @@ def plan(
         unfinished = ledger.open_run(pipeline)
         if unfinished:
             return _taken_over(ledger, unfinished, owner)
-        views = Views(ledger.cassandra, chosen.keyspace)
+        views = Views(ledger.cassandra, chosen.keyspace, chosen.view_table)
         planner = Planner(ledger, views, pipeline, chosen, wanted, datetime.now(UTC), _built(settings, ledger, pipeline))
         taken = 0
         if buckets is not None:
@@ -134,6 +135,7 @@ def leased(settings: Settings, pipeline: str, owner: str, *, wait: float = 0) ->
         lease = Lease(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline, owner, chosen.lease_seconds)
         try:
             lease.take(wait)
+            check_journal(ledger.cassandra, settings, pipeline)
             with lease.kept():
                 yield ledger, lease
         except TransientError:
@@ -144,21 +146,21 @@ def leased(settings: Settings, pipeline: str, owner: str, *, wait: float = 0) ->
 
 
 def _built(settings: Settings, ledger: Ledger, pipeline: str) -> Built | None:
-    """How far the pipeline's view is built, None where the application writes it; raises ConfigurationError."""
+    """How far the pipeline's view is built or rebuilt, None where only the application has written it; raises ConfigurationError."""
     from tagmill.delivery.plan import Built
 
     chosen = settings.pipeline(pipeline)
-    if chosen.views == "application":
-        return None
     builds = Builds(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace)
     newest = builds.newest()
-    if newest is None or newest.built_to is None:
+    if chosen.views == "tagmill" and (newest is None or newest.built_to is None):
         raise ConfigurationError(
             f'pipeline {pipeline}: the view of journal {chosen.keyspace} was never built (views = "tagmill"). Nothing was planned. '
             f"Build it: tagmill views build --pipeline {pipeline}"
         )
+    if newest is None:
+        return None
     done = newest.build if newest.state == BuildState.DONE else newest.build - 1
-    return Built(done, newest.built_to, builds.late(pipeline))
+    return Built(done, newest.built_to if chosen.views == "tagmill" else None, builds.late(pipeline))
 
 
 def _taken_over(ledger: Ledger, row: RunRow, owner: str) -> Result:

@@ -79,14 +79,13 @@ def plan(
             f"tagmill run deliver --pipeline {name}"
         )
     chosen = [_chosen(settings, ledger, name, run, batch_id) for run, batch_id in batches]
-    files, views = RunFiles(settings.storage.root), Views(ledger.cassandra, settings.pipeline(name).keyspace)
+    pipeline, files = settings.pipeline(name), RunFiles(settings.storage.root)
+    views = Views(ledger.cassandra, pipeline.keyspace, pipeline.view_table)
     attempt = uuid4().hex[:12]
     file = f"{files.folder(name, number)}/undelivered-{attempt}.parquet"
     with files.create(file) as target, pq.ParquetWriter(target, EVENT_SCHEMA, compression="zstd") as writer:
         for run, batch in chosen:
-            standing = _Standing(
-                views, settings.pipeline(name).bucket_size, f"batch {batch.batch_id} of run {run}, pipeline {name},"
-            )
+            standing = _Standing(views, pipeline.bucket_size, f"batch {batch.batch_id} of run {run}, pipeline {name},")
             _write(writer, standing.of(_rows(files, batch)))
         _write(writer, lost)
     document = Plan(
@@ -178,19 +177,31 @@ class _Standing:
     def of(self, parts: Iterable[list[dict[str, Any]]]) -> Iterator[Event]:
         """Each event under the number that it was delivered with, and under the one that the view has it under now."""
         for rows in parts:
-            found = self.views.sequence_nrs(
-                (row["tag"], row["timebucket"], UUID(row["offset"]), row["persistence_id"], row["tag_pid_sequence_nr"])
-                for row in rows
-            )
-            for row, sequence_nr in zip(rows, found, strict=True):
-                event = Event(
-                    row["tag"], row["persistence_id"], row["sequence_nr"], row["tag_pid_sequence_nr"], row["timebucket"]
-                )
-                if sequence_nr != event.sequence_nr:
+            for event, there in zip(*self._looked_up(rows), strict=True):
+                if not there:
                     now = self._elsewhere(event)
                     yield replace(event, timebucket=now.timebucket)
                     event = now
                 yield event
+
+    def _looked_up(self, rows: list[dict[str, Any]]) -> tuple[list[Event], list[bool]]:
+        """The events, and whether the view has each: in the bucket that it was read from, or (another size since) in its time's."""
+        events = [
+            Event(row["tag"], row["persistence_id"], row["sequence_nr"], row["tag_pid_sequence_nr"], row["timebucket"])
+            for row in rows
+        ]
+        offsets = [UUID(row["offset"]) for row in rows]
+        there = self._there(events, offsets)
+        gone = [at for at, found in enumerate(there) if not found]
+        moved = [replace(events[at], timebucket=self.size.start(ticks_of(offsets[at]))) for at in gone]
+        for at, event, found in zip(gone, moved, self._there(moved, [offsets[at] for at in gone]), strict=True):
+            if found:
+                events[at], there[at] = event, True
+        return events, there
+
+    def _there(self, events: list[Event], offsets: list[UUID]) -> list[bool]:
+        keys = ((e.tag, e.timebucket, offset, e.persistence_id, e.number) for e, offset in zip(events, offsets, strict=True))
+        return [found == e.sequence_nr for e, found in zip(events, self.views.sequence_nrs(keys), strict=True)]
 
     def _elsewhere(self, event: Event) -> Event:
         """The view was mended since: the event is where the journal's time puts it."""

@@ -12,7 +12,7 @@ from tagmill import names
 from tagmill.stores.cassandra import Cassandra, needs_tables, utc
 
 SERIAL = ConsistencyLevel.SERIAL
-TABLES = ("audits", "audited_buckets", "cleaned_buckets")
+TABLES = ("audits", "audited_buckets", "cleaned_buckets", "deleted_ids")
 
 
 class AuditState(StrEnum):

@@ -103,11 +103,21 @@ class Builds:
         return self.current(row.fence)
 
     def finish(self, row: BuildRow, built_to: int) -> None:
-        """SEALED → DONE, or another DONE one with nothing new; raises FenceRaised."""
+        """SEALED → DONE, or another DONE one with nothing new; `built_to` 0: none was ever built. Raises FenceRaised."""
         done = self.cassandra.transact(
             f"UPDATE {self.table} SET state = ?, built_to = ?, done_at = ? WHERE journal = ? IF build = ? AND fence = ?",
-            BuildState.DONE.value, max(built_to, row.built_to or 0), _now(), self.journal, row.build, row.fence,
+            BuildState.DONE.value, max(built_to, row.built_to or 0) or None, _now(), self.journal, row.build, row.fence,
             landed=lambda: self.current(row.fence).state == BuildState.DONE,
+        )  # fmt: skip
+        if not done:
+            raise self._lost()
+
+    def rebucketed(self, row: BuildRow, bucket_size: str) -> None:
+        """The view that builds write to has buckets of another size from now on; raises FenceRaised."""
+        done = self.cassandra.transact(
+            f"UPDATE {self.table} SET bucket_size = ? WHERE journal = ? IF build = ? AND fence = ?",
+            bucket_size, self.journal, row.build, row.fence,
+            landed=lambda: self.current(row.fence).bucket_size == bucket_size,
         )  # fmt: skip
         if not done:
             raise self._lost()
@@ -118,6 +128,21 @@ class Builds:
         if row is None or row.fence != fence:
             raise self._lost()
         return row
+
+    def numbered_to(self, persistence_id: str) -> int:
+        """The sequence_nr up to which builds have numbered a persistence_id, 0 if none has."""
+        rows = self.cassandra.execute(
+            f"SELECT sequence_nr FROM {self.ledger}.view_progress WHERE journal = ? AND persistence_id = ?",
+            self.journal, persistence_id,
+        )  # fmt: skip
+        return int(rows[0].sequence_nr or 0) if rows else 0
+
+    def forget(self, persistence_ids: Iterable[str], written_at: int) -> None:
+        """Builds have never numbered these. `written_at`: microseconds, not before anything that a build has written so far."""
+        self.cassandra.write_many(
+            f"DELETE FROM {self.ledger}.view_progress USING TIMESTAMP ? WHERE journal = ? AND persistence_id = ?",
+            ((written_at, self.journal, one) for one in persistence_ids),
+        )
 
     # -- rows that come late
 

@@ -2,7 +2,7 @@
 
 import ssl
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -85,6 +85,16 @@ class Cassandra:
     def close(self) -> None:
         """End the session and its threads."""
         self.cluster.shutdown()
+
+    def tables(self, keyspace: str) -> Mapping[str, Any] | None:
+        """The driver's tables of a keyspace as they are now, by name; None: there is no such keyspace.
+
+        All of the schema is read: the driver's refresh of one keyspace leaves out its tables.
+        """
+        with explained(self.where):
+            self.cluster.refresh_schema_metadata(max_schema_agreement_wait=0)
+        metadata = self.cluster.metadata.keyspaces.get(keyspace)
+        return metadata.tables if metadata else None
 
     def prepare(self, cql: str, consistency: int | None = None) -> PreparedStatement:
         """A prepared statement, prepared once a session."""
@@ -178,19 +188,17 @@ def utc(moment: datetime | None) -> datetime | None:
     return moment.replace(tzinfo=UTC) if moment else None
 
 
-def needs_tables(cassandra: Cassandra, keyspace: str, tables: Iterable[str]) -> None:
+def needs_tables(cassandra: Cassandra, keyspace: str, tables: Collection[str]) -> None:
     """Raise ConfigurationError unless the ledger's keyspace has these tables; the driver learns of new ones by and by."""
-    for refreshed in (False, True):
-        if refreshed:
-            cassandra.cluster.refresh_keyspace_metadata(keyspace)
-        metadata = cassandra.cluster.metadata.keyspaces.get(keyspace)
-        missing = [table for table in tables if metadata is None or table not in metadata.tables]
-        if not missing:
-            return
-    raise ConfigurationError(
-        f"{cassandra.where}: the ledger's keyspace {keyspace} has no table {' and '.join(missing)}. Nothing was done. "
-        "Create it: tagmill schema apply"
-    )
+    metadata = cassandra.cluster.metadata.keyspaces.get(keyspace)
+    known = metadata.tables if metadata else {}
+    if any(table not in known for table in tables):
+        known = cassandra.tables(keyspace) or {}
+    if missing := [table for table in tables if table not in known]:
+        raise ConfigurationError(
+            f"{cassandra.where}: the ledger's keyspace {keyspace} has no table {' and '.join(missing)}. Nothing was done. "
+            "Create it: tagmill schema apply"
+        )
 
 
 @contextmanager

@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from tagmill import names
+from tagmill.buckets import View
 from tagmill.stores.cassandra import Cassandra, needs_tables, utc
+from tagmill.stores.journalviews import JournalViews
 
 TABLES = ("audited_buckets", "cleaned_buckets")
+END_OF_BUCKETS = 2**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,24 +39,37 @@ class Cleaning:
 class Cleaned:
     """The record of one journal keyspace."""
 
-    def __init__(self, cassandra: Cassandra, ledger_keyspace: str, journal: str) -> None:
+    def __init__(self, cassandra: Cassandra, ledger_keyspace: str, journal: str, view: View) -> None:
+        """`view`: the one that is cleaned; what was cleaned of earlier ones stays on record beside it."""
         needs_tables(cassandra, ledger_keyspace, TABLES)
         self.cassandra = cassandra
-        self.journal = journal
+        self.view = view
+        self.journal = view.key(journal)
+        earlier = JournalViews(cassandra, ledger_keyspace, journal).earlier(view)
+        self.earlier = {one.key(journal): one.size for one in earlier}
         self.audited_table = f"{names.cql(ledger_keyspace)}.audited_buckets"
         self.table = f"{names.cql(ledger_keyspace)}.cleaned_buckets"
 
     def audited(self, pipeline: str, keys: Iterable[tuple[str, int]]) -> Iterator[AuditedBucket | None]:
-        """Of each (tag, timebucket), in their order."""
+        """Of each (tag, timebucket) of its view, in their order."""
         found = self.cassandra.execute_many(
             f"SELECT audited_at, rows, agrees FROM {self.audited_table} WHERE pipeline = ? AND tag = ? AND timebucket = ?",
-            ((pipeline, tag, bucket) for tag, bucket in keys),
+            ((self.view.key(pipeline), tag, bucket) for tag, bucket in keys),
         )
         for rows in found:
             yield AuditedBucket(utc(rows[0].audited_at), rows[0].rows, rows[0].agrees) if rows else None
 
     def rows_before(self, tag: str, timebucket: int) -> int | None:
-        """Rows that earlier cleanups deleted of a partition (late ones may lie in it now); None: another one is at it."""
+        """Rows that earlier cleanups deleted of a partition (late ones may lie in it now); None: another one is at it.
+
+        With those of the smaller partitions of an earlier view that it covers; of a larger one the share isn't known.
+        """
+        size = self.view.size.milliseconds
+        before = sum(
+            self._sum(key, tag, timebucket, timebucket + size)
+            for key, earlier in self.earlier.items()
+            if earlier.milliseconds < size
+        )
         rows = self.cassandra.execute(
             f"SELECT state, rows FROM {self.table} WHERE journal = ? AND tag = ? AND timebucket = ?",
             self.journal,
@@ -61,14 +77,18 @@ class Cleaned:
             timebucket,
         )
         if not rows:
-            return 0
-        return int(rows[0].rows) if rows[0].state == "CLEANED" else None
+            return before
+        return before + int(rows[0].rows) if rows[0].state == "CLEANED" else None
 
-    def total(self, tag: str, from_bucket: int) -> int:
-        """Rows deleted of a tag, from a timebucket on."""
+    def total(self, tag: str, from_ticks: int) -> int:
+        """Rows deleted of a tag, from the bucket of a moment on; also those of earlier views."""
+        sizes = {self.journal: self.view.size, **self.earlier}
+        return sum(self._sum(key, tag, size.start(from_ticks), END_OF_BUCKETS) for key, size in sizes.items())
+
+    def _sum(self, key: str, tag: str, from_bucket: int, before: int) -> int:
         rows = self.cassandra.execute(
-            f"SELECT sum(rows) AS rows FROM {self.table} WHERE journal = ? AND tag = ? AND timebucket >= ?"
-            " AND state = 'CLEANED' ALLOW FILTERING", self.journal, tag, from_bucket,
+            f"SELECT sum(rows) AS rows FROM {self.table} WHERE journal = ? AND tag = ? AND timebucket >= ? AND timebucket < ?"
+            " AND state = 'CLEANED' ALLOW FILTERING", key, tag, from_bucket, before,
         )  # fmt: skip
         return int(rows[0].rows or 0)
 

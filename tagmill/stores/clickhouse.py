@@ -41,6 +41,7 @@ MAX_BOUND_BYTES = 100_000
 # bound by the client: in the request's address, where the server would bind them, there is no room
 BOUND = "(SELECT %(ids)s AS ps, %(sequence_nrs)s AS ss, %(numbers)s AS ns) ARRAY JOIN ps AS p, ss AS s, ns AS n"
 OF_EVENTS = f"`tag` = %(tag)s AND (`persistence_id`, `sequence_nr`) IN (SELECT p, s FROM {BOUND})"
+OF_IDS = "`persistence_id` IN %(ids)s"
 # exception codes that pass: timeout, too many queries, memory limit, network, too many parts, replica busy
 PASSING_CODES = frozenset({159, 202, 209, 210, 241, 252, 242, 285, 319, 394, 999, 1002})
 
@@ -50,6 +51,16 @@ class Totals:
     """Rows and checksum (modulo 2^64) of a batch in the destination, by generation."""
 
     generation: int
+    rows: int
+    checksum: int
+
+
+@dataclass(frozen=True, slots=True)
+class OfBatch:
+    """Rows of some persistence ids in one batch, and their checksum (modulo 2^64)."""
+
+    tag: str
+    batch_id: UUID
     rows: int
     checksum: int
 
@@ -152,15 +163,19 @@ class ClickHouse:
         return found
 
     def bucket_rows(self, table: str, tag: str, buckets: Sequence[int], size: int) -> dict[int, int]:
-        """Rows of a tag by timebucket; `size` of a bucket in milliseconds, which also says in which partitions to look."""
+        """Rows of a tag by the bucket that their time is in; `size` of a bucket in milliseconds.
+
+        Not by the column timebucket: that is of the view's bucket size when they were delivered.
+        """
         if not buckets:
             return {}
         found = self.rows(
-            f"SELECT `timebucket`, count() FROM {names.sql(table)} "
-            "WHERE `tag` = {tag:String} AND `timebucket` IN {buckets:Array(Int64)}"
+            "SELECT intDiv(toUnixTimestamp64Milli(`event_time`), {size:Int64}) * {size:Int64} AS bucket, count() "
+            f"FROM {names.sql(table)} "
+            "WHERE `tag` = {tag:String} AND bucket IN {buckets:Array(Int64)}"
             " AND `event_time` >= fromUnixTimestamp64Milli({low:Int64}) AND `event_time` < fromUnixTimestamp64Milli({high:Int64})"
-            " GROUP BY `timebucket`",
-            {"tag": tag, "buckets": list(buckets), "low": min(buckets), "high": max(buckets) + size},
+            " GROUP BY bucket",
+            {"tag": tag, "buckets": list(buckets), "size": size, "low": min(buckets), "high": max(buckets) + size},
         )
         return {int(bucket): int(rows) for bucket, rows in found}
 
@@ -173,6 +188,30 @@ class ClickHouse:
                 parameters={"batch": str(batch_id), "generation": generation},
                 settings={"mutations_sync": 2},
             )
+
+    def of_ids(self, table: str, persistence_ids: Iterable[str]) -> tuple[set[str], list[OfBatch]]:
+        """Which of these persistence ids the table has, and their rows and checksum by batch (and part of the ids)."""
+        known: set[str] = set()
+        found: list[OfBatch] = []
+        for part in _id_chunks(persistence_ids):
+            values, where = {"ids": tuple(part)}, f"FROM {names.sql(table)} WHERE {OF_IDS}"
+            known.update(str(one) for (one,) in self.rows(f"SELECT DISTINCT `persistence_id` {where}", values))
+            total = f"SELECT toString(`tag`), `batch_id`, count(), sum({columns.row_checksum_sql()}) {where} GROUP BY `tag`, `batch_id`"
+            found.extend(
+                OfBatch(str(tag), UUID(str(batch)), int(rows), int(checksum))
+                for tag, batch, rows, checksum in self.rows(total, values)
+            )
+        return known, found
+
+    def delete_ids(self, table: str, persistence_ids: Iterable[str]) -> None:
+        """Take all rows of persistence ids out, from whatever batch, and wait until they are gone."""
+        for part in _id_chunks(persistence_ids):
+            with self._explained("did not confirm the removal of persistence ids"):
+                self.client.command(
+                    f"ALTER TABLE {names.sql(table)} DELETE WHERE {OF_IDS}",
+                    parameters={"ids": tuple(part)},
+                    settings={"mutations_sync": 2},
+                )
 
     def void_batch(self, table: str, batch_id: UUID) -> None:
         """Make every later insert of this batch do nothing, and wait for one that runs now."""
@@ -259,6 +298,11 @@ def _chunks(events: Iterable[tuple[str, str, int, int]]) -> Iterator[tuple[str, 
             part.append((persistence_id, sequence_nr, number))
             size += length
         yield tag, part
+
+
+def _id_chunks(persistence_ids: Iterable[str]) -> Iterator[list[str]]:
+    """No more at once than a statement takes."""
+    return ([one for one, _, _ in part] for _, part in _chunks(("", one, 0, 0) for one in persistence_ids))
 
 
 def _bound(tag: str, part: list[tuple[str, int, int]]) -> dict[str, Any]:

@@ -118,6 +118,16 @@ class RunFiles:
         selector = fs.FileSelector(self.path(relative), allow_not_found=True)
         return sorted(info.base_name for info in self.filesystem.get_file_info(selector) if info.type == fs.FileType.Directory)
 
+    def below(self, relative: str) -> list[str]:
+        """All files below a folder at any depth, relative to the root, sorted; empty when there is none."""
+        selector = fs.FileSelector(self.path(relative), allow_not_found=True, recursive=True)
+        found = (info.path for info in self.filesystem.get_file_info(selector) if info.type == fs.FileType.File)
+        return sorted(path.removeprefix(f"{self.base}/") for path in found)
+
+    def remove(self, relative: str) -> None:
+        """Remove one file."""
+        self.filesystem.delete_file(self.path(relative))
+
     def remove_older(self, relative: str, moment: datetime) -> int:
         """Remove the files directly in a folder that were last written before a moment; returns how many."""
         selector = fs.FileSelector(self.path(relative), allow_not_found=True)

@@ -20,6 +20,8 @@ from tagmill.stores.cassandra import Cassandra
 
 log = structlog.get_logger()
 POLL_SECONDS = 1.0
+# how often one that nobody holds is tried again at once: it expired, or was given back, between our attempt and our look
+FREE_TRIES = 5
 # the start of a process is computed from the boot time, which moves when the clock is set
 START_TOLERANCE_SECONDS = 2
 
@@ -58,10 +60,15 @@ class Lease:
         """Take or renew it; raises LeaseTaken when another owner keeps it longer than the wait."""
         end = time.monotonic() + wait_seconds
         self._given_back = False
+        free = 0
         while not self._try():
+            holder = self.holder()
+            if holder is None and free < FREE_TRIES:
+                free += 1
+                continue
             if time.monotonic() >= end:
                 raise LeaseTaken(
-                    f"pipeline {self.pipeline}: {self.holder() or 'another run'} is at work. Nothing was done; "
+                    f"pipeline {self.pipeline}: {holder or 'another run'} is at work. Nothing was done; "
                     f"try again later (a holder that died loses its lease within {self.seconds} s)"
                 )
             time.sleep(POLL_SECONDS)
@@ -90,6 +97,16 @@ class Lease:
         finally:
             done.set()
             thread.join(timeout=5)
+
+    @contextmanager
+    def held(self, wait_seconds: float) -> Iterator[None]:
+        """Take it, keep it while the block runs, and give it back however that ends; raises LeaseTaken."""
+        self.take(wait_seconds)
+        try:
+            with self.kept():
+                yield
+        finally:
+            self.give_back()
 
     def _renew(self, done: threading.Event) -> None:
         while not done.wait(self.seconds / 3):

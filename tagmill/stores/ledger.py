@@ -4,7 +4,7 @@ Every move of a run or a batch says IF state = ? AND fence = ?, so a step that w
 and watermarks are written USING TIMESTAMP = the run's number, so an older run can't overwrite a newer one.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -222,6 +222,33 @@ class Ledger:
         if not done:
             raise FenceRaised(f"run {run} of pipeline {pipeline} is no longer {old}. Nothing was written; look: tagmill runs")
 
+    def amend(self, old: RunRow, new: RunRow) -> None:
+        """What a finished run says becomes what `new` says: manifest, plan and reason; raises FenceRaised.
+
+        Its batches still say what they said: set_size comes behind.
+        """
+        done = self.cassandra.transact(
+            f"UPDATE {self.keyspace}.runs SET manifest_file = ?, manifest_sha256 = ?, plan_file = ?, plan_sha256 = ?, reason = ?"
+            " WHERE pipeline = ? AND run = ? IF state = ? AND fence = ? AND manifest_sha256 = ?",
+            new.manifest_file, new.manifest_sha256, new.plan_file, new.plan_sha256, new.reason,
+            old.pipeline, old.run, old.state.value, old.fence, old.manifest_sha256,
+            landed=lambda: self.current(old.pipeline, old.run, old.fence) == new,
+        )  # fmt: skip
+        if not done:
+            raise FenceRaised(f"run {old.run} of pipeline {old.pipeline} was taken up by somebody else. It was not amended")
+
+    def set_size(self, row: RunRow, number: int, rows: int, size: int) -> None:
+        """Rows and bytes of a batch, as an amended manifest has them; raises FenceRaised."""
+        done = self.cassandra.transact(
+            f"UPDATE {self.keyspace}.runs SET rows = ?, bytes = ? WHERE pipeline = ? AND run = ? AND batch_no = ? IF fence = ?",
+            rows, size, row.pipeline, row.run, number, row.fence,
+            landed=lambda: self.current(row.pipeline, row.run, row.fence).fence == row.fence,
+        )  # fmt: skip
+        if not done:
+            raise FenceRaised(
+                f"run {row.run} of pipeline {row.pipeline} was taken up by somebody else. Batch {number} was not amended"
+            )
+
     def delete_run(self, row: RunRow) -> None:
         """Take a finished run out; raises FenceRaised when somebody has taken it up since it was read.
 
@@ -363,25 +390,32 @@ class Ledger:
             ),
         )
 
+    def delete_progress(self, pipeline: str, run: int, keys: Iterable[tuple[str, str]]) -> int:
+        """Take progress of (tag, persistence_id) away; returns how many were asked for.
+
+        USING TIMESTAMP = the run's number, so that what a later run delivers under the same name is not deleted with it.
+        """
+        return self.cassandra.write_many(
+            f"DELETE FROM {self.keyspace}.progress USING TIMESTAMP ? WHERE pipeline = ? AND tag = ? AND persistence_id = ?",
+            ((run, pipeline, tag, persistence_id) for tag, persistence_id in keys),
+        )
+
     def holds(self, pipeline: str, tags: Iterable[str]) -> Iterator[HoldRow]:
         """All open holds of these tags."""
         for tag in tags:
             for shard in range(HOLD_SHARDS):
-                for r in self.cassandra.stream(
+                for row in self.cassandra.stream(
                     f"SELECT * FROM {self.keyspace}.holds WHERE pipeline = ? AND tag = ? AND shard = ?", pipeline, tag, shard
                 ):
-                    hole = Hole(r.first_missing, r.last_missing, r.after_sequence_nr, r.before_sequence_nr)
-                    yield HoldRow(
-                        r.tag,
-                        r.persistence_id,
-                        r.reason,
-                        hole,
-                        r.from_ticks,
-                        r.held_rows,
-                        r.since_run,
-                        utc(r.since) or _now(),
-                        r.seen or "",
-                    )
+                    yield _hold(row)
+
+    def hold(self, pipeline: str, tag: str, persistence_id: str) -> HoldRow | None:
+        """The open hold of one persistence_id."""
+        rows = self.cassandra.execute(
+            f"SELECT * FROM {self.keyspace}.holds WHERE pipeline = ? AND tag = ? AND shard = ? AND persistence_id = ?",
+            pipeline, tag, shard(persistence_id), persistence_id,
+        )  # fmt: skip
+        return _hold(rows[0]) if rows else None
 
     def write_holds(self, pipeline: str, run: int, holds: Iterable[HoldRow]) -> int:
         """Open or go on with holds; returns how many."""
@@ -416,6 +450,17 @@ class Ledger:
         """The newest first."""
         return self.cassandra.execute(f"SELECT * FROM {self.keyspace}.interventions WHERE pipeline = ? LIMIT ?", pipeline, limit)
 
+    def amend_interventions(self, pipeline: str, amended: Callable[[str], str]) -> int:
+        """Rewrite what interventions say, where `amended` changes a text; returns how many."""
+        table = f"{self.keyspace}.interventions"
+        rows = self.cassandra.stream(f"SELECT run, what, why FROM {table} WHERE pipeline = ?", pipeline)
+        changed = [
+            (what, why, pipeline, row.run)
+            for row in rows
+            if (what := amended(row.what or ""), why := amended(row.why or "")) != (row.what or "", row.why or "")
+        ]
+        return self.cassandra.write_many(f"UPDATE {table} SET what = ?, why = ? WHERE pipeline = ? AND run = ?", changed)
+
     def _serial(self, cql: str, *values: Any) -> list[Any]:
         return self.cassandra.execute(cql, *values, consistency=SERIAL)
 
@@ -448,6 +493,14 @@ def read_intervals(text: str | None) -> tuple[Interval, ...]:
     """The other way round."""
     pairs = (part.split("-") for part in (text or "").split(",") if part)
     return tuple((int(low), int(high)) for low, high in pairs)
+
+
+def _hold(row: Any) -> HoldRow:
+    hole = Hole(row.first_missing, row.last_missing, row.after_sequence_nr, row.before_sequence_nr)
+    since = utc(row.since) or _now()
+    return HoldRow(
+        row.tag, row.persistence_id, row.reason, hole, row.from_ticks, row.held_rows, row.since_run, since, row.seen or ""
+    )
 
 
 def _progress(row: Any) -> Progress:

@@ -71,3 +71,10 @@ class Retired:
             self.pipeline, run // RUNS_A_PARTITION, run,
         )  # fmt: skip
         return [RetiredBatch(*row) for row in rows]
+
+    def forget(self, batch: RetiredBatch) -> None:
+        """A batch of which nothing is left in ClickHouse needs no proof."""
+        self.cassandra.write_many(
+            f"DELETE FROM {self.table} WHERE pipeline = ? AND thousand = ? AND run = ? AND batch_no = ?",
+            [(self.pipeline, batch.run // RUNS_A_PARTITION, batch.run, batch.number)],
+        )

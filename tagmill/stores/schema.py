@@ -8,12 +8,14 @@ from string import Template
 
 from tagmill import names
 from tagmill.batches import columns
+from tagmill.buckets import VIEW_TABLE
 from tagmill.errors import ConfigurationError
 from tagmill.settings import PipelineSettings, Settings
 from tagmill.stores.cassandra import Cassandra
 from tagmill.stores.clickhouse import ClickHouse
+from tagmill.stores.journalviews import JournalViews
 
-VIEW_TABLES = ("tag_views", "tag_write_progress", "tag_scanning")
+WRITERS_TABLES = ("tag_write_progress", "tag_scanning")
 FOLDER = Path(__file__).resolve().parents[2] / "schema"
 
 
@@ -41,18 +43,22 @@ def apply(settings: Settings) -> list[str]:
 
 def _views(cassandra: Cassandra, settings: Settings) -> Iterator[str]:
     """The tables of tag views in journals that Tagmill builds: with events-by-tag off, the plugin doesn't create them."""
-    for pipeline in settings.pipelines.values():
+    for name, pipeline in settings.pipelines.items():
         if pipeline.views == "tagmill" and pipeline.keyspace in cassandra.cluster.metadata.keyspaces:
-            for statement in statements("journal", {"keyspace": names.cql(pipeline.keyspace), "replication": "{}"}):
-                if any(f".{table} (" in statement for table in VIEW_TABLES):
+            JournalViews(cassandra, settings.cassandra.ledger_keyspace, pipeline.keyspace).check(name, pipeline.view)
+            view = names.cql(pipeline.view_table)
+            values = {"keyspace": names.cql(pipeline.keyspace), "replication": "{}", "view_table": view}
+            for statement in statements("journal", values):
+                if any(f".{table} (" in statement for table in (view, *WRITERS_TABLES)):
                     cassandra.execute(statement)
-            yield f"cassandra tables {', '.join(VIEW_TABLES)} in {pipeline.keyspace}"
+            yield f"cassandra tables {', '.join((pipeline.view_table, *WRITERS_TABLES))} in {pipeline.keyspace}"
 
 
 def create_journal(cassandra: Cassandra, keyspace: str, replication: Mapping[str, str] | None = None) -> None:
     """The tables of a Pekko journal as the plugin (1.1) creates them: for a demo or a test; an application makes its own."""
     values = {
         "keyspace": names.cql(keyspace),
+        "view_table": names.cql(VIEW_TABLE),
         "replication": json.dumps(dict(replication or {"class": "SimpleStrategy", "replication_factor": "1"})).replace('"', "'"),
     }
     for statement in statements("journal", values):

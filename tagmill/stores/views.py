@@ -1,8 +1,9 @@
 """Reads of a journal keyspace that need no Spark: which buckets there are, how many rows, what the journal knows of a hole."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import islice
 from typing import Any
 
 from tagmill import names
@@ -31,8 +32,18 @@ VIEW_COLUMNS = {
     "meta_ser_manifest": "text",
     "meta": "blob",
 }
+
+
+def view_columns(*, meta: bool) -> list[str]:
+    """Columns of tag_views, with or without those of replicated events."""
+    return [name for name in VIEW_COLUMNS if meta or not name.startswith("meta")]
+
+
 # an atomic write lies in the partition of its highest number, so a partition may be skipped; two empty ones in a row are the end
 EMPTY_PARTITIONS_AT_END = 2
+# persistence ids that are looked for one by one; partitions that are taken at once
+FEW, PARTITIONS_AT_ONCE = 4, 256
+ROW_KEY = "timestamp, persistence_id, tag_pid_sequence_nr, sequence_nr"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,27 +62,41 @@ class JournalEvent:
     meta: bytes | None
 
 
+@dataclass(frozen=True, slots=True)
+class ViewRow:
+    """The key of a row of the view, and its event's sequence_nr."""
+
+    tag: str
+    timebucket: int
+    timestamp: Any
+    persistence_id: str
+    number: int
+    sequence_nr: int | None
+
+
 class Views:
     """One journal keyspace."""
 
-    def __init__(self, cassandra: Cassandra, keyspace: str) -> None:
+    def __init__(self, cassandra: Cassandra, keyspace: str, view_table: str) -> None:
         self.cassandra = cassandra
         self.keyspace = keyspace
+        self.view_table = view_table
         self.name = names.cql(keyspace)
+        self.view = names.cql_table(keyspace, view_table)
 
     def columns(self) -> dict[str, str]:
-        """Columns of tag_views with their CQL types; raises ConfigurationError when keyspace or table is missing."""
+        """Columns of the view with their CQL types; raises ConfigurationError when keyspace or table is missing."""
         metadata = self.cassandra.cluster.metadata.keyspaces.get(self.keyspace)
         if metadata is None:
             raise ConfigurationError(
                 f"keyspace {self.keyspace} does not exist in {self.cassandra.where}. Nothing was read; check the pipeline's keyspace"
             )
-        missing = [table for table in ("tag_views", "messages") if table not in metadata.tables]
+        missing = [table for table in (self.view_table, "messages") if table not in metadata.tables]
         if missing:
             raise ConfigurationError(
                 f"keyspace {self.keyspace} has no table {' and '.join(missing)}. Nothing was read; is it the journal's keyspace?"
             )
-        return {name: column.cql_type for name, column in metadata.tables["tag_views"].columns.items()}
+        return {name: column.cql_type for name, column in metadata.tables[self.view_table].columns.items()}
 
     def buckets(self, tags: Iterable[str]) -> dict[str, list[int]]:
         """The timebuckets of each tag, by a token scan of the distinct partitions."""
@@ -83,28 +108,67 @@ class Views:
 
     def partitions(self) -> Iterator[tuple[str, int]]:
         """(tag, timebucket) of every partition, in no order, page by page."""
-        for row in self.cassandra.stream(f"SELECT DISTINCT tag_name, timebucket FROM {self.name}.tag_views"):
+        for row in self.cassandra.stream(f"SELECT DISTINCT tag_name, timebucket FROM {self.view}"):
             yield row.tag_name, row.timebucket
+
+    def tags(self) -> list[dict[str, Any]]:
+        """All tags with their timebuckets: how many, the first and the last (milliseconds)."""
+        found: dict[str, list[int]] = {}
+        for tag, bucket in self.partitions():
+            count, first, last = found.get(tag, [0, bucket, bucket])
+            found[tag] = [count + 1, min(first, bucket), max(last, bucket)]
+        return [{"tag": tag, "timebuckets": n, "first": first, "last": last} for tag, (n, first, last) in sorted(found.items())]
+
+    def progress_of(self, persistence_id: str) -> list[dict[str, Any]]:
+        """The lines of tag_write_progress of one persistence_id, by tag."""
+        fields = "tag, tag_pid_sequence_nr, sequence_nr, offset"
+        rows = self.cassandra.execute(
+            f"SELECT {fields} FROM {self.name}.tag_write_progress WHERE persistence_id = ?", persistence_id
+        )
+        return sorted((row._asdict() for row in rows), key=lambda line: line["tag"])
+
+    def of_ids(self, persistence_ids: Collection[str]) -> Iterator[ViewRow]:
+        """All rows of persistence ids, wherever they lie: partition by partition, so this reads the view from end to end.
+
+        A few are looked for on the server, each in a query of its own; of many the keys of all rows come here.
+        """
+        remaining = self.partitions()
+        while group := list(islice(remaining, PARTITIONS_AT_ONCE)):
+            yield from self._few(group, persistence_ids) if len(persistence_ids) <= FEW else self._many(group, persistence_ids)
+
+    def _few(self, partitions: list[tuple[str, int]], persistence_ids: Iterable[str]) -> Iterator[ViewRow]:
+        keys = [(tag, bucket, one) for one in persistence_ids for tag, bucket in partitions]
+        results = self.cassandra.execute_many(
+            f"SELECT {ROW_KEY} FROM {self.view} WHERE tag_name = ? AND timebucket = ? AND persistence_id = ? ALLOW FILTERING",
+            keys, concurrency=COUNTS_AT_ONCE,
+        )  # fmt: skip
+        for (tag, bucket, _), rows in zip(keys, results, strict=True):
+            yield from (ViewRow(tag, bucket, *row) for row in rows)
+
+    def _many(self, partitions: list[tuple[str, int]], persistence_ids: Collection[str]) -> Iterator[ViewRow]:
+        for tag, bucket in partitions:
+            rows = self.cassandra.stream(f"SELECT {ROW_KEY} FROM {self.view} WHERE tag_name = ? AND timebucket = ?", tag, bucket)
+            yield from (ViewRow(tag, bucket, *row) for row in rows if row.persistence_id in persistence_ids)
 
     def written(self, keys: Iterable[tuple[str, int]]) -> Iterator[tuple[int, int]]:
         """Rows of whole partitions (tag, timebucket), and the newest write of one of them in microseconds; counted on the server."""
         results = self.cassandra.execute_many(
             "SELECT count(*) AS rows, max(writetime(sequence_nr)) AS newest_row, max(writetime(event)) AS newest_event"
-            f" FROM {self.name}.tag_views WHERE tag_name = ? AND timebucket = ?", keys, concurrency=COUNTS_AT_ONCE,
+            f" FROM {self.view} WHERE tag_name = ? AND timebucket = ?", keys, concurrency=COUNTS_AT_ONCE,
         )  # fmt: skip
         return ((found[0].rows, max(found[0].newest_row or 0, found[0].newest_event or 0)) for found in results)
 
     def delete_partition(self, tag: str, timebucket: int, up_to: int) -> None:
         """Delete what was written to a partition up to a moment, in microseconds; later rows stay."""
         self.cassandra.write_many(
-            f"DELETE FROM {self.name}.tag_views USING TIMESTAMP ? WHERE tag_name = ? AND timebucket = ?",
+            f"DELETE FROM {self.view} USING TIMESTAMP ? WHERE tag_name = ? AND timebucket = ?",
             [(up_to, tag, timebucket)],
         )
 
     def count(self, parts: Iterable[tuple[str, int, int | None, int | None]]) -> Iterator[tuple[int, int | None]]:
         """Rows, and their smallest remaining TTL in seconds, of (tag, timebucket, after, until): ticks, after exclusive."""
         results = self.cassandra.execute_many(
-            f"SELECT count(*) AS rows, min(ttl(event)) AS ttl FROM {self.name}.tag_views"
+            f"SELECT count(*) AS rows, min(ttl(event)) AS ttl FROM {self.view}"
             " WHERE tag_name = ? AND timebucket = ? AND timestamp > ? AND timestamp <= ?",
             ((tag, bucket, *bounds(after, until)) for tag, bucket, after, until in parts),
             concurrency=COUNTS_AT_ONCE,
@@ -116,7 +180,7 @@ class Views:
         digest = sha256()
         for bucket in buckets:
             for row in self.cassandra.execute(
-                f"SELECT timestamp, tag_pid_sequence_nr, sequence_nr, writer_uuid, ser_id FROM {self.name}.tag_views"
+                f"SELECT timestamp, tag_pid_sequence_nr, sequence_nr, writer_uuid, ser_id FROM {self.view}"
                 " WHERE tag_name = ? AND timebucket = ? AND persistence_id = ? ALLOW FILTERING", tag, bucket, persistence_id,
             ):  # fmt: skip
                 digest.update(repr((bucket, *row)).encode())
@@ -126,7 +190,7 @@ class Views:
         """(number, sequence_nr, offset) of one persistence_id in some buckets."""
         for bucket in buckets:
             for row in self.cassandra.execute(
-                f"SELECT timestamp, tag_pid_sequence_nr, sequence_nr FROM {self.name}.tag_views"
+                f"SELECT timestamp, tag_pid_sequence_nr, sequence_nr FROM {self.view}"
                 " WHERE tag_name = ? AND timebucket = ? AND persistence_id = ? ALLOW FILTERING", tag, bucket, persistence_id,
             ):  # fmt: skip
                 yield row.tag_pid_sequence_nr, row.sequence_nr, row.timestamp
@@ -134,7 +198,7 @@ class Views:
     def sequence_nrs(self, keys: Iterable[tuple[str, int, Any, str, int]]) -> Iterator[int | None]:
         """sequence_nr of the rows with these primary keys (tag, timebucket, timestamp, persistence_id, number); None: no such row."""
         results = self.cassandra.execute_many(
-            f"SELECT sequence_nr FROM {self.name}.tag_views WHERE tag_name = ? AND timebucket = ? AND timestamp = ?"
+            f"SELECT sequence_nr FROM {self.view} WHERE tag_name = ? AND timebucket = ? AND timestamp = ?"
             " AND persistence_id = ? AND tag_pid_sequence_nr = ?",
             keys,
         )
@@ -143,7 +207,7 @@ class Views:
     def numbers_at(self, tag: str, bucket: int, offset: Any, persistence_id: str) -> list[tuple[int, int]]:
         """(number, sequence_nr) of the rows of one persistence_id at one offset."""
         rows = self.cassandra.execute(
-            f"SELECT tag_pid_sequence_nr, sequence_nr FROM {self.name}.tag_views"
+            f"SELECT tag_pid_sequence_nr, sequence_nr FROM {self.view}"
             " WHERE tag_name = ? AND timebucket = ? AND timestamp = ? AND persistence_id = ?", tag, bucket, offset, persistence_id,
         )  # fmt: skip
         return [(row.tag_pid_sequence_nr, row.sequence_nr) for row in rows]

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from tagmill.buckets import BucketSize
 from tagmill.stores.files import RunFiles
-from tagmill.stores.views import VIEW_COLUMNS
+from tagmill.stores.views import view_columns
 from tagmill.timeuuid import TICKS_PER_MILLISECOND
 
 Numbers = npt.NDArray[np.int64]
@@ -78,7 +78,7 @@ def number_rows(
     In: what numbering.starts says, in `folder`/starts/file=N for the Nth file, sorted by run. Rows before `first_ticks` count as early,
     those up to `built_to` as late. What is in memory at once is sorted by tag and timebucket.
     """
-    columns = [name for name in VIEW_COLUMNS if meta or not name.startswith("meta")]
+    columns = view_columns(meta=meta)
     read = list(dict.fromkeys([*KEYS, *(name for name in columns if name not in _NUMBERED)]))
 
     def of_file(index: int, name: str) -> Sums:

@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from enum import StrEnum
 
+from tagmill.buckets import VIEW_TABLE
 from tagmill.delivery.model import Document
 
 Tell = Callable[[str], None]
+VIEW_KEY = ("tag_name", "timebucket", "timestamp", "persistence_id", "tag_pid_sequence_nr")
 
 
 class Reason(StrEnum):
@@ -18,6 +20,7 @@ class Reason(StrEnum):
     NO_EVENT = "no_event"
     NO_TIME_UUID = "no_time_uuid"
     YOUNG = "young"
+    ELSEWHERE = "elsewhere"
 
     @property
     def text(self) -> str:
@@ -33,7 +36,29 @@ _TEXTS = {
     Reason.NO_EVENT: "the event or its serializer id is null",
     Reason.NO_TIME_UUID: "the timestamp is no TimeUUID, or of another age",
     Reason.YOUNG: "younger than eventual_consistency_delay_seconds",
+    Reason.ELSEWHERE: "somebody else has numbered it since the last build",
 }
+
+
+class Difference(StrEnum):
+    """A row of the view: right, missing, of other content, wrong; not the journal's to judge; missing since it was cleaned up."""
+
+    SAME = "same"
+    ADDED = "added"
+    CHANGED = "changed"
+    REMOVED = "removed"
+    UNKNOWN = "unknown"
+    CLEANED = "cleaned"
+
+
+class Step(StrEnum):
+    """The steps of a migration, in their order."""
+
+    TABLES = "tables"
+    TAGS_COLUMN = "tags-column"
+    COLUMNS = "columns"
+    PIDS = "pids"
+    TAGS = "tags"
 
 
 class Waiting(Document):
@@ -47,10 +72,12 @@ class Waiting(Document):
 class Manifest(Document):
     """A sealed build: where its files are, and what they hold. `until`: ticks; `written_at`: microseconds.
 
-    `late_from`: per tag, the earliest row (ticks) at a time that the build before had passed.
+    `late_from`: per tag, the earliest row (ticks) at a time that the build before had passed. Of a rebuild: the rows are in the folder
+    `rows_in`; `removed`: keys of tag_views that go, `forgotten`: lines of tag_write_progress; `recorded`: view_progress is ours to write.
     """
 
     journal: str
+    view_table: str = VIEW_TABLE
     pipeline: str
     build: int
     folder: str
@@ -64,3 +91,8 @@ class Manifest(Document):
     late_from: dict[str, int]
     waiting: dict[Reason, int]
     examples: list[Waiting]
+    rows_in: str = "rows"
+    removed: int = 0
+    forgotten: int = 0
+    ttl_seconds: int | None = None
+    recorded: bool = True

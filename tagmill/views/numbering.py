@@ -85,3 +85,81 @@ def records(reached: DataFrame, ends: DataFrame, stands: DataFrame) -> DataFrame
             "new",
         )
     )
+
+
+def within(ends: DataFrame, limits: DataFrame, *, cut: bool) -> DataFrame:
+    """The same ends, for numbers that are there already: why something waits behind a limit is not asked; with `cut` all that is waits.
+
+    In: `ends` as above; `limits` persistence_id, `limit` (the last sequence_nr that was numbered, null: not known), `elsewhere` (somebody
+    else has numbered since: nothing may be).
+    """
+    far = F.coalesce(F.col("upto") >= F.col("limit"), F.lit(False))
+    upto, reason = F.least("upto", "limit") if cut else F.col("upto"), F.when(~far, F.col("reason"))
+    return ends.join(limits, ID).select(
+        ID,
+        "from_nr",
+        F.when(F.col("elsewhere"), F.col("from_nr")).otherwise(F.greatest(upto, "from_nr")).alias("upto"),
+        F.when(F.col("elsewhere"), Reason.ELSEWHERE.value).otherwise(reason).alias("reason"),
+    )
+
+
+def begins(places: DataFrame, runs: DataFrame) -> DataFrame:
+    """`places` as kept takes them, of those with events, and `from_nr`: up to there everything was deleted.
+
+    In front of the first event that is so, too, if something was numbered at all.
+    """
+    first = runs.groupBy(ID).agg(F.min("first").alias("first"))
+    gone = F.when(F.size("base") > 0, F.col("first") - 1).otherwise(0)
+    return places.join(first, ID).withColumn("from_nr", F.greatest("deleted_to", gone))
+
+
+def kept(places: DataFrame, runs: DataFrame, events: DataFrame, standing: DataFrame) -> DataFrame:
+    """Where a rebuild begins, so that events that are still there get the numbers that they had: numbering's `stands`.
+
+    In: `places` persistence_id, deleted_to, scanned, `base` (PROGRESS: the last numbers given); `runs`; `events` persistence_id,
+    sequence_nr, tags; `standing` persistence_id, tag, sequence_nr, number: the rows of the view.
+    Out: persistence_id, from_nr, partition_nr (0), scanned, progress, adopted (false). The line of a tag has the number in front of its
+    first event: counted back from `base`, else as most of the view's rows say; of a tag that no event has, what `base` says.
+    """
+    there = begins(places, runs)
+    lines = there.select(ID, F.explode("base").alias("line")).select(ID, "line.*")
+    first = events.groupBy(ID).agg(F.min("sequence_nr").alias("first_tagged"))
+    # rows in front of the first event with tags: of events that are deleted, or whose tags were in columns that are dropped
+    earlier = (
+        standing.join(first, ID).where("sequence_nr < first_tagged").select(ID).distinct().withColumn("earlier", F.lit(True))
+    )
+    short = there.join(earlier, ID, "left").where("from_nr > 0 or earlier").select(ID, "from_nr")
+    starts = _starts_behind(short, events, lines, standing)
+    has_events = runs.select(ID, F.explode("tags").alias("line")).select(ID, "line.tag").distinct().withColumn("has", F.lit(True))
+    number = F.when(F.col("has"), F.coalesce("start", F.lit(0).cast("bigint"))).otherwise(F.col("number"))
+    progress = (
+        lines.join(starts, [ID, "tag"], "full_outer")
+        .join(has_events, [ID, "tag"], "left")
+        .withColumn("number", number)
+        .groupBy(ID)
+        .agg(F.array_sort(F.collect_list(F.struct("tag", "number", "sequence_nr", "offset"))).alias("progress"))
+    )
+    return there.join(progress, ID, "left").select(
+        ID, "from_nr", F.lit(0).cast("bigint").alias("partition_nr"), "scanned",
+        F.coalesce("progress", F.expr("filter(base, line -> false)")).alias("progress"), F.lit(False).alias("adopted"),
+    )  # fmt: skip
+
+
+def _starts_behind(short: DataFrame, events: DataFrame, lines: DataFrame, standing: DataFrame) -> DataFrame:
+    """The number in front of a tag's first event, where earlier events are gone. Out: persistence_id, tag, start."""
+    tagged = events.join(short, ID).where("sequence_nr > from_nr").select(ID, "sequence_nr", F.explode("tags").alias("tag"))
+    ranks = tagged.withColumn("rank", F.row_number().over(Window.partitionBy(ID, "tag").orderBy("sequence_nr")))
+    last = lines.select(ID, "tag", "number", F.col("sequence_nr").alias("last"))
+    counted = (
+        ranks.join(last, [ID, "tag"])
+        .groupBy(ID, "tag", "number")
+        .agg(F.count_if(F.col("sequence_nr") <= F.col("last")).alias("rows"))
+        .select(ID, "tag", F.greatest(F.col("number") - F.col("rows"), F.lit(0)).alias("start"))
+    )
+    by_view = (
+        ranks.join(standing, [ID, "tag", "sequence_nr"])
+        .join(counted.select(ID, "tag"), [ID, "tag"], "left_anti")
+        .groupBy(ID, "tag")
+        .agg(F.greatest(F.mode(F.col("number") - F.col("rank")), F.lit(0)).alias("start"))
+    )
+    return counted.unionByName(by_view)

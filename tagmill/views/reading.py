@@ -6,12 +6,14 @@ that differ from id to id, so new events of a known persistence_id are looked up
 grow eightfold while they are full; what has no record, or much that is new, is read partition by partition.
 """
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from tagmill.buckets import VIEW_TABLE, BucketSize, View
 from tagmill.connector import table
 from tagmill.delivery.scan import FUTURE_TICKS, offset_ticks
 from tagmill.errors import ConfigurationError
@@ -22,8 +24,9 @@ ID = "persistence_id"
 PROGRESS = "array<struct<tag:string,number:bigint,sequence_nr:bigint,offset:string>>"
 REQUIRED = "persistence_id partition_nr sequence_nr timestamp tags event event_manifest ser_id ser_manifest writer_uuid".split()
 META = ["meta_ser_id", "meta_ser_manifest", "meta"]
-# columns of older layouts; where they are filled, the event waits for a migration
+# where plugins before 0.80 wrote an event's tags
 OLD_TAGS = ["tag1", "tag2", "tag3"]
+STATIC = "used"
 REACH = 3
 # two, so that a missing event with another one behind it is seen
 FIRST_WINDOW = 2
@@ -51,32 +54,43 @@ class Journal:
 
     keyspace: str
     tables: dict[str, set[str]]
+    view_table: str = VIEW_TABLE
 
     @classmethod
-    def look(cls, cassandra: Cassandra, keyspace: str) -> "Journal":
+    def look(cls, cassandra: Cassandra, keyspace: str, view_table: str) -> "Journal":
         """Read the schema; raises ConfigurationError when what a build needs is missing."""
-        cassandra.cluster.refresh_keyspace_metadata(keyspace) if keyspace in cassandra.cluster.metadata.keyspaces else None
-        metadata = cassandra.cluster.metadata.keyspaces.get(keyspace)
-        if metadata is None:
-            raise ConfigurationError(
-                f"keyspace {keyspace} does not exist in {cassandra.where}. Nothing was built; check the pipeline's keyspace"
-            )
-        journal = cls(keyspace, {name: set(table.columns) for name, table in metadata.tables.items()})
+        journal = cls.there(cassandra, keyspace, view_table)
         journal._check()
         return journal
 
+    @classmethod
+    def there(cls, cassandra: Cassandra, keyspace: str, view_table: str) -> "Journal":
+        """Read the schema, whatever it is; raises ConfigurationError when there is no such keyspace."""
+        tables = cassandra.tables(keyspace)
+        if tables is None:
+            raise ConfigurationError(
+                f"keyspace {keyspace} does not exist in {cassandra.where}. Nothing was done; check the pipeline's keyspace"
+            )
+        return cls(keyspace, {name: set(table.columns) for name, table in tables.items()}, view_table)
+
     def _check(self) -> None:
-        for name in ("messages", "tag_views", "tag_write_progress"):
+        for name in ("messages", self.view_table, "tag_write_progress"):
             if name not in self.tables:
                 way = "is it the journal's keyspace?" if name == "messages" else "create it: tagmill schema apply"
                 raise ConfigurationError(f"keyspace {self.keyspace} has no table {name}. Nothing was built; {way}")
         if missing := [column for column in REQUIRED if column not in self.tables["messages"]]:
             raise ConfigurationError(
-                f"{self.keyspace}.messages has no column {' and '.join(missing)}. Nothing was built; migrate the journal first"
+                f"{self.keyspace}.messages has no column {' and '.join(missing)}. Nothing was built; migrate the journal first: "
+                "tagmill views migrate"
             )
-        if self.meta and (missing := [column for column in META if column not in self.tables["tag_views"]]):
+        if (old := [name for name in OLD_TAGS if name in self.tables["messages"]]) not in ([], OLD_TAGS):
             raise ConfigurationError(
-                f"{self.keyspace}.tag_views has no column {' and '.join(missing)}, messages has. Nothing was built; add what "
+                f"{self.keyspace}.messages has {' and '.join(old)}, but not all of tag1 to tag3: events would seem to have only some of "
+                "their tags. Nothing was built; if the view has them all, drop the others, too (ALTER TABLE … DROP)"
+            )
+        if self.meta and (missing := [column for column in META if column not in self.tables[self.view_table]]):
+            raise ConfigurationError(
+                f"{self.keyspace}.{self.view_table} has no column {' and '.join(missing)}, messages has. Nothing was built; add what "
                 "is missing (ALTER TABLE … ADD), or the metadata of replicated events would be lost"
             )
 
@@ -92,12 +106,39 @@ class Journal:
         return [*REQUIRED, *(META if self.meta else []), *optional]
 
 
+def all_events(spark: SparkSession, journal: Journal, columns: Collection[str] | None = None, **options: str) -> DataFrame:
+    """The rows of messages, from end to end, with these columns, else with those that a build reads."""
+    rows = table(spark, journal.keyspace, "messages", **options)
+    # a partition whose events are all deleted keeps its static column (plugins before 1.0): Cassandra returns it as a row without key
+    kept = rows.where("sequence_nr > 0") if STATIC in journal.tables["messages"] else rows
+    return kept.select(*(columns or journal.columns))
+
+
+def event_tags(columns: Collection[str]) -> Column:
+    """An event's tags as the plugin sees them: those of `tags`, and those that plugins before 0.80 wrote to tag1, tag2 and tag3.
+
+    In: the columns of messages that there are. Out: array of strings, each once, maybe empty.
+
+    Source: extractTags in the plugin's Extractors, which recovery and Reconciliation read by. Its EventsByTagMigration reads tag1 to tag3
+    alone, and leaves what is in `tags` to recovery.
+    """
+    none = F.array().cast("array<string>")
+    tags = F.coalesce("tags", none) if "tags" in columns else none
+    old = [F.col(name) for name in OLD_TAGS if name in columns]
+    return F.array_sort(F.array_union(tags, F.array_compact(F.array(*old)))) if old else tags
+
+
 def persistence_ids(spark: SparkSession, journal: Journal) -> DataFrame:
     """All persistence ids, one row each: from all_persistence_ids, or where that is missing or empty, the keys of messages."""
     if "all_persistence_ids" in journal.tables:
         named = table(spark, journal.keyspace, "all_persistence_ids").select(ID)
         if named.take(1):
             return named
+    return with_events(spark, journal)
+
+
+def with_events(spark: SparkSession, journal: Journal) -> DataFrame:
+    """All persistence ids that have an event in messages, one row each, whatever all_persistence_ids says."""
     # the DataFrame source can't say PER PARTITION LIMIT, the connector's Java API can: keys only, not the rows behind them
     jvm = spark._jvm  # noqa: SLF001 - pyspark has no other way to the Java API
     java = jvm.com.datastax.spark.connector.japi.CassandraJavaUtil  # type: ignore[union-attr]
@@ -121,24 +162,12 @@ def stands(spark: SparkSession, journal: Journal, ledger_keyspace: str, ids: Dat
     last number of each tag), `found` (tag_write_progress, the same), `refused`. With `adopt`, what is found there is the start
     where they differ, and `adopted` says so.
     """
-    # a constant would leave the join as a filter, and the join would read the whole table: this one isn't known to be constant
-    name = F.concat(F.lit(journal.keyspace), F.substring(ID, 1, 0))
-    records = (
-        ids.select(name.alias("journal"), ID)
-        .join(table(spark, ledger_keyspace, "view_progress", directJoinSetting="on"), ["journal", ID], "left")
-        .select(ID, "sequence_nr", "partition_nr", "scanned", "numbers", "sequence_nrs", "offsets")
-    )
-    recorded = F.expr(
-        "transform(array_sort(map_keys(numbers)), t -> named_struct('tag', t, 'number', numbers[t],"
-        " 'sequence_nr', sequence_nrs[t], 'offset', offsets[t]))"
-    )
-    empty = F.from_json(F.lit("[]"), PROGRESS)
     joined = (
-        records.withColumn("recorded", F.coalesce(recorded.cast(PROGRESS), empty))
+        records(spark, journal, ledger_keyspace, ids)
         .join(_found(spark, journal), ID, "left")
         .join(_scanned(spark, journal), ID, "left")
         .join(_deleted(spark, journal), ID, "left")
-        .withColumn("found", F.coalesce("found", empty))
+        .withColumn("found", F.coalesce("found", no_progress()))
         .withColumn("known", F.col("sequence_nr").isNotNull())
         .withColumn(
             "differs", ~(F.col("found").eqNullSafe(F.col("recorded")) & F.col("scanned").eqNullSafe(F.col("scanned_now")))
@@ -158,6 +187,59 @@ def stands(spark: SparkSession, journal: Journal, ledger_keyspace: str, ids: Dat
         (F.col("differs") & ~F.lit(adopt)).alias("refused"),
     )
     return kept.withColumn("from_nr", F.greatest("sequence_nr", "deleted_to"))
+
+
+def places(spark: SparkSession, journal: Journal, ids: DataFrame) -> DataFrame:
+    """What the plugin's tables say of persistence ids, whoever numbered.
+
+    Out, one row a persistence_id: deleted_to, `scanned` (tag_scanning), `found` (tag_write_progress: PROGRESS sorted by tag).
+    """
+    return (
+        ids.join(_found(spark, journal), ID, "left")
+        .join(_scanned(spark, journal), ID, "left")
+        .join(_deleted(spark, journal), ID, "left")
+        .select(
+            ID, F.coalesce("deleted_to", F.lit(0).cast("bigint")).alias("deleted_to"), F.col("scanned_now").alias("scanned"),
+            F.coalesce("found", no_progress()).alias("found"),
+        )
+    )  # fmt: skip
+
+
+def records(spark: SparkSession, journal: Journal, ledger_keyspace: str, ids: DataFrame) -> DataFrame:
+    """Our own record of each persistence_id, all of it null where there is none.
+
+    Out: sequence_nr and partition_nr of the last event built, `scanned` (tag_scanning at that time), `recorded` (PROGRESS sorted by tag).
+    """
+    # a constant would leave the join as a filter, and the join would read the whole table: this one isn't known to be constant
+    name = F.concat(F.lit(journal.keyspace), F.substring(ID, 1, 0))
+    recorded = F.expr(
+        "transform(array_sort(map_keys(numbers)), t -> named_struct('tag', t, 'number', numbers[t],"
+        " 'sequence_nr', sequence_nrs[t], 'offset', offsets[t]))"
+    )
+    return (
+        ids.select(name.alias("journal"), ID)
+        .join(table(spark, ledger_keyspace, "view_progress", directJoinSetting="on"), ["journal", ID], "left")
+        .select(
+            ID, "sequence_nr", "partition_nr", "scanned", F.coalesce(recorded.cast(PROGRESS), no_progress()).alias("recorded")
+        )
+    )
+
+
+def no_progress() -> Column:
+    """An empty PROGRESS."""
+    return F.from_json(F.lit("[]"), PROGRESS)
+
+
+def cleaned(spark: SparkSession, ledger_keyspace: str, journal: str, views: Sequence[View], size: BucketSize) -> DataFrame:
+    """Buckets that cleanup took away or is at, of all the `views` that a journal had, in buckets of one size. Out: tag, bucket."""
+    there = table(spark, ledger_keyspace, "cleaned_buckets")
+    step, frames = size.milliseconds, []
+    for view in views:
+        first = F.col("timebucket") - F.pmod(F.col("timebucket"), F.lit(step))
+        last = F.col("timebucket") + F.lit(view.size.milliseconds - 1)
+        covered = F.explode(F.sequence(first, last, F.lit(step))).alias("bucket")
+        frames.append(there.where(F.col("journal") == view.key(journal)).select("tag", covered))
+    return reduce(DataFrame.unionAll, frames).distinct()
 
 
 def _found(spark: SparkSession, journal: Journal) -> DataFrame:
@@ -216,9 +298,20 @@ class Reader:
         self._partitions(plain.where("not known").drop("known").unionByName(self._behind_deletions(jumped)))
         return self.passes > 0
 
+    def stage_again(self, ids: DataFrame, *, by_key: bool) -> None:
+        """Write all events behind from_nr, as `stage` does. In: persistence_id, from_nr.
+
+        Without `by_key` events of other persistence ids are among them.
+        """
+        if not by_key:
+            self._whole_table(ids)
+            return
+        first = ids.select(ID, "from_nr", F.lit(0).cast("bigint").alias("first"))
+        self._partitions(first.where("from_nr = 0").unionByName(self._behind_deletions(first.where("from_nr > 0"))))
+
     def _whole_table(self, open_ids: DataFrame) -> bool:
         """Read the table from end to end, which costs less than to ask for each partition."""
-        rows = table(self.spark, self.journal.keyspace, "messages", **SCAN).select(*self.journal.columns)
+        rows = all_events(self.spark, self.journal, **SCAN)
         deleted = open_ids.where("from_nr > 0").select(ID, "from_nr")
         if deleted.take(1):
             rows = rows.join(deleted, ID, "left").where("from_nr is null or sequence_nr > from_nr")
@@ -342,11 +435,11 @@ class Reader:
 
     def _as_events(self, rows: DataFrame) -> DataFrame:
         """The columns of a staged event; payloads only where there are tags."""
-        tagged, tags = F.size(F.coalesce("tags", F.array().cast("array<string>"))) > 0, F.col("tags")
-        untagged = ~tagged
+        tags = event_tags(self.journal.columns)
+        tagged = F.size(tags) > 0
         if self.numbered is not None:
             rows = rows.join(self.numbered, ID, "left")
-            tags = F.filter("tags", lambda tag: F.coalesce(F.col("numbered")[tag], F.lit(0)) < F.col("sequence_nr"))
+            tags = F.filter(tags, lambda tag: F.coalesce(F.col("numbered")[tag], F.lit(0)) < F.col("sequence_nr"))
             tagged = tagged & (F.size(tags) > 0)
         ticks = offset_ticks(F.col("timestamp"))
         payload = ["event", "event_manifest", "ser_id", "ser_manifest", "writer_uuid", *(META if self.journal.meta else [])]
@@ -357,24 +450,20 @@ class Reader:
             "timestamp",
             F.when(tagged, tags).alias("tags"),
             ticks.alias("ticks"),
-            self._flaw(tagged, untagged, ticks).alias("flaw"),
+            self._flaw(tagged, ticks).alias("flaw"),
             *(F.when(tagged, F.col(name)).alias(name) for name in payload),
         )
 
-    def _flaw(self, tagged: Column, untagged: Column, ticks: Column) -> Column:
+    def _flaw(self, tagged: Column, ticks: Column) -> Column:
         """A Reason, or null. Untagged events get no row, so it doesn't matter what is wrong with them."""
-        columns = self.journal.columns
-        old = [F.col(name).isNotNull() for name in OLD_TAGS if name in columns]
-        old_tags = untagged & reduce(lambda one, other: one | other, old, F.lit(False))
         missing = F.col("event").isNull() | F.col("ser_id").isNull()
         time_uuid = F.substring("timestamp", 15, 1) == "1"
         wrong_time = ~time_uuid | (ticks < 0) | (ticks > self.until + FUTURE_TICKS)
         young = time_uuid & (ticks > self.until) & (ticks <= self.until + FUTURE_TICKS)
-        flaw = F.when(old_tags, Reason.OLD_TAGS.value)
-        if "message" in columns:
-            flaw = flaw.when(tagged & F.col("event").isNull() & F.col("message").isNotNull(), Reason.BEFORE_0_10.value)
+        unread = F.col("message").isNotNull() if "message" in self.journal.columns else F.lit(False)
         return (
-            flaw.when(tagged & missing, Reason.NO_EVENT.value)
+            F.when(tagged & F.col("event").isNull() & unread, Reason.BEFORE_0_10.value)
+            .when(tagged & missing, Reason.NO_EVENT.value)
             .when(tagged & wrong_time, Reason.NO_TIME_UUID.value)
             .when(young, Reason.YOUNG.value)
         )

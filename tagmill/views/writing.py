@@ -1,17 +1,25 @@
 """Writes a sealed build into Cassandra: tag_views, then tag_write_progress, then our own record. All of it may be done again.
 
+Of a rebuild, rows that are wrong go first: what is written afterwards is a microsecond younger.
+
 Every row is written with the build's own timestamp, so a builder that was frozen and wakes up after a later build can't take
 anything back.
 """
 
+from collections.abc import Sequence
+from uuid import UUID
+
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tagmill import checkpoints
+from tagmill import checkpoints, names
 from tagmill.connector import CASSANDRA
-from tagmill.views.model import Manifest, Tell
+from tagmill.stores.cassandra import Cassandra
+from tagmill.stores.files import RunFiles
+from tagmill.views.model import VIEW_KEY, Manifest, Tell
 
 ID = "persistence_id"
+DELETED_AT_ONCE = 10_000
 # an unlogged batch of one partition stays below batch_size_fail_threshold (50 KiB)
 BATCHES = {
     "spark.cassandra.output.batch.size.bytes": "32768",
@@ -21,11 +29,26 @@ BATCHES = {
 }
 
 
-def write(spark: SparkSession, manifest: Manifest, ledger_keyspace: str, url: str, tell: Tell) -> None:
-    """Write everything that the manifest's files (below `url`) hold."""
+def write(
+    spark: SparkSession, cassandra: Cassandra, files: RunFiles, manifest: Manifest, ledger_keyspace: str, tell: Tell
+) -> None:
+    """Write everything that the manifest's files hold."""
+    url = files.url(manifest.folder)
+    if manifest.removed:
+        tell(f"deleting {manifest.removed} rows of {manifest.view_table}")
+        _delete(cassandra, files, manifest, "removed", manifest.view_table, VIEW_KEY)
+    if manifest.forgotten:
+        tell(f"deleting {manifest.forgotten} lines of tag_write_progress")
+        _delete(cassandra, files, manifest, "forgotten", "tag_write_progress", (ID, "tag"))
     if manifest.rows:
-        tell(f"writing {manifest.rows} rows of tag_views")
-        _append(spark.read.parquet(f"{url}/rows"), manifest.journal, "tag_views", manifest.written_at)
+        tell(f"writing {manifest.rows} rows of {manifest.view_table}")
+        _append(
+            spark.read.parquet(f"{url}/{manifest.rows_in}"),
+            manifest.journal,
+            manifest.view_table,
+            manifest.written_at,
+            manifest.ttl_seconds,
+        )
     checkpoints.reached("build.after_views")
     records = spark.read.parquet(f"{url}/records")
     tell(f"writing the progress of {manifest.moved} persistence ids")
@@ -38,7 +61,18 @@ def write(spark: SparkSession, manifest: Manifest, ledger_keyspace: str, url: st
         manifest.journal, "tag_write_progress", manifest.written_at,
     )  # fmt: skip
     checkpoints.reached("build.after_progress")
-    _append(_as_records(records, manifest), ledger_keyspace, "view_progress", manifest.written_at)
+    if manifest.recorded:
+        _append(_as_records(records, manifest), ledger_keyspace, "view_progress", manifest.written_at)
+
+
+def _delete(cassandra: Cassandra, files: RunFiles, manifest: Manifest, folder: str, table: str, key: Sequence[str]) -> None:
+    where = " AND ".join(f"{name} = ?" for name in key)
+    statement = f"DELETE FROM {names.cql(manifest.journal)}.{table} USING TIMESTAMP ? WHERE {where}"
+    for part in files.record_batches(f"{manifest.folder}/{folder}", DELETED_AT_ONCE, list(key)):
+        rows = part.to_pylist()
+        cassandra.write_many(
+            statement, ((manifest.written_at - 1, *(UUID(row[n]) if n == "timestamp" else row[n] for n in key)) for row in rows)
+        )
 
 
 def _as_records(records: DataFrame, manifest: Manifest) -> DataFrame:
@@ -53,6 +87,7 @@ def _as_records(records: DataFrame, manifest: Manifest) -> DataFrame:
     )  # fmt: skip
 
 
-def _append(rows: DataFrame, keyspace: str, table: str, written_at: int) -> None:
-    options = {**BATCHES, "spark.cassandra.output.timestamp": str(written_at), "keyspace": keyspace, "table": table}
+def _append(rows: DataFrame, keyspace: str, table: str, written_at: int, ttl_seconds: int | None = None) -> None:
+    ttl = {"spark.cassandra.output.ttl": str(ttl_seconds)} if ttl_seconds else {}
+    options = {**BATCHES, **ttl, "spark.cassandra.output.timestamp": str(written_at), "keyspace": keyspace, "table": table}
     rows.write.format(CASSANDRA).options(**options).mode("append").save()

@@ -14,6 +14,21 @@ from tests.dags.conftest import PROJECT
 pytest.importorskip("airflow")
 
 
+KINDS = (
+    "deliver",
+    "audit",
+    "ttl_cleanup",
+    "journal_clean",
+    "erase",
+    "views_rebuild",
+    "views_delete",
+    "views_truncate",
+    "views_pids",
+    "views_rebucket",
+    "views_migrate",
+)
+
+
 def bag():
     from airflow.dag_processing.dagbag import DagBag
 
@@ -28,7 +43,7 @@ def dags(config):
 
 
 def test_each_pipeline_of_the_configuration_is_a_dag(dags):
-    assert set(dags) == {f"{kind}_{name}" for kind in ("deliver", "audit", "ttl_cleanup") for name in ("orders", "payments")}
+    assert set(dags) == {f"{kind}_{name}" for kind in KINDS for name in ("orders", "payments")}
 
 
 def test_every_dag_has_tags_no_catchup_and_one_run_at_a_time(dags):
@@ -103,13 +118,36 @@ def test_an_audit_repairs_when_its_param_says_so_for_a_reason_that_names_the_run
         dag.params.validate()
 
 
+def test_a_rebucket_is_never_scheduled_and_only_counts_unless_told_otherwise(dags):
+    from airflow.sdk.exceptions import ParamValidationError
+
+    dag = dags["views_rebucket_orders"]
+    (task,) = dag.tasks
+    assert (dag.schedule, task.pool, task.application.split("/")[-1]) == (None, "spark", "rebucket.py")
+    for params, arguments in (
+        ({}, ["--to", "Hour"]),
+        ({"to": "Day", "dry_run": False}, ["--to", "Day", "--yes"]),
+        ({"to": "Minute", "offline": True, "dry_run": False}, ["--to", "Minute", "--offline", "--yes"]),
+        ({"to": "Minute", "offline": False, "drop_old": True, "dry_run": True}, ["--to", "Minute", "--drop-old"]),
+    ):
+        dag.params.update(params)
+        task.chosen(dag.params.validate())
+        assert list(task._job_arguments()) == arguments
+    for wrong in ({"to": "Week"}, {"dry_run": "no"}):
+        with pytest.raises(ParamValidationError):
+            dag.params.update(wrong)
+            dag.params.validate()
+        dag.params.update({"to": "Day", "dry_run": True})
+
+
 def test_close_announces_the_pipelines_asset(dags):
     (asset,) = dags["deliver_orders"].task_dict["close"].outlets
     assert (asset.name, asset.uri) == ("tagmill_orders", "tagmill://delivered/orders")
 
 
 def test_the_schedule_is_the_configurations(dags):
-    assert {dag_id: dag.timetable.expression for dag_id, dag in dags.items() if not dag_id.startswith("ttl_cleanup_")} == {
+    always = {dag_id: dag for dag_id, dag in dags.items() if dag_id.startswith(("deliver_", "audit_"))}
+    assert {dag_id: dag.timetable.expression for dag_id, dag in always.items()} == {
         "deliver_orders": "0 * * * *",
         "deliver_payments": "30 2 * * *",
         "audit_orders": "0 0 * * *",
@@ -184,7 +222,7 @@ def test_whether_a_cleanup_deletes_is_true_or_false(dags, delete):
 def test_an_unknown_key_is_an_import_error_that_names_it(config):
     config.write_text(config.read_text().replace("bucket_size =", "bucket_sise =", 1))
     errors = bag().import_errors
-    assert {Path(file).name for file in errors} == {"deliver.py", "audit.py", "cleanup.py"}
+    assert {Path(file).name for file in errors} == {path.name for path in (PROJECT / "dags").glob("*.py")}
     assert all("pipelines.orders.bucket_sise: unknown key" in error for error in errors.values())
 
 
@@ -194,7 +232,7 @@ def test_a_missing_configuration_file_is_an_import_error_that_names_it(config):
     assert errors and all(str(config) in error for error in errors.values())
 
 
-@pytest.mark.parametrize("file", ["deliver.py", "audit.py", "cleanup.py"])
+@pytest.mark.parametrize("file", ["deliver.py", "audit.py", "cleanup.py", "rebucket.py", "erase.py"])
 def test_parsing_the_dag_file_loads_no_store(config, file):
     code = """
 import runpy, sys
@@ -270,3 +308,37 @@ def test_a_range_that_makes_no_sense_is_refused_with_a_reason(params, run, named
 
     with pytest.raises(ConfigurationError, match=named):
         reread_range(params, run, "@hourly")
+
+
+def test_what_is_done_to_views_by_hand_has_no_schedule_and_is_a_dry_run_by_default(dags):
+    from airflow.sdk.exceptions import ParamValidationError
+
+    for name in ("rebuild", "delete", "truncate", "pids", "migrate"):
+        dag = dags[f"views_{name}_orders"]
+        assert dag.schedule is None and dag.params["dry_run"] is True
+        (task,) = dag.tasks
+        assert (task.pool, task.application.split("/")[-1], task.step) == ("spark", "views.py", name)
+        task.chosen(dag.params)
+        assert task._job_arguments() == ["--operation", name, "--dry-run"]
+    (rebuild,) = dags["views_rebuild_orders"].tasks
+    params = {"persistence_ids": ["o-1", "-x"], "offline": False, "tags": ["t"], "dry_run": False}
+    rebuild.chosen(params)
+    assert rebuild._job_arguments()[2:] == ["--persistence-id=o-1", "--persistence-id=-x", "--tag=t"]
+    with pytest.raises(ParamValidationError, match="non-empty"):
+        dags["views_rebuild_orders"].params["persistence_ids"] = ["", "x"]
+
+
+def test_a_migration_does_what_its_params_say_and_drops_nothing_unless_told(dags):
+    from airflow.sdk.exceptions import ParamValidationError
+
+    params = dags["views_migrate_orders"].params
+    (task,) = dags["views_migrate_orders"].tasks
+    assert params["drop_old"] is False
+    params.update({"steps": ["tables", "tags"], "offline": True, "drop_old": True, "snapshot_keyspace": "snap", "dry_run": False})
+    task.chosen(params.validate())
+    assert task._job_arguments() == [
+        "--operation", "migrate", "--step=tables", "--step=tags", "--snapshot-keyspace=snap", "--offline", "--drop-old",
+    ]  # fmt: skip
+    with pytest.raises(ParamValidationError):
+        params.update({"steps": ["drop"]})
+        params.validate()

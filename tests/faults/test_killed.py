@@ -42,6 +42,7 @@ def test_killed_at_every_instant_of_its_life_a_run_delivers_the_rows_of_an_undis
     assert disturbed.check().code == 0
 
 
+@pytest.mark.long
 def test_killed_in_a_later_run_it_delivers_the_rows_of_an_undisturbed_one(
     delivery: Callable[..., Any], undisturbed: Callable[[str], Any]
 ) -> None:

@@ -116,6 +116,24 @@ def test_an_unrenewed_lease_expires(lease) -> None:
     assert lease("airflow/two").holder() == "airflow/two"
 
 
+@pytest.mark.parametrize("seen", [True, False], ids=["after we saw it", "before we looked"])
+def test_a_dead_lease_that_expires_while_another_takes_it_is_free(seen: bool, lease) -> None:
+    dead = lease(f"cli/{socket.gethostname()}/999999999/1")
+    dead.take()
+    mine = lease("airflow/two")
+    look = mine.holder
+
+    def expires() -> str | None:
+        found = look() if seen else None
+        dead.give_back()
+        mine.holder = look
+        return found
+
+    mine.holder = expires
+    mine.take()
+    assert mine.holder() == "airflow/two"
+
+
 def test_a_lease_is_renewed_while_work_goes_on(lease) -> None:
     mine = lease("airflow/one", 2)
     mine.take()

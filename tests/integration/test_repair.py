@@ -164,6 +164,7 @@ def test_every_damage_is_mended_after_delivery_and_a_second_audit_agrees(damaged
     assert pipeline.deliver() == []
 
 
+@pytest.mark.long
 def test_a_repair_that_ends_at_any_instant_is_begun_again(damaged, monkeypatch):
     pipeline = damaged()
     pipeline.deliver()

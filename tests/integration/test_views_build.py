@@ -8,6 +8,7 @@ import pytest
 from local.fixtures import WITHOUT_VIEWS
 from tagmill.buckets import BucketSize
 from tagmill.errors import GuardRefused
+from tagmill.stores.cassandra import Cassandra
 from tagmill.stores.files import RunFiles
 from tagmill.timeuuid import ticks
 from tagmill.views import reading, writing
@@ -124,7 +125,7 @@ def test_each_way_of_reading_finds_the_same(limits, monkeypatch, stack, keyspace
 
 def test_a_builder_that_writes_late_puts_nothing_back(stack, keyspace, settings, spark, monkeypatch):
     """The files of the first build are written once more after the second one is done, as by a builder that was frozen."""
-    monkeypatch.setattr(_Builder, "_sweep", lambda self: None)
+    monkeypatch.setattr(_Builder, "sweep", lambda self: None)
     journal = keyspace("orders", ("metadata", "all_persistence_ids"))
     configured = settings(journal, case="orders", views="tagmill")
     load_messages(stack.session, "orders", journal, 0, 15)
@@ -136,7 +137,8 @@ def test_a_builder_that_writes_late_puts_nothing_back(stack, keyspace, settings,
     built(configured, spark)
     before = {table: rows(stack, journal, table) for table in VIEWS} | {"records": records(stack, journal)}
     manifest = Manifest.model_validate_json(files.read(f"{home}/{first}/manifest.json"))
-    writing.write(spark, manifest, configured.cassandra.ledger_keyspace, files.url(manifest.folder), lambda _: None)
+    with Cassandra(configured.cassandra) as cassandra:
+        writing.write(spark, cassandra, files, manifest, configured.cassandra.ledger_keyspace, lambda _: None)
     assert before == {table: rows(stack, journal, table) for table in VIEWS} | {"records": records(stack, journal)}
     assert before["tag_views"] == recorded("orders", "tag_views")
 

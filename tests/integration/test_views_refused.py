@@ -60,11 +60,11 @@ def test_two_writers_of_one_sequence_nr_are_named(stack, keyspace, settings, spa
     assert rows(stack, journal, "tag_views") == expected
 
 
-def test_old_tag_columns_are_not_taken_for_untagged_events(stack, keyspace, settings, spark):
+def test_tags_in_the_columns_of_old_plugins_are_tags_and_numbered(stack, keyspace, settings, spark):
     journal = keyspace("legacy-tags", WITHOUT_VIEWS)
     result = built(settings(journal, case="legacy-tags", views="tagmill"), spark)
-    assert result["rows"] == 0 and set(result["reasons"]) == {"old_tags"}
-    assert rows(stack, journal, "tag_views") == []
+    assert result["rows"] == 3 * 410 and result["waiting"] == 0
+    assert rows(stack, journal, "tag_views") == recorded("legacy-tags", "expected_tag_views")
 
 
 def test_events_in_the_column_message_and_events_without_payload_wait(stack, journal, settings, spark):

@@ -34,9 +34,9 @@ class Peer:
         setting = f"pekko.persistence.cassandra.events-by-tag.enabled={str(tagging).lower()}"
         self("write", "--set", setting, *arguments)
 
-    def read(self, tag: str, bucket: str, first: str) -> list[tuple[str, int, str]]:
+    def read(self, tag: str, bucket: str, first: str, *arguments: str) -> list[tuple[str, int, str]]:
         """currentEventsByTag: (persistence_id, sequence_nr, offset) in its order."""
-        lines = self("read", "--tag", tag, "--bucket", bucket, "--first-bucket", first)
+        lines = self("read", "--tag", tag, "--bucket", bucket, "--first-bucket", first, *arguments)
         return [(line[0], int(line[1]), line[2]) for line in lines]
 
 

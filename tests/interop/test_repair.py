@@ -11,13 +11,14 @@ from tests.support import damage
 from tests.support.delivery import OWNER, clickhouse_rows, known_to_spark, only
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_the_plugin_reads_what_was_mended_for_it(stack, peer_folder, damaged_journal, settings, spark):
     made = damaged_journal()
     plugin = Peer(peer_folder, stack.cassandra.port, made.keyspace)
     configured = settings(made.keyspace, bucket_size="Hour", tags=damage.TAGS, first_time_bucket=damage.FIRST)
     schema.apply(configured)
-    ledger = ("progress", "audited_buckets", "cleaned_buckets")
+    ledger = ("progress", "audited_buckets", "cleaned_buckets", "deleted_ids")
     known_to_spark(configured, only(configured), spark, ("messages", "tag_views", "metadata"), ledger)
     report, (done,) = audit_and_repair(configured, only(configured), spark=spark, owner=OWNER, who="tester", why="a test")
     assert report.agrees and done.left == []

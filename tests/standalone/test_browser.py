@@ -71,6 +71,7 @@ def choose_moment(page, dialog, label, date, time):
     page.get_by_placeholder("YYYY/MM/DD").fill(date)
     page.get_by_placeholder("HH:mm").fill(time)
     page.keyboard.press("Escape")
+    page.get_by_placeholder("YYYY/MM/DD").wait_for(state="detached")  # else the next picker is a second one
 
 
 def write_json(page, dialog, text):

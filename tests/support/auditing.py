@@ -46,7 +46,7 @@ def _kind(session: Any, keyspace: str, table: str, column: str) -> Any:
 def audited(settings: Settings, spark: Any, **options: Any) -> AuditReport:
     """Audit the one pipeline."""
     name = only(settings)
-    ledger = ("progress", "audited_buckets", "cleaned_buckets")
+    ledger = ("progress", "audited_buckets", "cleaned_buckets", "deleted_ids")
     known_to_spark(settings, name, spark, ("messages", "tag_views", "metadata"), ledger)
     return audit(settings, name, owner=OWNER, spark=spark, **options)
 

@@ -9,8 +9,6 @@ from uuid import UUID
 
 import pyarrow.parquet as pq
 import structlog
-from pyspark.errors import AnalysisException
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 from typer.testing import CliRunner
 
 from tagmill import connector
@@ -89,13 +87,8 @@ def known_to_spark(
     settings: Settings, pipeline: str, spark: Any, journal: Sequence[str] = ("tag_views",), ledger: Sequence[str] = ("progress",)
 ) -> None:
     """Wait until the connector's session, which all tests share, has heard of the tables; it learns of them by and by."""
-    keyspaces = {settings.pipeline(pipeline).keyspace: journal, settings.cassandra.ledger_keyspace: ledger}
-    for keyspace, table in ((keyspace, table) for keyspace, tables in keyspaces.items() for table in tables):
-        for attempt in Retrying(
-            retry=retry_if_exception_type(AnalysisException), stop=stop_after_delay(60), wait=wait_fixed(0.3)
-        ):
-            with attempt:
-                connector.table(spark, keyspace, table)
+    connector.await_tables(spark, settings.pipeline(pipeline).keyspace, dict.fromkeys(journal, ()))
+    connector.await_tables(spark, settings.cassandra.ledger_keyspace, dict.fromkeys(ledger, ()))
 
 
 def delivered_first(settings: Settings, spark: Any) -> list[dict[str, Any]]:

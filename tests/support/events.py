@@ -65,17 +65,17 @@ def events(persistence_id: str, numbers: Iterable[int], begin: datetime, tag: st
 class Journal:
     """One journal keyspace on the test Cassandra."""
 
-    def __init__(self, session: Session, keyspace: str) -> None:
-        self.session, self.keyspace = session, keyspace
+    def __init__(self, session: Session, keyspace: str, view_table: str = "tag_views") -> None:
+        self.session, self.keyspace, self.view_table = session, keyspace, view_table
 
     def create(self, cassandra: Cassandra) -> "Journal":
         """The plugin's tables."""
         create_journal(cassandra, self.keyspace)
         return self
 
-    def view(self, records: Iterable[dict[str, Any]]) -> None:
-        """Rows into tag_views; nulls stay unset."""
-        self._insert("tag_views", list(VIEW_COLUMNS), records)
+    def view(self, records: Iterable[dict[str, Any]], written_at: int | None = None) -> None:
+        """Rows into the view; nulls stay unset. `written_at`: microseconds, left out: now."""
+        self._insert(self.view_table, list(VIEW_COLUMNS), records, written_at)
 
     def messages(self, records: Iterable[dict[str, Any]]) -> None:
         """The events of these rows into messages; without `partition_nr` it is 0, without `tags` it is the row's own tag."""
@@ -97,10 +97,12 @@ class Journal:
         self.messages(rows)
 
     def remove(self, record: dict[str, Any]) -> None:
-        """Take one row out of tag_views."""
+        """Take one row out of the view."""
         key = ("tag_name", "timebucket", "timestamp", "persistence_id", "tag_pid_sequence_nr")
         where = " AND ".join(f"{name} = %s" for name in key)
-        self.session.execute(f"DELETE FROM {self.keyspace}.tag_views WHERE {where}", [_uuid(name, record[name]) for name in key])
+        self.session.execute(
+            f"DELETE FROM {self.keyspace}.{self.view_table} WHERE {where}", [_uuid(name, record[name]) for name in key]
+        )
 
     def deleted_to(self, persistence_id: str, sequence_nr: int) -> None:
         """What the plugin notes when it deletes events."""
@@ -109,16 +111,17 @@ class Journal:
         )
 
     def rows(self, persistence_id: str | None = None) -> list[dict[str, Any]]:
-        """The rows of tag_views as they stand, in order of tag, persistence_id and number."""
+        """The rows of the view as they stand, in order of tag, persistence_id and number."""
         names = list(VIEW_COLUMNS)
-        found = self.session.execute(f"SELECT {', '.join(names)} FROM {self.keyspace}.tag_views")
+        found = self.session.execute(f"SELECT {', '.join(names)} FROM {self.keyspace}.{self.view_table}")
         rows = [dict(zip(names, row, strict=True)) for row in found]
         chosen = [row for row in rows if persistence_id in (None, row["persistence_id"])]
         return sorted(chosen, key=lambda r: (r["tag_name"], r["persistence_id"], r["tag_pid_sequence_nr"], ticks(r["timestamp"])))
 
-    def _insert(self, table: str, names: list[str], records: Iterable[dict[str, Any]]) -> None:
+    def _insert(self, table: str, names: list[str], records: Iterable[dict[str, Any]], written_at: int | None = None) -> None:
         insert = self.session.prepare(
             f"INSERT INTO {self.keyspace}.{table} ({', '.join(names)}) VALUES ({', '.join('?' for _ in names)})"
+            + (f" USING TIMESTAMP {written_at}" if written_at else "")
         )
         for record in records:
             values = [UNSET_VALUE if record[name] is None else _uuid(name, record[name]) for name in names]

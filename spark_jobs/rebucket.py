@@ -1,0 +1,48 @@
+"""Another bucket size for a journal's tag views as a Spark job: arguments in, one call into tagmill, a job report out."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from functools import partial
+
+from tagmill.buckets import BucketSize
+from tagmill.jobreport import job_arguments, job_report
+from tagmill.rebucket.rebucket import check, rebucket
+from tagmill.settings import Settings
+from tagmill.sparksession import spark_session
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Arguments of the job."""
+    parser = job_arguments(__doc__)
+    parser.add_argument("--to", type=BucketSize, choices=list(BucketSize), required=True)
+    parser.add_argument("--offline", action="store_true", help="the application is stopped: verify, and switch")
+    parser.add_argument("--drop-old", action="store_true", help="after the switch")
+    parser.add_argument("--yes", action="store_true", help="do it; else only say what would be done")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str]) -> int:
+    """One step of a rebucket."""
+    args = parse(argv)
+    with job_report("rebucket", args.pipeline, None, args.report) as report:
+        settings = Settings.load(args.config)
+        check(settings, args.pipeline, args.to)
+        with spark_session(settings, f"tagmill rebucket {args.pipeline}") as spark:
+            report.result = rebucket(
+                settings,
+                args.pipeline,
+                to=args.to,
+                owner=args.owner,
+                spark=spark,
+                offline=args.offline,
+                drop_old=args.drop_old,
+                dry_run=not args.yes,
+                tell=partial(print, flush=True),
+            )
+        print("\n".join(report.result["lines"]), flush=True)
+    return report.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

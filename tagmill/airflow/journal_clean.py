@@ -1,0 +1,136 @@
+"""DAG `journal_clean_<pipeline>`: one task, plain Python, never scheduled; its params are what `tagmill journal clean` takes as options."""
+
+import logging
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import DAG, Context, Param, get_current_context, task
+
+from tagmill.airflow import connections
+from tagmill.airflow.factory import LONG, MOMENT, new_dag
+from tagmill.airflow.failures import small, told_to_airflow
+from tagmill.airflow.steps import owner
+from tagmill.settings import Settings
+
+if TYPE_CHECKING:
+    from tagmill.journal.model import Wanted
+
+log = logging.getLogger(__name__)
+
+
+def journal_clean_dag(settings: Settings, pipeline: str) -> DAG:
+    """The DAG of one pipeline."""
+    dag = new_dag(
+        "journal_clean",
+        pipeline,
+        description=f"deletes events and snapshots of persistence ids of {settings.pipeline(pipeline).keyspace} that a person names",
+        doc=clean.__doc__,
+        schedule=None,
+        params=_params(),
+    )
+    with dag:
+
+        @task(execution_timeout=LONG)
+        def journal_clean() -> dict[str, Any]:
+            return clean(pipeline, get_current_context())
+
+        journal_clean()
+    return dag
+
+
+def clean(pipeline: str, context: Context) -> dict[str, Any]:
+    """Delete events, or snapshots, of the persistence ids that the params name, as the plugin's Cleanup does.
+
+    It only says what would go, unless the param `dry_run` is switched off. A persistence id with events that are not delivered is left as
+    it is: the task does the others and fails. Out: persistence_ids, events, view_rows, snapshots, refused, unknown, message.
+    """
+    from tagmill.journal import clean as library
+
+    params = context["params"]
+    with told_to_airflow():
+        settings = connections.load_settings()
+        done = library.clean(
+            settings,
+            pipeline,
+            ids_of(params),
+            wanted_of(params),
+            owner=owner(context),
+            delete=not params["dry_run"],
+            tell=log.info,
+        )
+        for line in done["refusals"]:
+            log.info("refused: %(text)s", line)
+        for persistence_id in done["unknown_ids"]:
+            log.info("not in the journal: %r", persistence_id)
+        for warning in done["warnings"]:
+            log.warning("%s", warning)
+        log.info("%s", done["message"])
+        library.raise_if_refused(done)
+    return small(done)
+
+
+def ids_params() -> dict[str, Param]:
+    """The params that ids_of reads, anew for each DAG: a Param keeps the value that a run gives it."""
+    return {
+        "persistence_ids": Param(
+            [], title="Persistence ids", type="array", items={"type": "string", "minLength": 1}, description="one a line"
+        ),
+        "persistence_ids_file": Param(
+            None, title="File of persistence ids", type=["null", "string"], description="one a line; a path on the worker"
+        ),
+    }
+
+
+def ids_of(params: Mapping[str, Any]) -> Iterable[str]:
+    """The persistence ids that the params name; those of a file are read as they are needed."""
+    from tagmill.journal import clean
+
+    file = params["persistence_ids_file"]
+    return clean.ids_of(params["persistence_ids"], Path(file) if file else None)
+
+
+def wanted_of(params: Mapping[str, Any]) -> "Wanted":
+    """What the params want; raises ConfigurationError for what doesn't go together."""
+    from tagmill.journal.model import Wanted, What
+
+    newer = params["keep_newer_than"]
+    return Wanted(
+        What(params["delete"]), params["to"], params["keep"], datetime.fromisoformat(newer) if newer else None, params["never_again"],
+        params["views"], params["force_undelivered"], params["force_unread"],
+    )  # fmt: skip
+
+
+def _params() -> dict[str, Param]:
+    what = {
+        "to": "events up to a sequence_nr",
+        "before_snapshot": "events and snapshots before the oldest snapshot that is kept",
+        "snapshots": "old snapshots only",
+        "all": "all events and snapshots: their actors must not be running",
+    }
+    return {
+        **ids_params(),
+        "delete": Param(
+            "to", title="What", type="string", enum=list(what), values_display=what, description="what is deleted of each of them"
+        ),
+        "to": Param(None, title="Up to sequence_nr", type=["null", "integer"], minimum=1, description="for: events up to"),
+        "keep": Param(1, title="Keep snapshots", type="integer", minimum=1, description="so many of each stay at least"),
+        "keep_newer_than": Param(
+            None,
+            title="Keep newer snapshots",
+            type=["null", "string"],
+            format="date-time",
+            pattern=MOMENT,
+            description="than this moment, too",
+        ),  # fmt: skip
+        "never_again": _switch("Never again", "with all: their names go, too, and must never be used again"),
+        "views": _switch("Rows of tag_views", "of the events that go"),
+        "force_undelivered": _switch("Force: undelivered", "delete events that a pipeline has not delivered, too"),
+        "force_unread": _switch("Force: unread", "delete rows of tag_views that runs or other readers may still read, too"),
+        "dry_run": Param(True, title="Dry run", type="boolean", description="only say what would go; switch it off to delete"),
+    }
+
+
+def _switch(title: str, description: str) -> Param:
+    return Param(False, title=title, type="boolean", description=description)

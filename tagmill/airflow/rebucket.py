@@ -1,0 +1,49 @@
+"""DAG `views_rebucket_<pipeline>`: brings the tag views of the pipeline's journal into buckets of another size. Only by hand.
+
+First a dry run, then a copy while the application writes (`dry_run` off), then, with the application stopped, `offline`: what came since
+is copied, everything is verified, and the new table is the view. The task's log ends with what the configurations have to say then.
+"""
+
+from pathlib import Path
+
+from airflow.sdk import DAG, Param
+
+from tagmill.airflow.factory import LONG, SPARK_POOL, new_dag
+from tagmill.airflow.operators import RebucketOperator
+from tagmill.buckets import BucketSize
+from tagmill.settings import Settings
+
+
+def rebucket_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
+    """The DAG of one pipeline; `jobs` is the folder of the Spark job scripts."""
+    configured = settings.pipeline(pipeline)
+    sizes = [size.value for size in BucketSize]
+    dag = new_dag(
+        "views_rebucket",
+        pipeline,
+        description=f"{configured.keyspace}.{configured.view_table} into a table with another bucket size",
+        doc=__doc__,
+        schedule=None,
+        params={
+            "to": Param(
+                configured.bucket_size.value, title="To", type="string", enum=sizes, description="bucket size that the view is to have"
+            ),
+            "dry_run": Param(True, title="Dry run", type="boolean", description="only count, and say what would be done"),
+            "offline": Param(
+                False, title="Offline", type="boolean", description="the application is stopped on every node: verify, and switch"
+            ),
+            "drop_old": Param(
+                False, title="Drop the old table", type="boolean", description="after the switch, if the new one has every row of it"
+            ),
+        },
+    )  # fmt: skip
+    with dag:
+        RebucketOperator(
+            task_id="rebucket",
+            pipeline=pipeline,
+            application=str(jobs / "rebucket.py"),
+            conn_id=settings.spark.airflow_connection,
+            pool=SPARK_POOL,
+            execution_timeout=LONG,
+        )
+    return dag

@@ -1,0 +1,74 @@
+"""DAGs `views_rebuild_<pipeline>`, `views_delete_`, `views_truncate_`, `views_pids_` and `views_migrate_`: a journal's tag views, by hand.
+
+None has a schedule, and each only says what it would change unless the param `dry_run` is switched off. docs/rebuild.md and
+docs/migrate.md have what they do.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import DAG, Param
+
+from tagmill.airflow.factory import LONG, SPARK_POOL, new_dag
+from tagmill.airflow.operators import ViewsOperator
+from tagmill.settings import Settings
+
+DRY_RUN = Param(True, title="Dry run", type="boolean", description="only count and show what would change")
+OFFLINE = Param(
+    False, title="Offline", type="boolean",
+    description="all persistence ids: the application, or whoever else numbers, is stopped (else name persistence ids)",
+)  # fmt: skip
+TEXTS: dict[str, Any] = {"type": "array", "items": {"type": "string", "minLength": 1}, "uniqueItems": True, "maxItems": 1000}
+CHOICE = {
+    "persistence_ids": Param([], title="Persistence ids", description="only these; nobody may write to them", **TEXTS),
+    "offline": OFFLINE,
+    "tags": Param([], title="Tags", description="only rows of these tags; empty: all", **TEXTS),
+}
+# those of tagmill.views.model.Step, which is not loaded where DAGs are parsed
+STEPS = ["tables", "tags-column", "columns", "pids", "tags"]
+MIGRATION = {
+    "steps": Param(
+        [], title="Steps", description="only these; empty: all, but tags only with persistence ids or offline",
+        **{**TEXTS, "items": {"type": "string", "enum": STEPS}},
+    ),
+    "persistence_ids": CHOICE["persistence_ids"],
+    "offline": OFFLINE,
+    "snapshot_keyspace": Param("", title="Snapshots", type="string", description="the snapshot store's keyspace; empty: as the journal's"),
+    "drop_old": Param(
+        False, title="Drop what is old", type="boolean",
+        description="afterwards drop the views eventsbytag and the columns tag1 to tag3 and message: there is no way back",
+    ),
+}  # fmt: skip
+# what each does, and its params
+OPERATIONS: dict[str, tuple[str, dict[str, Param]]] = {
+    "rebuild": ("makes {0}.tag_views what the journal says, as the plugin would number it", CHOICE),
+    "delete": ("deletes rows of {0}.tag_views, and their progress, that a rebuild can bring back", CHOICE),
+    "truncate": ("empties tag_views, tag_write_progress and tag_scanning of {0}", {"offline": OFFLINE}),
+    "pids": ("adds to {0}.all_persistence_ids those that have events and are not listed", {}),
+    "migrate": ("brings {0}, written by an older plugin, to today's tables, columns and tag views", MIGRATION),
+}
+
+
+def views_dags(settings: Settings, pipeline: str, jobs: Path) -> Iterator[DAG]:
+    """The DAGs of one pipeline; `jobs` is the folder of the Spark job scripts."""
+    keyspace = settings.pipeline(pipeline).keyspace
+    for operation, (description, params) in OPERATIONS.items():
+        with new_dag(
+            f"views_{operation}",
+            pipeline,
+            description=description.format(keyspace),
+            doc=__doc__,
+            schedule=None,
+            params={**params, "dry_run": DRY_RUN},
+        ) as dag:
+            ViewsOperator(
+                task_id=operation,
+                operation=operation,
+                pipeline=pipeline,
+                application=str(jobs / "views.py"),
+                conn_id=settings.spark.airflow_connection,
+                pool=SPARK_POOL,
+                execution_timeout=LONG,
+            )
+        yield dag

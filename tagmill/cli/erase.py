@@ -1,0 +1,100 @@
+"""`tagmill erase`, and `tagmill erasures`: the record of what was erased."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tagmill.cli.shared import (
+    AsJson,
+    MaybePipeline,
+    Pipeline,
+    Yes,
+    chosen,
+    confirm,
+    one_line_errors,
+    out,
+    person,
+    settings,
+    show,
+    telling,
+)
+
+
+@one_line_errors
+def erase(
+    pipeline: Pipeline,
+    persistence_id: Annotated[
+        list[str] | None, typer.Option("--persistence-id", help="This one; may be given several times.")
+    ] = None,
+    persistence_ids: Annotated[
+        Path | None, typer.Option("--persistence-ids", exists=True, dir_okay=False, help="Those in this file, one a line.")
+    ] = None,
+    why: Annotated[
+        str, typer.Option("--why", help="The reason; it is recorded in the ledger. Don't name the persistence id.")
+    ] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would go.")] = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Erase persistence ids wherever they went: journal, snapshots, views, sealed files, ClickHouse, ledger. Asks first.
+
+    In all pipelines on the journal, delivered or not. Their actors must not be running. It can't be taken back. Safe to stop and to start
+    again at any moment; without persistence ids it finishes what was begun and not finished.
+    """
+    from tagmill.erasure.erase import erase as erase_ids
+    from tagmill.journal.clean import ids_of
+    from tagmill.stores.lease import this_process
+
+    named = bool(persistence_id or persistence_ids)
+    if named and not dry_run and not why.strip():
+        raise typer.BadParameter("say why: --why; it is recorded")
+    ids = ids_of(persistence_id, persistence_ids)
+    configured = settings()
+    keyspace = configured.pipeline(pipeline).keyspace
+    if not dry_run:
+        which = "ALL that there is of these persistence ids" if named else "what an erasure that is not finished was to erase"
+        confirm(f"Erase {which} of journal {keyspace}, everywhere and for good?", yes)
+    with telling(pipeline, "erasing") as tell:
+        done = erase_ids(
+            configured, pipeline, ids, owner=this_process(), who=person(), why=why.strip(), delete=not dry_run, tell=tell
+        )
+    if as_json:
+        print(json.dumps(done, default=str))
+    else:
+        _show(done)
+
+
+@one_line_errors
+def erasures(
+    pipeline: MaybePipeline = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many lines a journal, the newest first.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """What was erased, when, by whom and why, the newest first."""
+    from tagmill.stores.erasures import Erasures
+    from tagmill.stores.ledger import Ledger
+
+    configured = settings()
+    journals = dict.fromkeys(configured.pipeline(name).keyspace for name in chosen(configured, pipeline))
+    rows = []
+    with Ledger(configured.cassandra) as ledger:
+        for journal in journals:
+            for row in Erasures(ledger.cassandra, configured.cassandra.ledger_keyspace, journal).newest(limit):
+                counts = row.counts if as_json else ", ".join(f"{count} {place}" for place, count in row.counts.items() if count)
+                rows.append(
+                    {"journal": journal, "erasure": row.erasure, "state": row.state.value, "persistence_ids": row.persistence_ids,
+                     "who": row.who, "why": row.why, "begun_at": row.begun_at, "done_at": row.done_at, "counts": counts}
+                )  # fmt: skip
+    show(rows, ("journal", "erasure", "state", "persistence_ids", "who", "why", "begun_at", "done_at", "counts"), as_json=as_json)
+
+
+def _show(done: dict[str, Any]) -> None:
+    lines = [{"place": place.replace("_", " "), "count": count} for place, count in done["counts"].items()]
+    show(lines, ("place", "count"), as_json=False)
+    if done["unknown_ids"]:
+        out.print(f"unknown: {', '.join(map(repr, done['unknown_ids']))}", markup=False)
+    for warning in done["warnings"]:
+        out.print(f"warning: {warning}", markup=False)
+    out.print(done["message"], markup=False)

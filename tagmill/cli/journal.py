@@ -1,0 +1,117 @@
+"""`tagmill journal`: what is deleted of an application's journal by hand."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tagmill.cli.shared import AsJson, Pipeline, Yes, confirm, err, one_line_errors, out, settings, show, telling
+
+app = typer.Typer(help="The journal of an application.", no_args_is_help=True)
+
+
+@app.callback()
+def journal() -> None:
+    """Clean it."""
+
+
+@app.command()
+@one_line_errors
+def clean(
+    pipeline: Pipeline,
+    persistence_id: Annotated[
+        list[str] | None, typer.Option("--persistence-id", help="Of this one; may be given several times.")
+    ] = None,
+    persistence_ids: Annotated[
+        Path | None, typer.Option("--persistence-ids", exists=True, dir_okay=False, help="Of those in this file, one a line.")
+    ] = None,
+    to: Annotated[int | None, typer.Option("--to", min=1, help="Delete events up to this sequence_nr.")] = None,
+    before_snapshot: Annotated[
+        bool, typer.Option("--before-snapshot", help="Delete events up to the oldest snapshot that is kept, and older snapshots.")
+    ] = False,
+    snapshots: Annotated[bool, typer.Option("--snapshots", help="Delete snapshots only, but for those that are kept.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Delete all events and all snapshots. Their actors must not be running.")
+    ] = False,
+    keep: Annotated[int, typer.Option("--keep", min=1, help="Snapshots of each that are kept at least.")] = 1,
+    keep_newer_than: Annotated[
+        datetime | None,
+        typer.Option(
+            "--keep-newer-than", help="Keep newer snapshots than this, too. UTC.", formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"]
+        ),
+    ] = None,
+    never_again: Annotated[
+        bool, typer.Option("--never-again", help="With --all: their names go, too; they must never be used again.")
+    ] = False,
+    views: Annotated[bool, typer.Option("--views", help="Delete the rows of tag_views of the events that go.")] = False,
+    force_undelivered: Annotated[
+        bool, typer.Option("--force-undelivered", help="Delete events that a pipeline has not delivered, too.")
+    ] = False,
+    force_unread: Annotated[
+        bool, typer.Option("--force-unread", help="With --views: delete rows that runs or other readers may still read, too.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete events, and snapshots, of persistence ids that are named, as the plugin's Cleanup does. Asks first.
+
+    Exactly one of --to, --before-snapshot, --snapshots and --all. What is not delivered stays, with all of its persistence id; the exit
+    status is 3 then. Beside a running actor all but --all is safe. Safe to stop and to start again at any moment.
+    """
+    from tagmill.journal.clean import clean as clean_journal
+    from tagmill.journal.clean import ids_of
+    from tagmill.journal.model import Wanted, What
+    from tagmill.stores.lease import this_process
+
+    chosen = {What.TO: to is not None, What.BEFORE_SNAPSHOT: before_snapshot, What.SNAPSHOTS: snapshots, What.ALL: everything}
+    named = [what for what, is_wanted in chosen.items() if is_wanted]
+    if len(named) != 1:
+        raise typer.BadParameter("give exactly one of --to, --before-snapshot, --snapshots and --all")
+    if not persistence_id and persistence_ids is None:
+        raise typer.BadParameter("name persistence ids: --persistence-id, or a file by --persistence-ids")
+    newer = keep_newer_than.replace(tzinfo=UTC) if keep_newer_than else None
+    wanted = Wanted(named[0], to, keep, newer, never_again, views, force_undelivered, force_unread)
+    ids = ids_of(persistence_id, persistence_ids)
+    configured = settings()
+    configured.pipeline(pipeline)
+    if not dry_run:
+        confirm(_question(configured.pipeline(pipeline).keyspace, wanted), yes)
+    with telling(pipeline, "cleaning the journal") as tell:
+        done = clean_journal(configured, pipeline, ids, wanted, owner=this_process(), delete=not dry_run, tell=tell)
+    if as_json:
+        print(json.dumps(done, default=str))
+    else:
+        _show(done)
+    if done["refused"]:
+        raise typer.Exit(3)
+
+
+def _question(keyspace: str, wanted: Any) -> str:
+    what = {
+        "to": f"Delete events up to sequence_nr {wanted.to} of these persistence ids",
+        "before_snapshot": "Delete events and snapshots before the oldest snapshot that is kept of these persistence ids",
+        "snapshots": "Delete old snapshots of these persistence ids",
+        "all": "Delete ALL events and snapshots of these persistence ids, none of whose actors is running,",
+    }[wanted.what.value]
+    more = [
+        *(["with their rows of tag_views"] if wanted.views else []),
+        *(["and their names for good"] if wanted.never_again else []),
+        *(["DELIVERED OR NOT"] if wanted.force_undelivered else []),
+    ]
+    return f"{' '.join([what, *more])} in journal {keyspace}?"
+
+
+def _show(done: dict[str, Any]) -> None:
+    if done["refusals"]:
+        columns = ("persistence_id", "tag", "reason", "text")
+        show(done["refusals"], columns, as_json=False, title="The first that were refused, and left as they are:")
+    if done["unknown_ids"]:
+        out.print(f"not in the journal: {', '.join(map(repr, done['unknown_ids']))}", markup=False)
+    for warning in done["warnings"]:
+        out.print(f"warning: {warning}", markup=False)
+    out.print(done["message"], markup=False)
+    if done["refused"]:
+        err.print(f"{done['refused']} of {done['persistence_ids']} persistence ids were refused", markup=False)

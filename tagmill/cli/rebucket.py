@@ -1,0 +1,69 @@
+"""`tagmill views rebucket`: a view in buckets of another size."""
+
+import json
+import time
+from typing import Annotated
+
+import typer
+
+from tagmill.buckets import BucketSize
+from tagmill.cli.shared import AsJson, Pipeline, one_line_errors, out, settings, show, telling
+from tagmill.rebucket.advice import Prefix, of_another_prefix
+
+REBUCKETED = (
+    "tag", "rows", "rows_in_target", "partitions_before", "partitions", "largest_rows", "largest_bytes", "misplaced", "checksum",
+    "checksum_in_target", "verdict",
+)  # fmt: skip
+
+
+@one_line_errors
+def rebucket(
+    pipeline: Pipeline,
+    to: Annotated[BucketSize, typer.Option("--to", help="The bucket size that the view is to have.")],
+    table: Annotated[
+        str | None, typer.Option("--table", help="Name of the new table; left out: tag_views_ and the size, in lower case.")
+    ] = None,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="The application is stopped: copy what came since, verify, and switch.")
+    ] = False,
+    drop_old: Annotated[
+        bool, typer.Option("--drop-old", help="After the switch: drop the old table, if the new one has every row of it.")
+    ] = False,
+    abandon: Annotated[bool, typer.Option("--abandon", help="Give it up before the switch: drop the new table.")] = False,
+    prefix: Annotated[
+        Prefix | None, typer.Option("--prefix", help="Print the application's settings with this prefix only.")
+    ] = None,
+    go: Annotated[bool, typer.Option("--yes/--dry-run", help="Do it; without --yes only count and say what would be.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Bring the view into a table with another bucket size. A dry run unless --yes; each step may be stopped and run again."""
+    from tagmill.rebucket import rebucket as library
+    from tagmill.sparksession import spark_session
+    from tagmill.stores.lease import this_process
+
+    if offline + drop_old + abandon > 1:
+        raise typer.BadParameter("--offline, --drop-old and --abandon are steps of their own: give one of them")
+    configured, begun = settings(), time.monotonic()
+    if abandon:
+        done = library.abandon(configured, pipeline, owner=this_process(), dry_run=not go)
+    else:
+        library.check(configured, pipeline, to, table)
+        with telling(pipeline, "starting Spark") as tell, spark_session(configured, f"tagmill rebucket {pipeline}") as spark:
+            done = library.rebucket(
+                configured, pipeline, to=to, owner=this_process(), spark=spark, table=table, offline=offline, drop_old=drop_old,
+                dry_run=not go, tell=tell,
+            )  # fmt: skip
+    done["lines"] = [line for line in done["lines"] if not of_another_prefix(line, prefix)]
+    done["seconds"] = round(time.monotonic() - begun, 1)
+    if as_json:
+        print(json.dumps(done, default=str))
+        return
+    if done["tags"]:
+        show(done["tags"], REBUCKETED, as_json=False)
+    for warning in done["warnings"]:
+        out.print(f"warning: {warning}", markup=False)
+    for row in done.get("removed", []):
+        out.print(f"removed from the new table, the old one has it no longer: {row}", markup=False)
+    out.print(done["message"], markup=False)
+    for line in done["lines"]:
+        out.print(line, markup=False)

@@ -1,0 +1,118 @@
+"""Persistence ids in Cassandra: in the application's journal and snapshots, in every table of tag views, and in the records of builds."""
+
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from typing import Any
+
+from tagmill.erasure.model import PLACES
+from tagmill.journal.clean import AT_ONCE, ROWS_AT_ONCE, SIDE_BY_SIDE, snapshots_of
+from tagmill.settings import Settings
+from tagmill.stores.builds import Builds
+from tagmill.stores.journal import DeletedIds, JournalStore
+from tagmill.stores.journalviews import JournalViews
+from tagmill.stores.ledger import Ledger
+from tagmill.stores.views import ViewRow, Views
+
+# no event has a higher sequence_nr
+END = 2**63 - 1
+
+
+class JournalOfIds:
+    """One journal keyspace; `name` is a pipeline on it."""
+
+    def __init__(self, settings: Settings, ledger: Ledger, name: str) -> None:
+        chosen, keyspace = settings.pipeline(name), settings.cassandra.ledger_keyspace
+        self.journal, self.view_table = chosen.keyspace, chosen.view_table
+        self.cassandra = ledger.cassandra
+        self.store = JournalStore(self.cassandra, chosen.keyspace, chosen.view_table, *snapshots_of(chosen))
+        self.for_good = DeletedIds(self.cassandra, keyspace, chosen.keyspace)
+        self.builds = Builds(self.cassandra, keyspace, chosen.keyspace)
+        self.views = JournalViews(self.cassandra, keyspace, chosen.keyspace)
+        self.per_second = chosen.cleanup.persistence_ids_per_second
+
+    # -- what there is
+
+    def look(self, persistence_ids: Sequence[str]) -> tuple[dict[str, int], set[str]]:
+        """How many events and snapshots there are, and which of the persistence ids the journal or the ledger knows."""
+        counts, known = dict.fromkeys(PLACES, 0), set[str]()
+        with ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="erase") as pool:
+            for one, (events, snapshots, is_known) in zip(persistence_ids, pool.map(self._look, persistence_ids), strict=True):
+                counts["events"] += events
+                counts["snapshots"] += snapshots
+                if is_known:
+                    known.add(one)
+        return counts, known
+
+    def _look(self, persistence_id: str) -> tuple[int, int, bool]:
+        deleted_to = self.store.deleted_to(persistence_id)
+        partitions = self.store.partitions(persistence_id, deleted_to)
+        events = sum(1 for _ in self.store.events(persistence_id, partitions, END))
+        snapshots = sum(1 for _ in self.store.snapshots(persistence_id))
+        is_known = bool(
+            events
+            or snapshots
+            or deleted_to
+            or self.store.is_listed(persistence_id)
+            or self.builds.numbered_to(persistence_id)
+            or self.for_good.deleted_to(persistence_id) is not None
+        )
+        return events, snapshots, is_known
+
+    def rows(self, persistence_ids: Collection[str]) -> Iterator[tuple[str, ViewRow]]:
+        """Their rows in all tables of views that there are, each with its table: also where no event says that there is one."""
+        wanted = frozenset(persistence_ids)
+        for table in self._tables():
+            yield from ((table, row) for row in Views(self.cassandra, self.journal, table).of_ids(wanted))
+
+    def _tables(self) -> list[str]:
+        """The view in force first; earlier ones that are not dropped, and the one that a rebucket is filling."""
+        standing = self.views.standing()
+        others = [view.view.table for view in standing.tables.values() if view.dropped_at is None] if standing else []
+        there = self.cassandra.tables(self.journal) or {}
+        return [table for table in dict.fromkeys([self.view_table, *others]) if table in there]
+
+    # -- without them
+
+    def erase_events(self, persistence_ids: Sequence[str]) -> None:
+        """Events, then snapshots; deleted_to goes first, since it says where to look for what is left after a kill."""
+        remaining, begun, done = iter(persistence_ids), time.monotonic(), 0
+        with ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="erase") as pool:
+            while group := list(islice(remaining, AT_ONCE)):
+                list(pool.map(self._erase_events, group))
+                done += len(group)
+                time.sleep(max(0.0, begun + done / self.per_second - time.monotonic()))
+
+    def _erase_events(self, persistence_id: str) -> None:
+        deleted_to = self.store.deleted_to(persistence_id)
+        if partitions := self.store.partitions(persistence_id, deleted_to):
+            self.store.note_deleted_to(persistence_id, max(deleted_to, self.store.last(persistence_id, partitions[-1])))
+            self.store.delete_events(persistence_id, partitions, END)
+        self.store.delete_snapshots(persistence_id, None)
+
+    def erase_rows(self, persistence_ids: Collection[str]) -> None:
+        """Rows of all tables of views."""
+        for table, rows in _groups(self.rows(persistence_ids)):
+            self.store.delete_view(rows, table)
+
+    def erase_names(self, persistence_ids: Sequence[str]) -> None:
+        """What is left of them: metadata, numbers, the names themselves, and the records of builds and cleanings."""
+        newest = self.builds.newest()
+        self.builds.forget(persistence_ids, max(time.time_ns() // 1000, newest.written_at if newest else 0))
+        for one in persistence_ids:
+            self.store.forget(one, numbers=True)
+            self.for_good.forget(one)
+
+
+def _groups(rows: Iterable[tuple[str, ViewRow]]) -> Iterator[tuple[str, list[tuple[str, int, Any, str]]]]:
+    """Keys for JournalStore.delete_view, some at a time, of one table each."""
+    table, group = "", list[tuple[str, int, Any, str]]()
+    for of, row in rows:
+        if group and (of != table or len(group) == ROWS_AT_ONCE):
+            yield table, group
+            group = []
+        table = of
+        group.append((row.tag, row.timebucket, row.timestamp, row.persistence_id))
+    if group:
+        yield table, group

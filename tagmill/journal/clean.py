@@ -1,0 +1,236 @@
+"""One cleaning of a journal, as the command line and Airflow call it: persistence id by persistence id, a few side by side.
+
+Of each one: the record of what is deleted for good, metadata.deleted_to, rows of the view, events, snapshots, and at last its name. So
+whoever is killed in between is followed by one who finds the same events to delete and does the rest; what is done again changes nothing.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from tagmill import checkpoints
+from tagmill.errors import ConfigurationError, GuardRefused, PersistenceIdsRefused
+from tagmill.journal.guards import Guards, Seen
+from tagmill.journal.model import Outcome, Total, Wanted, What
+from tagmill.settings import PipelineSettings, Settings
+from tagmill.stores.cassandra import needs_tables
+from tagmill.stores.guard import check_journal
+from tagmill.stores.journal import DeletedIds, JournalStore, Snapshot
+from tagmill.stores.lease import Lease
+from tagmill.stores.ledger import Ledger
+from tagmill.timeuuid import ticks
+
+# persistence ids that are looked at side by side, and those that are taken from the list at once
+SIDE_BY_SIDE, AT_ONCE = 8, 64
+# rows of the view that are read, then deleted
+ROWS_AT_ONCE = 1000
+NAMED = 20
+
+
+def clean(
+    settings: Settings,
+    pipeline: str,
+    persistence_ids: Iterable[str],
+    wanted: Wanted,
+    *,
+    owner: str,
+    delete: bool,
+    tell: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Delete what is wanted of the persistence ids in the pipeline's journal; without `delete`, only say what would go.
+
+    Out: dry_run, persistence_ids, events, view_rows, snapshots, refused, unknown, `refusals` (the first: persistence_id, tag, reason,
+    text), `unknown_ids` (the first), warnings, message. Raises GuardRefused while a run is not finished, LeaseTaken while a pipeline on
+    the journal is at work, ConfigurationError when nobody knows any of the persistence ids.
+    """
+    chosen = settings.pipeline(pipeline)
+    with _ledger(settings, pipeline, owner, delete) as ledger:
+        check_journal(ledger.cassandra, settings, pipeline)
+        store = JournalStore(ledger.cassandra, chosen.keyspace, chosen.view_table, *snapshots_of(chosen))
+        cleaning = _Cleaning(settings, ledger, store, pipeline, wanted, delete=delete)
+        warnings = list(cleaning.warnings())
+        total, begun = Total(), time.monotonic()
+        remaining = iter(persistence_ids)
+        with ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="journal-clean") as pool:
+            while group := list(islice(remaining, AT_ONCE)):
+                total.add(list(pool.map(cleaning.one, group)), NAMED)
+                tell(f"{total.persistence_ids} persistence ids, {total.events} events {'deleted' if delete else 'would go'}")
+                due = begun + total.persistence_ids / chosen.cleanup.persistence_ids_per_second
+                time.sleep(max(0.0, due - time.monotonic()))
+    if total.unknown == total.persistence_ids:
+        raise ConfigurationError(_nobody(pipeline, chosen, total))
+    return _result(pipeline, total, warnings, delete)
+
+
+def ids_of(named: Iterable[str] | None, file: Path | None) -> Iterator[str]:
+    """The persistence ids that are named, then those of a file, one a line, empty lines left out; raises ConfigurationError.
+
+    Those of a file are read as they are needed.
+    """
+    yield from named or ()
+    if file is None:
+        return
+    try:
+        with file.open(encoding="utf-8") as lines:
+            for line in lines:
+                if persistence_id := line.rstrip("\n"):
+                    yield persistence_id
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{file}: can't be read as a list of persistence ids, one a line: {error}") from None
+
+
+def raise_if_refused(done: dict[str, Any]) -> None:
+    """Raise PersistenceIdsRefused when a guard spoke for some."""
+    if done["refused"]:
+        raise PersistenceIdsRefused(f"{done['message']}. The first refused: {done['refusals'][0]['text']}")
+
+
+def snapshots_of(pipeline: PipelineSettings) -> tuple[str, str]:
+    """Keyspace and table of the application's snapshots."""
+    return pipeline.snapshot_keyspace or f"{pipeline.keyspace}_snapshot", pipeline.snapshot_table
+
+
+class _Cleaning:
+    """Works on one persistence id at a time; safe to call from several threads."""
+
+    def __init__(
+        self, settings: Settings, ledger: Ledger, store: JournalStore, name: str, wanted: Wanted, *, delete: bool
+    ) -> None:
+        self.settings, self.ledger, self.store, self.wanted, self.delete = settings, ledger, store, wanted, delete
+        self.size = settings.pipeline(name).bucket_size
+        self.guards = Guards(settings, ledger, store, name, wanted)
+        needs_tables(ledger.cassandra, settings.cassandra.ledger_keyspace, [DeletedIds.TABLE])
+        self.for_good = DeletedIds(ledger.cassandra, settings.cassandra.ledger_keyspace, store.keyspace)
+
+    def warnings(self) -> Iterator[str]:
+        """What is to be said before anything is done. Raises ConfigurationError where a table is missing that is needed."""
+        if self.store.snapshot_table is None and self.wanted.what in (What.BEFORE_SNAPSHOT, What.SNAPSHOTS):
+            raise ConfigurationError(
+                f"there is no table {self.store.snapshots_in}. Nothing was deleted; set the pipeline's snapshot_keyspace"
+            )
+        if self.store.snapshot_table is None and self.wanted.what is What.ALL:
+            yield f"there is no table {self.store.snapshots_in} (snapshot_keyspace): no snapshots were looked for"
+        if self.wanted.views and self.store.view_table not in self.store.tables:
+            raise ConfigurationError(
+                f"keyspace {self.store.keyspace} has no table {self.store.view_table}. Nothing was deleted; leave out --views"
+            )
+
+    def one(self, persistence_id: str) -> Outcome:
+        """Judge one, and delete what goes of it."""
+        deleted_to = self.store.deleted_to(persistence_id)
+        oldest = self.wanted.oldest_kept(self.store.snapshots(persistence_id)) if self.wanted.what is not What.TO else None
+        partitions = self.store.partitions(persistence_id, deleted_to)
+        if not (partitions or deleted_to or oldest or self._is_known(persistence_id)):
+            return Outcome(persistence_id, unknown=True)
+        to = self._to(persistence_id, deleted_to, partitions, oldest)
+        seen = self.guards.look(persistence_id, partitions, to)
+        refused = self.guards.refused(persistence_id, seen)
+        if refused:
+            return Outcome(persistence_id, to, refused=refused)
+        snapshots = self._snapshots_that_go(persistence_id, oldest)
+        if self.delete:
+            if self.wanted.never_again:
+                self.for_good.add(persistence_id, max(to, deleted_to))
+            self._delete_events(persistence_id, deleted_to, partitions, to, seen)
+            self._delete_snapshots(persistence_id, snapshots, oldest)
+            if self.wanted.never_again:
+                self.store.forget(persistence_id, numbers=self.wanted.views)
+        return Outcome(persistence_id, to, seen.events, seen.view_rows, snapshots)
+
+    # -- judging
+
+    def _is_known(self, persistence_id: str) -> bool:
+        return self.store.is_listed(persistence_id) or self.for_good.deleted_to(persistence_id) is not None
+
+    def _to(self, persistence_id: str, deleted_to: int, partitions: list[int], oldest: Snapshot | None) -> int:
+        """Up to which event all go; 0: none.
+
+        Not beyond the last event, whatever number was asked for: a running actor would write events below it, and never see them again.
+        """
+        if self.wanted.what is What.SNAPSHOTS:
+            return 0
+        if self.wanted.what is What.BEFORE_SNAPSHOT:
+            return oldest.sequence_nr if oldest else 0
+        last = max(deleted_to, self.store.last(persistence_id, partitions[-1]) if partitions else 0)
+        return last if self.wanted.to is None else min(self.wanted.to, last)
+
+    def _snapshots_that_go(self, persistence_id: str, oldest: Snapshot | None) -> int:
+        if oldest is None:
+            return 0
+        all_go = self.wanted.what is What.ALL
+        return sum(all_go or one.sequence_nr < oldest.sequence_nr for one in self.store.snapshots(persistence_id))
+
+    # -- deleting
+
+    def _delete_events(self, persistence_id: str, deleted_to: int, partitions: list[int], to: int, seen: Seen) -> None:
+        if to > deleted_to:
+            self.store.note_deleted_to(persistence_id, to)
+        checkpoints.reached("journal_clean.noted")
+        if seen.events == 0:
+            return
+        if self.wanted.views:
+            rows = (
+                (tag, self.size.start(ticks(event.timestamp)), event.timestamp, persistence_id)
+                for event in self.store.events(persistence_id, partitions, to)
+                for tag in event.tags
+            )
+            while group := list(islice(rows, ROWS_AT_ONCE)):
+                self.store.delete_view(group)
+            checkpoints.reached("journal_clean.views_deleted")
+        self.store.delete_events(persistence_id, partitions, to)
+
+    def _delete_snapshots(self, persistence_id: str, snapshots: int, oldest: Snapshot | None) -> None:
+        if snapshots:
+            keep_from = oldest.sequence_nr if oldest and self.wanted.what is not What.ALL else None
+            self.store.delete_snapshots(persistence_id, keep_from)
+
+
+@contextmanager
+def _ledger(settings: Settings, pipeline: str, owner: str, delete: bool) -> Iterator[Ledger]:
+    """A dry run needs no lease. A cleaning keeps those of all pipelines on the journal: a withdrawal takes back what was delivered."""
+    with Ledger(settings.cassandra) as ledger, ExitStack() as kept:
+        for name in settings.on_journal(settings.pipeline(pipeline).keyspace) if delete else ():
+            chosen = settings.pipeline(name)
+            lease = Lease(ledger.cassandra, settings.cassandra.ledger_keyspace, name, owner, chosen.lease_seconds)
+            kept.enter_context(lease.held(chosen.lease_wait_seconds))
+            if row := ledger.open_run(name):
+                raise GuardRefused(
+                    f"run {row.run} of pipeline {name} is not finished ({row.state}). Nothing was deleted; first: "
+                    f"tagmill run deliver --pipeline {name}"
+                )
+        yield ledger
+
+
+def _nobody(pipeline: str, chosen: PipelineSettings, total: Total) -> str:
+    if not total.persistence_ids:
+        return f"pipeline {pipeline}: no persistence id was named. Nothing was deleted"
+    first = ", ".join(map(repr, total.unknown_ids[:3]))
+    return (
+        f"pipeline {pipeline}: journal {chosen.keyspace} knows none of the {total.persistence_ids} persistence ids (the first: {first}). "
+        "Nothing was deleted; are they written as in the column persistence_id?"
+    )
+
+
+def _result(pipeline: str, total: Total, warnings: list[str], delete: bool) -> dict[str, Any]:
+    done = "deleted" if delete else "would be deleted"
+    left = [f"{total.refused} refused"] * (total.refused > 0) + [f"{total.unknown} not in the journal"] * (total.unknown > 0)
+    tail = f"; {', '.join(left)}" if left else ""
+    return {
+        "pipeline": pipeline,
+        "dry_run": not delete,
+        "persistence_ids": total.persistence_ids,
+        "events": total.events,
+        "view_rows": total.view_rows,
+        "snapshots": total.snapshots,
+        "refused": total.refused,
+        "unknown": total.unknown,
+        "refusals": total.refusals,
+        "unknown_ids": total.unknown_ids,
+        "warnings": warnings,
+        "message": f"pipeline {pipeline}: of {total.persistence_ids} persistence ids {total.events} events, {total.view_rows} rows of the "
+        f"view and {total.snapshots} snapshots {done}{tail}",
+    }

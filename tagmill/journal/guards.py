@@ -1,0 +1,130 @@
+"""Asks the ledger, and the other readers, whether a persistence id's events and view rows may go."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tagmill.cleanup import readers
+from tagmill.cleanup import rules as cleanup_rules
+from tagmill.cleanup.rules import Bucket, ReadTo
+from tagmill.cleanup.view import delivered, standing
+from tagmill.journal.model import FORCE_UNDELIVERED, FORCE_UNREAD, Refused, Wanted
+from tagmill.journal.rules import Delivered
+from tagmill.settings import Settings
+from tagmill.stores.builds import Builds
+from tagmill.stores.journal import Event, JournalStore
+from tagmill.stores.ledger import Ledger
+from tagmill.timeuuid import ticks
+
+UNTOUCHED = "Its events, snapshots and view rows were left untouched"
+
+
+@dataclass(slots=True)
+class Seen:
+    """What goes of one persistence id: events, rows of the view, and by tag the newest event (ticks) and who has delivered it."""
+
+    events: int = 0
+    view_rows: int = 0
+    last_tagged: Event | None = None
+    newest: dict[str, int] = field(default_factory=dict)
+    delivered: dict[str, list[Delivered]] = field(default_factory=dict)
+
+
+class Guards:
+    """All pipelines of the configuration on one journal; `name` is the one that cleans. Safe to ask from several threads."""
+
+    def __init__(self, settings: Settings, ledger: Ledger, store: JournalStore, name: str, wanted: Wanted) -> None:
+        self.settings, self.ledger, self.store, self.name, self.wanted = settings, ledger, store, name, wanted
+        self.pipeline = settings.pipeline(name)
+        self.pipelines = settings.on_journal(self.pipeline.keyspace)
+        built = any(settings.pipeline(one).views == "tagmill" for one in self.pipelines)
+        self.builds = Builds(ledger.cassandra, settings.cassandra.ledger_keyspace, store.keyspace) if built else None
+        self.standings = {one: standing(settings, ledger, one) for one in self.pipelines} if wanted.views else {}
+        self.readers: dict[str, Sequence[ReadTo] | None] = {}
+
+    def look(self, persistence_id: str, partitions: list[int], to: int) -> Seen:
+        """Read the events that would go, page by page."""
+        seen = Seen()
+        if to < 1:
+            return seen
+        for event in self.store.events(persistence_id, partitions, to):
+            seen.events += 1
+            at = ticks(event.timestamp)
+            if event.tags and seen.last_tagged is None:
+                seen.last_tagged = event
+            for tag in event.tags:
+                seen.view_rows += self.wanted.views
+                seen.newest[tag] = max(at, seen.newest.get(tag, at))
+                if tag not in seen.delivered:
+                    seen.delivered[tag] = self._delivered(persistence_id, tag, partitions, event)
+                for one in seen.delivered[tag]:
+                    one.shown(event.sequence_nr, at)
+        return seen
+
+    def refused(self, persistence_id: str, seen: Seen) -> Refused | None:
+        """The first guard that speaks."""
+        if not self.wanted.force_undelivered and (found := self._undelivered(persistence_id, seen)):
+            return found
+        if self.wanted.views and not self.wanted.force_unread:
+            return self._unread(persistence_id, seen)
+        return None
+
+    # -- not delivered yet
+
+    def _delivered(self, persistence_id: str, tag: str, partitions: list[int], first: Event) -> list[Delivered]:
+        """Of each pipeline that delivers the tag; `first`: the highest of its events that would go."""
+        found = []
+        for name in self.pipelines:
+            pipeline = self.settings.pipeline(name)
+            if tag not in pipeline.tags:
+                continue
+            progress = next(iter(self.ledger.progress(name, [(tag, persistence_id)])))
+            hold = self.ledger.hold(name, tag, persistence_id)
+            above = 0
+            if progress and progress.missing and progress.sequence_nr > first.sequence_nr:
+                events = self.store.events(persistence_id, partitions, progress.sequence_nr, first.sequence_nr)
+                above = sum(tag in event.tags for event in events)
+            # what another pipeline never wanted doesn't bind this one
+            start = None if name == self.name else pipeline.start_ticks(tag)
+            found.append(Delivered(name, progress, hold.reason if hold else None, above, start))
+        return found
+
+    def _undelivered(self, persistence_id: str, seen: Seen) -> Refused | None:
+        forced = f"{UNTOUCHED}; {FORCE_UNDELIVERED} deletes them all the same"
+        for tag, pipelines in sorted(seen.delivered.items()):
+            for one in pipelines:
+                if one.undelivered:
+                    return Refused(tag, one.word, f"persistence id {persistence_id!r}, tag {tag!r}: {one.text}. {forced}")
+        last = seen.last_tagged
+        if self.builds and last and last.sequence_nr > (numbered := self.builds.numbered_to(persistence_id)):
+            tag = min(last.tags)
+            said = f"the view is built to sequence_nr {numbered} only, {last.sequence_nr} was to go"
+            return Refused(tag, "not_built", f"persistence id {persistence_id!r}, tag {tag!r}: {said}. {forced}")
+        return None
+
+    # -- still to be read
+
+    def _unread(self, persistence_id: str, seen: Seen) -> Refused | None:
+        """The newest row of each tag speaks for those before it."""
+        for tag, newest in sorted(seen.newest.items()):
+            size = self.pipeline.bucket_size
+            bucket = Bucket(tag, size.start(newest), size)
+            refusal = cleanup_rules.refused_by_readers(bucket, self._readers(tag)) or self._read_again(bucket)
+            if refusal:
+                said = f"persistence id {persistence_id!r}, tag {tag!r}: {refusal.text}"
+                return Refused(tag, refusal.reason.value, f"{said}. {UNTOUCHED}; {FORCE_UNREAD} deletes them all the same")
+        return None
+
+    def _readers(self, tag: str) -> Sequence[ReadTo] | None:
+        if tag not in self.readers:
+            stated = self.pipeline.cleanup.other_readers
+            self.readers[tag] = None if stated is None else list(readers.positions(self.ledger.cassandra, stated, tag))
+        return self.readers[tag]
+
+    def _read_again(self, bucket: Bucket) -> cleanup_rules.Refusal | None:
+        for name, stands in self.standings.items():
+            pipeline = self.settings.pipeline(name)
+            if bucket.tag in pipeline.tags and pipeline.start_ticks(bucket.tag) < bucket.end:
+                refusal = cleanup_rules.still_read(bucket, delivered(pipeline, name, bucket.tag, stands))
+                if refusal:
+                    return refusal
+        return None

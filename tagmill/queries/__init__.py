@@ -1,0 +1,6 @@
+"""The plugin's queries as DataFrames: persistence ids, events of a persistence_id, events by tag, in the plugin's order."""
+
+from tagmill.queries.by_tag import in_order
+from tagmill.queries.journal import ReadJournal
+
+__all__ = ["ReadJournal", "in_order"]

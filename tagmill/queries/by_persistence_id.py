@@ -1,0 +1,136 @@
+"""Events of a persistence_id: finds its partitions by looking at each one's last row, then reads those by key, in Cassandra's order.
+
+An atomic write lies in the partition of its highest sequence_nr, so partition_nr is never computed: partitions are looked at from 0 on
+until two behind each other are empty.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from tagmill import names
+from tagmill.connector import table
+from tagmill.queries import columns, gaps
+from tagmill.stores.cassandra import Cassandra
+from tagmill.stores.views import EMPTY_PARTITIONS_AT_END
+from tagmill.views.reading import BY_PARTITION, ID, OLD_TAGS, SEARCHED_PARTITIONS, Journal
+
+COLUMNS = (ID, "sequence_nr", "offset", "event_time", "tags", "partition_nr", *columns.PAYLOAD)
+# of each persistence_id so many partitions are looked at together
+LOOKED_AT = 4
+PARTITIONS_PER_TASK = 64
+KEYS = f"array<struct<{ID}:string,partition_nr:bigint,from_nr:bigint>>"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A partition of messages, and the sequence_nr from which its events count: what is lower was in partitions before it."""
+
+    persistence_id: str
+    partition_nr: int
+    from_nr: int
+
+
+@dataclass(slots=True)
+class _Search:
+    """How far the partitions of a persistence_id are known."""
+
+    persistence_id: str
+    deleted_to: int
+    from_nr: int
+    to_nr: int
+    next_partition: int = 0
+    empty: int = 0
+    behind_deletions: bool = False
+    parts: list[Part] = field(default_factory=list)
+
+    def ended(self) -> bool:
+        """Whether there is nothing more to find. Deletions may have emptied many partitions, from the first one on."""
+        deleted = 0 if self.behind_deletions else min(self.deleted_to, SEARCHED_PARTITIONS)
+        return self.from_nr > self.to_nr or self.empty >= max(EMPTY_PARTITIONS_AT_END, deleted)
+
+    def look(self, highest: int | None) -> None:
+        """Take in the highest sequence_nr of the next partition; None: it has no rows."""
+        if self.ended():
+            return
+        if highest is None:
+            self.empty += 1
+        else:
+            self.empty = 0
+            self.behind_deletions = self.behind_deletions or highest > self.deleted_to
+            if highest >= self.from_nr:
+                self.parts.append(Part(self.persistence_id, self.next_partition, self.from_nr))
+                self.from_nr = highest + 1
+        self.next_partition += 1
+
+
+def partitions(cassandra: Cassandra, journal: Journal, persistence_ids: Iterable[str], from_nr: int, to_nr: int) -> list[Part]:
+    """The partitions that hold events of these persistence ids between two sequence_nrs (inclusive), in order."""
+    ids = list(persistence_ids)
+    searches = [
+        _Search(name, deleted_to, max(deleted_to + 1, from_nr, 1), to_nr)
+        for name, deleted_to in zip(ids, _deleted_to(cassandra, journal, ids), strict=True)
+    ]
+    cql = (
+        f"SELECT sequence_nr FROM {names.cql(journal.keyspace)}.messages WHERE persistence_id = ? AND partition_nr = ?"
+        " ORDER BY sequence_nr DESC LIMIT 1"
+    )
+    going = searches
+    while going := [search for search in going if not search.ended()]:
+        keys = [(one.persistence_id, one.next_partition + ahead) for one in going for ahead in range(LOOKED_AT)]
+        last_rows = cassandra.execute_many(cql, keys)
+        for search in going:
+            for found in islice(last_rows, LOOKED_AT):
+                search.look(found[0].sequence_nr if found else None)
+    return [part for search in searches for part in search.parts]
+
+
+def _deleted_to(cassandra: Cassandra, journal: Journal, ids: list[str]) -> Iterator[int]:
+    if "metadata" not in journal.tables:
+        return (0 for _ in ids)
+    cql = f"SELECT deleted_to FROM {names.cql(journal.keyspace)}.metadata WHERE persistence_id = ?"
+    return ((rows[0].deleted_to or 0) if rows else 0 for rows in cassandra.execute_many(cql, ((name,) for name in ids)))
+
+
+def rows(spark: SparkSession, journal: Journal, parts: list[Part], from_nr: int, to_nr: int) -> DataFrame:
+    """The rows of messages in some partitions, in their order; `from_nr` beside the columns of messages."""
+    read = [name for name in journal.columns if name != "message"]
+    messages = table(spark, journal.keyspace, "messages", directJoinSetting="on", **BY_PARTITION).select(*read)
+    if not parts:
+        return messages.where(F.lit(False)).withColumn("from_nr", F.lit(0))
+    values = json.dumps([{ID: one.persistence_id, "partition_nr": one.partition_nr, "from_nr": one.from_nr} for one in parts])
+    tasks = min(len(parts), max(4 * spark.sparkContext.defaultParallelism, -(-len(parts) // PARTITIONS_PER_TASK)))
+    key = F.element_at(F.from_json(F.lit(values), KEYS), (F.col("id") + 1).cast("int"))
+    keys = spark.range(0, len(parts), 1, tasks).select(key.alias("key")).select("key.*")
+    wanted = messages.where((F.col("sequence_nr") >= F.lit(max(from_nr, 1))) & (F.col("sequence_nr") <= F.lit(to_nr)))
+    return keys.join(wanted, [ID, "partition_nr"]).where("sequence_nr >= from_nr")
+
+
+def refuse_gaps(rows: DataFrame, keyspace: str) -> None:
+    """Raise EventsMissing where a sequence_nr is missing, from the first one asked for on."""
+    earlier = Window.partitionBy(ID).orderBy("sequence_nr").rowsBetween(Window.unboundedPreceding, -1)
+    before = F.coalesce(F.max("sequence_nr").over(earlier), F.col("from_nr") - 1)
+    judged = rows.select(ID, "from_nr", "sequence_nr").withColumn("before", before)
+    gaps.refuse(
+        judged.select(
+            ID, F.col("sequence_nr").alias("number"), "before", (F.col("sequence_nr") <= F.col("before")).alias("again")
+        ),
+        "sequence_nr",
+        f"journal {keyspace}",
+        "neither deleted_to nor another writer accounts for what is missing",
+    )
+
+
+def as_events(rows: DataFrame, journal: Journal) -> DataFrame:
+    """Out: COLUMNS, one row an event, in order of sequence_nr within a persistence_id; key (persistence_id, sequence_nr, writer_uuid).
+
+    `tags` are those of tag1 to tag3 where an older plugin wrote the event, [] where it has none.
+    """
+    there = journal.tables["messages"]
+    old = ", ".join(name for name in OLD_TAGS if name in there)
+    tags = f"if(size(tags) > 0, tags, filter(cast(array({old}) as array<string>), tag -> tag is not null)) as tags"
+    return columns.as_events(rows, there, COLUMNS, {"tags": tags})

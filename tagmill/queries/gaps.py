@@ -1,0 +1,35 @@
+"""Gaps in the numbers of a persistence_id: found among the key columns, and named, as the plugin's streams name them."""
+
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
+
+from tagmill.errors import EventsMissing
+
+NAMED = 10
+
+
+def refuse(judged: DataFrame, number: str, of: str, way_out: str) -> int:
+    """Raise EventsMissing where a number is missing or comes too late; else how many rows come again.
+
+    In: `persistence_id`, `number`, `before` (the highest number in front of this row; null: none), `again` (this row's event was there).
+    The error calls the number by its column's name (`number`), and says what has the gap (`of`).
+    """
+    gap = F.col("number") > F.col("before") + 1
+    late = (F.col("number") <= F.col("before")) & ~F.col("again")
+    line = judged.agg(F.count_if(gap | late).alias("wrong"), F.count_if("again").alias("again")).first()
+    assert line is not None
+    if not line["wrong"]:
+        return int(line["again"])
+    rows = judged.where(gap | late).orderBy(late, "persistence_id", "number").limit(NAMED).collect()
+    more = f" and {line['wrong'] - len(rows)} more" if line["wrong"] > len(rows) else ""
+    raise EventsMissing(
+        f"{of}: {number} of {', '.join(map(_said, rows))}{more}. Nothing was returned. "
+        f'What is there, gaps or not, comes with gaps="keep"; {way_out}'
+    )
+
+
+def _said(row: Row) -> str:
+    first, last = row["before"] + 1, row["number"] - 1
+    if last < first:
+        return f"{row['persistence_id']!r}: {row['number']} comes behind {row['before']}"
+    return f"{row['persistence_id']!r}: {first if first == last else f'{first} to {last}'} missing"

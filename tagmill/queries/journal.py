@@ -1,0 +1,167 @@
+"""The queries of one pipeline's journal, as a notebook asks them."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Literal, get_args
+from uuid import UUID
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tagmill.buckets import first_ticks
+from tagmill.delivery.sparkerrors import explained
+from tagmill.errors import ConfigurationError, TerminalError
+from tagmill.queries import by_persistence_id, by_tag
+from tagmill.settings import PipelineSettings, Settings, moment
+from tagmill.stores.builds import Builds
+from tagmill.stores.cassandra import Cassandra
+from tagmill.stores.views import VIEW_COLUMNS
+from tagmill.timeuuid import from_datetime, lowest, ticks
+from tagmill.views import reading
+
+Gaps = Literal["fail", "keep"]
+Moment = datetime | str | None
+Offset = UUID | Moment
+NOTHING = "Nothing was returned"
+LAST_SEQUENCE_NR = 2**63 - 1
+
+
+class ReadJournal:
+    """What Akka and Pekko call a read journal: currentPersistenceIds, currentEventsByPersistenceId, currentEventsByTag.
+
+    A query says at once what is wrong with its arguments, and with the data if `gaps` is "fail"; the events themselves are read when the
+    DataFrame is. They come in the plugin's order to whatever takes the rows as they are (show, limit, toLocalIterator, write); behind a
+    join or groupBy sort again (events by tag: `tagmill.queries.in_order`).
+    """
+
+    def __init__(self, spark: SparkSession, settings: Settings, pipeline: str) -> None:
+        """Look at the pipeline's keyspace; raises ConfigurationError for an unknown pipeline or keyspace."""
+        self.spark = spark
+        self.settings = settings
+        self.name = pipeline
+        self.pipeline: PipelineSettings = settings.pipeline(pipeline)
+        with Cassandra(settings.cassandra) as cassandra:
+            self.where = cassandra.where
+            self.journal = reading.Journal.there(cassandra, self.pipeline.keyspace, self.pipeline.view_table)
+
+    def persistence_ids(self) -> DataFrame:
+        """persistence_id, each once, in no order: of all_persistence_ids, or where that is empty, of the keys of messages."""
+        self._needs("messages", reading.ID)
+        with explained(self.where, NOTHING):
+            return reading.persistence_ids(self.spark, self.journal)
+
+    def events_by_persistence_id(
+        self,
+        persistence_ids: str | Iterable[str],
+        from_sequence_nr: int = 0,
+        to_sequence_nr: int = LAST_SEQUENCE_NR,
+        *,
+        gaps: Gaps = "fail",
+    ) -> DataFrame:
+        """The events of one persistence_id, or of some one after the other, in order of sequence_nr.
+
+        Both bounds are inclusive. What is deleted is left out, also where its rows are still there; two writers' events of one sequence_nr
+        both come. A persistence_id that the journal doesn't know has no events.
+
+        Returns:
+            by_persistence_id.COLUMNS: one row an event.
+
+        Raises:
+            EventsMissing: with gaps="fail", a sequence_nr is missing behind what is deleted, where the plugin's stream would fail.
+        """
+        self._needs("messages", *reading.REQUIRED)
+        _one_of(gaps)
+        wanted = [persistence_ids] if isinstance(persistence_ids, str) else list(dict.fromkeys(persistence_ids))
+        with Cassandra(self.settings.cassandra) as cassandra:
+            parts = by_persistence_id.partitions(cassandra, self.journal, wanted, from_sequence_nr, to_sequence_nr)
+        rows = by_persistence_id.rows(self.spark, self.journal, parts, from_sequence_nr, to_sequence_nr)
+        if gaps == "fail":
+            with explained(self.where, NOTHING):
+                by_persistence_id.refuse_gaps(rows, self.journal.keyspace)
+        return by_persistence_id.as_events(rows, self.journal)
+
+    def events_by_tag(self, tag: str, offset: Offset = None, until: Moment = None, *, gaps: Gaps = "fail") -> DataFrame:
+        """The events with a tag, bucket by bucket, in order of offset.
+
+        A tag that the view doesn't know has no events. Nothing before first_time_bucket is read.
+
+        Args:
+            tag: any tag of the journal, not only those of the pipeline.
+            offset: a TimeUUID (exclusive), a moment (inclusive; UTC where it names no zone), or None for all.
+            until: the last moment, at most now less eventual_consistency_delay_seconds, which is the default.
+            gaps: "fail" as the plugin's stream does, "keep" for the rows as they are, duplicates included.
+
+        Returns:
+            by_tag.COLUMNS: one row an event.
+
+        Raises:
+            EventsMissing: with gaps="fail", a persistence_id's numbers have a gap or come out of order.
+        """
+        self._needs(self.journal.view_table, *(name for name in VIEW_COLUMNS if name not in reading.META))
+        _one_of(gaps)
+        span = by_tag.Span(tag, self.pipeline.bucket_size, self._after(offset), self._until(until))
+        events = by_tag.events(self.spark, self.journal, span)
+        if gaps == "keep":
+            return events
+        with explained(self.where, NOTHING):
+            again = by_tag.refuse_gaps(events, f"tag {tag!r} of journal {self.journal.keyspace}", self.name)
+        return by_tag.without_duplicates(events) if again else events
+
+    def _after(self, offset: Offset) -> UUID:
+        """The TimeUUID that all events are behind: at least that in front of the first time bucket."""
+        size = self.pipeline.bucket_size
+        first = lowest(first_ticks(size.start(from_datetime(self.pipeline.first_time_bucket))))
+        if offset is None:
+            return first
+        try:
+            found = _time_uuid(offset)
+            return found if ticks(found) >= ticks(first) else first
+        except (TypeError, ValueError):
+            raise TerminalError(
+                f"offset {offset!r} is neither a TimeUUID nor a moment. Nothing was read; give an event's own offset, "
+                "or a moment like 2026-03-01T08:00:00Z"
+            ) from None
+
+    def _until(self, until: Moment) -> int:
+        """The last tick: what is younger than the delay, or than the last build, isn't in the view for sure."""
+        latest = from_datetime(datetime.now(UTC) - timedelta(seconds=self.pipeline.eventual_consistency_delay_seconds))
+        if self.pipeline.views == "tagmill":
+            latest = min(latest, self._built_to())
+        try:
+            return latest if until is None else min(latest, from_datetime(moment(until)))
+        except (TypeError, ValueError):
+            raise TerminalError(f"until {until!r} is no moment. Nothing was read; give one like 2026-03-01T08:00:00Z") from None
+
+    def _built_to(self) -> int:
+        with Cassandra(self.settings.cassandra) as cassandra:
+            newest = Builds(cassandra, self.settings.cassandra.ledger_keyspace, self.journal.keyspace).newest()
+        if newest is None or newest.built_to is None:
+            raise ConfigurationError(
+                f'pipeline {self.name}: the view of journal {self.journal.keyspace} was never built (views = "tagmill"). '
+                f"Nothing was read. Build it: tagmill views build --pipeline {self.name}"
+            )
+        return newest.built_to
+
+    def _needs(self, table: str, *columns: str) -> None:
+        there = self.journal.tables.get(table)
+        if there is None:
+            raise ConfigurationError(
+                f"keyspace {self.journal.keyspace} has no table {table}. Nothing was read; is it the journal's keyspace?"
+            )
+        if missing := [name for name in columns if name not in there]:
+            raise ConfigurationError(
+                f"{self.journal.keyspace}.{table} has no column {' and '.join(missing)}. Nothing was read; migrate the journal first"
+            )
+
+
+def _one_of(gaps: str) -> None:
+    if gaps not in get_args(Gaps):
+        raise TerminalError(f'gaps={gaps!r}: it is "fail" or "keep". Nothing was read')
+
+
+def _time_uuid(offset: UUID | datetime | str) -> UUID:
+    if isinstance(offset, str):
+        try:
+            offset = UUID(offset)
+        except ValueError:
+            offset = moment(offset)
+    return offset if isinstance(offset, UUID) else lowest(from_datetime(moment(offset)))

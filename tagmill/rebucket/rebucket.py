@@ -1,0 +1,374 @@
+"""One rebucket of one journal, as the command line and Airflow call it. Each step may be killed at any instruction and run again.
+
+Nothing is decided by what a killed one left: what differs between the two tables is found by sums, and copied; when nothing differs
+while nobody writes, one conditional update makes the new table the view in force. The old one stays until it is dropped on purpose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+from uuid import UUID, uuid4
+
+from tagmill import checkpoints, names
+from tagmill.buckets import BucketSize
+from tagmill.errors import DataQualityStop, GuardRefused
+from tagmill.rebucket import advice
+from tagmill.rebucket.situation import Situation, look, must_say
+from tagmill.rebucket.tables import ViewTables
+from tagmill.settings import Settings
+from tagmill.stores.builds import Builds
+from tagmill.stores.erasures import Erasures
+from tagmill.stores.files import RunFiles
+from tagmill.stores.journalviews import JournalViews, Standing
+from tagmill.stores.lease import Lease
+from tagmill.stores.ledger import Ledger
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tagmill.rebucket.rows import Rows, Survey
+    from tagmill.views.model import Tell
+
+Result = dict[str, Any]
+# compared and copied so often before it is given up; one is the rule, two after a kill or a deletion meanwhile
+ROUNDS = 3
+NAMED = 20
+WRITERS = ("tag_write_progress", "tag_scanning")
+
+
+def rebucket(
+    settings: Settings,
+    pipeline: str,
+    *,
+    to: BucketSize,
+    owner: str,
+    spark: SparkSession,
+    table: str | None = None,
+    offline: bool = False,
+    drop_old: bool = False,
+    dry_run: bool = True,
+    tell: Tell | None = None,
+) -> Result:
+    """Copy the view of a pipeline's journal into a table with buckets of the size `to`: all its tags, for all pipelines on it.
+
+    By default only counts. Without `offline` it copies while the application writes; with it (the application stopped) it copies what
+    came since, verifies, and switches. `drop_old` drops the old table after a switch. `table`: the new one's name.
+
+    Out: step ("counted", "copied", "switched" or "dropped"), dry_run, source and target, tags (one line each), totals, lines (the
+    configuration, once switched), warnings, message. Raises GuardRefused, DataQualityStop when the tables don't agree, FenceRaised,
+    LeaseTaken.
+    """
+    from tagmill.delivery.sparkerrors import explained
+
+    with _at_work(settings, pipeline, owner, offline=not dry_run and (offline or drop_old)) as ledger:
+        work = _Rebucket(settings, pipeline, ledger, owner, to, table, spark, tell or (lambda _: None))
+        with explained(ledger.cassandra.where), work.files():
+            if work.situation.is_switched:
+                return work.drop(dry_run=dry_run) if drop_old else work.already(dry_run=dry_run)
+            if drop_old:
+                raise GuardRefused(
+                    f"journal {work.journal}: its view is in {work.source}, there was no switch to {to.value}. Nothing was dropped"
+                )
+            if dry_run:
+                return work.count()
+            return work.switch() if offline else work.copy()
+
+
+def check(settings: Settings, pipeline: str, to: BucketSize, table: str | None = None) -> None:
+    """Refuse, before Spark is started, what can't be done; raises GuardRefused, ConfigurationError."""
+    with Ledger(settings.cassandra) as ledger:
+        look(settings, pipeline, *_tables(settings, pipeline, ledger), to, table)
+
+
+def abandon(settings: Settings, pipeline: str, *, owner: str, dry_run: bool = True) -> Result:
+    """Give up a rebucket that is under way: drop the table that was being filled. Raises GuardRefused when there is none."""
+    with _at_work(settings, pipeline, owner, offline=not dry_run) as ledger:
+        views, tables = _tables(settings, pipeline, ledger)
+        standing = views.standing()
+        if standing is None or standing.filling is None:
+            raise GuardRefused(f"journal {views.journal}: no rebucket is under way. Nothing was dropped")
+        target = standing.filling
+        if not dry_run:
+            standing = views.take_over(owner, standing.view)
+            # first the table: a kill in between leaves a rebucket that copies again
+            tables.drop(target.table)
+            views.give_up(standing)
+        done = "would be dropped" if dry_run else "is dropped"
+        return {
+            "step": "abandoned", "dry_run": dry_run, "pipeline": pipeline, "journal": views.journal, "tags": [], "warnings": [],
+            "lines": [], "message": f"journal {views.journal}: {target} {done}; its view stays in {standing.view}",
+        }  # fmt: skip
+
+
+def _tables(settings: Settings, pipeline: str, ledger: Ledger) -> tuple[JournalViews, ViewTables]:
+    journal = settings.pipeline(pipeline).keyspace
+    views = JournalViews(ledger.cassandra, settings.cassandra.ledger_keyspace, journal)
+    return views, ViewTables(ledger.cassandra, journal)
+
+
+@contextmanager
+def _at_work(settings: Settings, pipeline: str, owner: str, *, offline: bool) -> Iterator[Ledger]:
+    """The ledger, under the lease of the journal's rebuckets; `offline`: under those of all pipelines on it, too."""
+    chosen = settings.pipeline(pipeline)
+    leases = [f"{chosen.keyspace}/rebucket", *(settings.on_journal(chosen.keyspace) if offline else [])]
+    with Ledger(settings.cassandra) as ledger, ExitStack() as kept:
+        for name in leases:
+            lease = Lease(ledger.cassandra, settings.cassandra.ledger_keyspace, name, owner, chosen.lease_seconds)
+            kept.enter_context(lease.held(chosen.lease_wait_seconds))
+        Erasures(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace).check(pipeline)
+        yield ledger
+
+
+class _Rebucket:
+    """One journal, one target, one Spark session."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        name: str,
+        ledger: Ledger,
+        owner: str,
+        to: BucketSize,
+        table: str | None,
+        spark: SparkSession,
+        tell: Tell,
+    ) -> None:
+        from tagmill.rebucket.rows import Rows
+
+        self.settings, self.name, self.ledger, self.owner = settings, name, ledger, owner
+        self.spark, self.tell = spark, tell
+        self.pipeline = settings.pipeline(name)
+        self.journal = self.pipeline.keyspace
+        self.views, self.tables = _tables(settings, name, ledger)
+        self.situation: Situation = look(settings, name, self.views, self.tables, to, table)
+        self.source, self.target = self.situation.source, self.situation.target
+        self.store = RunFiles(settings.storage.root)
+        self.folder = f"{name}/rebucket/{uuid4().hex[:12]}"
+        self.rows: Rows = Rows(spark, self.journal, self.source, self.target, self.store.url(self.folder))
+
+    @contextmanager
+    def files(self) -> Iterator[None]:
+        """What is fixed of the rows meanwhile lies in a folder that goes at the end; before that, what killed ones have left."""
+        home = f"{self.name}/rebucket"
+        self.store.remove_folder(home)
+        try:
+            yield
+        finally:
+            self.store.remove_folder(home)
+
+    # -- the steps
+
+    def count(self) -> Result:
+        """What there is, and what it would be like."""
+        begun = self.situation.is_begun and self.target.table in self.tables.there()
+        self._known(self.source.table, *([self.target.table] if begun else []))
+        survey = self._surveyed()
+        lines = self.rows.lines(survey, with_target=begun)
+        done = self._result("counted", survey, lines)
+        done["bytes_on_disk"] = survey.bytes * self.tables.replicas()
+        largest = f"the largest of {done['largest_rows']} rows and {done['largest_bytes'] >> 20} MiB"
+        state = f"{done['differing']} of them differ yet" if begun else "None is there yet"
+        done["message"] = (
+            f"journal {self.journal}: {survey.rows} rows of {self.source} would be {done['partitions']} partitions of {self.target}, "
+            f"{largest}; about {done['bytes_on_disk'] >> 20} MiB on the cluster's disks before compression. {state}. Nothing was changed"
+        )
+        return done
+
+    def copy(self) -> Result:
+        """A pass while the application writes."""
+        self._begin()
+        survey = self._surveyed()
+        lines = self._compared(survey)
+        self._copy(survey, lines)
+        done = self._result("copied", survey, lines) | {"copied_rows": self._differing(lines)}
+        done["message"] = (
+            f"journal {self.journal}: {done['copied_rows']} rows of {self.source} copied into {self.target}, {done['differing']} of "
+            f"{done['partitions']} partitions. Stop the application, then: tagmill views rebucket --pipeline {self.name} "
+            f"--to {self.target.size.value} --offline --yes"
+        )
+        return done
+
+    def switch(self) -> Result:
+        """The last pass, while nobody writes; then the new table is the view in force."""
+        from tagmill.rebucket import guards
+        from tagmill.rebucket.rows import numbered
+
+        guards.must_be_finished(self.settings, self.ledger, self.journal, self.source, self.settings.on_journal(self.journal))
+        self._stop_builders()
+        standing = self._begin()
+        writers = [name for name in WRITERS if name in self.tables.there()]
+        self._known(*writers)
+        self.tell("looking where the plugin's writers are")
+        before = self.rows.fixed(numbered(self.spark, self.journal, writers))
+        survey, lines, copied, removed = self._agreed(standing)
+        guards.must_not_have_moved(numbered(self.spark, self.journal, writers), before, self.journal)
+        checkpoints.reached("rebucket.verified")
+        self.views.switch(standing)
+        checkpoints.reached("rebucket.switched")
+        self._tell_builders()
+        done = self._result("switched", survey, lines) | {"copied_rows": copied, "removed": removed, "lines": self._lines()}
+        done["message"] = (
+            f"journal {self.journal}: {self.target} has every row of {self.source} ({survey.rows - survey.twice} rows, "
+            f"{done['partitions']} partitions, verified) and is the view in force. Change the configurations before anything starts again"
+        )
+        return done
+
+    def already(self, *, dry_run: bool) -> Result:
+        """After the switch: the same lines again."""
+        if not dry_run:
+            self._tell_builders()
+        message = f"journal {self.journal}: {self.target} is the view in force already; the configurations have to say so"
+        return self._named("switched") | {
+            "dry_run": dry_run,
+            "tags": [],
+            "warnings": [],
+            "lines": self._lines(),
+            "message": message,
+        }
+
+    def drop(self, *, dry_run: bool) -> Result:
+        """Drop the table that the view was in, if the one in force has every row of it."""
+        from tagmill.rebucket.report import tags
+
+        must_say(self.settings, self.views, self.target)
+        result = self._named("dropped") | {"dry_run": dry_run, "tags": [], "warnings": [], "lines": []}
+        if self.source.table in self.tables.there():
+            survey, lines = self._still_agrees()
+            result["tags"] = tags(survey, lines)
+        if not dry_run:
+            self.tables.drop(self.source.table)
+            self.views.dropped(self.source.table)
+        done = "would be dropped" if dry_run else "is dropped"
+        result["message"] = f"journal {self.journal}: {self.source} {done}; {self.target} has every row of it"
+        return result
+
+    # -- parts of them
+
+    def _begin(self) -> Standing:
+        """Take the rebucket over, and see that there is a table to fill."""
+        standing = self.views.take_over(self.owner, self.source)
+        if standing.copying is None:
+            standing = self.views.begin(standing, self.target)
+        checkpoints.reached("rebucket.begun")
+        self.tables.create(self.source.table, self.target.table)
+        self._known(self.source.table, self.target.table)
+        return standing
+
+    def _known(self, *tables: str) -> None:
+        for name in tables:
+            self.rows.wait_for(name)
+
+    def _surveyed(self) -> Survey:
+        from tagmill.rebucket import guards
+
+        self.tell(f"reading {self.source.table}")
+        survey = self.rows.survey()
+        guards.must_have_buckets(survey, self.rows, self.pipeline)
+        return survey
+
+    def _compared(self, survey: Survey) -> DataFrame:
+        self.tell(f"comparing {self.source.table} and {self.target.table}")
+        return self.rows.lines(survey, with_target=True)
+
+    def _copy(self, survey: Survey, lines: DataFrame) -> None:
+        if lines.where("differs and rows > 0").take(1):
+            self.tell(f"copying into {self.target.table}")
+            self.rows.copy(survey, lines)
+        checkpoints.reached("rebucket.copied")
+
+    def _agreed(self, standing: Standing) -> tuple[Survey, DataFrame, int, list[str]]:
+        """Compare, copy what differs and remove what only the target has, until nothing differs."""
+        copied, removed = 0, list[str]()
+        for _ in range(ROUNDS):
+            survey = self._surveyed()
+            lines = self._compared(survey)
+            if not lines.where("differs").take(1):
+                return survey, lines, copied, removed
+            copied += self._differing(lines)
+            self._copy(survey, lines)
+            removed += self._remove_strays(survey, lines, standing)
+        line = lines.where("differs").orderBy("tag_name", "bucket").collect()[0]
+        raise DataQualityStop(
+            f"journal {self.journal}: after {ROUNDS} passes {self.target} still differs from {self.source}, first at tag "
+            f"{line['tag_name']!r}, timebucket {line['bucket']} ({line['rows']} rows, {line['t_rows']} there). Nothing was switched, the "
+            f"view stays in {self.source}. Does anybody write? Else begin anew: {self._way_out()}"
+        )
+
+    def _remove_strays(self, survey: Survey, lines: DataFrame, standing: Standing) -> list[str]:
+        """Take out of the target what we have copied and the source has no longer; names some of it."""
+        from tagmill.rebucket import guards
+
+        strays = self.rows.strays(survey, lines)
+        begun_at = standing.tables[self.target.table].begun_at
+        if begun_at is None or not strays.take(1):
+            return []
+        guards.must_be_ours(strays, self.rows, begun_at, self._way_out())
+        self.tell(f"removing rows that {self.source.table} has no longer")
+        self.ledger.cassandra.write_many(
+            f"DELETE FROM {names.cql_table(self.journal, self.target.table)} USING TIMESTAMP ?"
+            " WHERE tag_name = ? AND timebucket = ? AND timestamp = ? AND persistence_id = ? AND tag_pid_sequence_nr = ?",
+            _deletions(strays),
+        )
+        named = strays.orderBy("tag_name", "persistence_id", "tag_pid_sequence_nr").limit(NAMED).collect()
+        return [f"tag {r['tag_name']!r}, {r['persistence_id']!r}, number {r['tag_pid_sequence_nr']}" for r in named]
+
+    def _still_agrees(self) -> tuple[Survey, DataFrame]:
+        """Raise GuardRefused when the old table has a row that the view in force has not, and no cleanup has deleted."""
+        from tagmill.rebucket import guards
+
+        self._known(self.source.table, self.target.table)
+        survey = self._surveyed()
+        lines = self._compared(survey)
+        cleaned = self.rows.cleaned(self.settings.cassandra.ledger_keyspace)
+        guards.must_be_there(self.rows.lost(survey, lines, cleaned), self.rows, self.name)
+        return survey, lines
+
+    def _builds(self) -> Builds:
+        return Builds(self.ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.journal)
+
+    def _stop_builders(self) -> None:
+        """A builder that is frozen commits nothing any more."""
+        builds = self._builds()
+        if (newest := builds.newest()) is not None:
+            builds.take_over(self.owner, newest.bucket_size)
+
+    def _tell_builders(self) -> None:
+        """Builds of a view that Tagmill keeps go on with the new size."""
+        builds = self._builds()
+        newest = builds.newest()
+        if newest is not None and newest.bucket_size != self.target.size.value:
+            builds.rebucketed(builds.take_over(self.owner, newest.bucket_size), self.target.size.value)
+
+    # -- what is told
+
+    def _way_out(self) -> str:
+        return f"tagmill views rebucket --pipeline {self.name} --to {self.target.size.value} --abandon"
+
+    def _lines(self) -> list[str]:
+        return advice.switched(self.target, self.settings.on_journal(self.journal))
+
+    def _differing(self, lines: DataFrame) -> int:
+        return int(lines.selectExpr("coalesce(sum(if(differs, rows, 0)), 0) AS rows").collect()[0]["rows"])
+
+    def _named(self, step: str) -> Result:
+        return {
+            "step": step, "pipeline": self.name, "journal": self.journal, "dry_run": step == "counted",
+            "source": {"table": self.source.table, "bucket_size": self.source.size.value},
+            "target": {"table": self.target.table, "bucket_size": self.target.size.value},
+        }  # fmt: skip
+
+    def _result(self, step: str, survey: Survey, lines: DataFrame) -> Result:
+        from tagmill.rebucket import report
+
+        warnings = list(report.warnings(survey, lines, self.source, self.target, self.pipeline))
+        return {**self._named(step), **report.figures(survey, lines), "warnings": warnings, "lines": []}
+
+
+def _deletions(strays: DataFrame) -> Iterator[tuple[Any, ...]]:
+    """Values of the DELETE: exactly what was written then goes, so a row that comes back later stays."""
+    for r in strays.toLocalIterator():
+        yield (
+            r["written"], r["tag_name"], r["timebucket"], UUID(r["timestamp"]), r["persistence_id"], r["tag_pid_sequence_nr"]
+        )  # fmt: skip

@@ -1,0 +1,60 @@
+"""Where a journal's rebucket stands before anything is done, and what is refused at once."""
+
+from dataclasses import dataclass
+
+from tagmill.buckets import BucketSize, View
+from tagmill.errors import ConfigurationError, GuardRefused
+from tagmill.rebucket.tables import ViewTables, default_name
+from tagmill.settings import Settings
+from tagmill.stores.journalviews import JournalViews, Standing
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """`is_switched`: `target` is the view in force and `source` the one that it was copied from; else the other way round."""
+
+    source: View
+    target: View
+    is_switched: bool
+    is_begun: bool
+
+
+def look(settings: Settings, name: str, views: JournalViews, tables: ViewTables, to: BucketSize, table: str | None) -> Situation:
+    """The situation of a pipeline's journal; raises GuardRefused, ConfigurationError when it can't become one of size `to`."""
+    standing = views.standing()
+    now = standing.view if standing else settings.pipeline(name).view
+    if now.size == to:
+        return _switched(standing, now, views.journal)
+    filling = standing.filling if standing else None
+    target = View(table or (filling.table if filling and filling.size == to else default_name(to)), to)
+    must_say(settings, views, now)
+    if target.table != target.table.lower():
+        raise ConfigurationError(f"--table {target.table}: the plugin doesn't quote the name, so it has to be in lower case")
+    if filling and filling != target:
+        size = filling.size.value
+        raise GuardRefused(
+            f"journal {views.journal}: a rebucket into {filling} is under way. Nothing was done; go on with it (--to {size}), or "
+            f"give it up: tagmill views rebucket --pipeline {name} --to {size} --abandon"
+        )
+    tables.check_source(now.table)
+    if not filling:
+        tables.check_free(target.table)
+    return Situation(now, target, is_switched=False, is_begun=filling is not None)
+
+
+def must_say(settings: Settings, views: JournalViews, now: View) -> None:
+    """Raise ConfigurationError unless the configuration of every pipeline on the journal says that this is its view."""
+    for name in settings.on_journal(views.journal):
+        views.check(name, settings.pipeline(name).view)
+        if (other := settings.pipeline(name).view) != now:
+            raise ConfigurationError(
+                f"pipelines.{name}: journal {views.journal} has its view in {now} for another pipeline, and in {other} for this one. "
+                "Nothing was done; correct the configuration first"
+            )
+
+
+def _switched(standing: Standing | None, now: View, journal: str) -> Situation:
+    before = standing.tables[now.table].source if standing else None
+    if standing is None or before is None:
+        raise GuardRefused(f"journal {journal}: its view has buckets of the size {now.size.value} already. Nothing was done")
+    return Situation(standing.tables[before].view, now, is_switched=True, is_begun=False)

@@ -1,0 +1,110 @@
+"""The tables themselves: a view's table is made once more under another name, and dropped."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from tagmill import names
+from tagmill.buckets import VIEW_TABLE, BucketSize
+from tagmill.errors import ConfigurationError, GuardRefused
+from tagmill.stores.cassandra import Cassandra
+
+PARTITION, CLUSTERING = ("tag_name", "timebucket"), ("timestamp", "persistence_id", "tag_pid_sequence_nr")
+# what decides how long rows live and how they are stored; all else may differ from table to table
+OPTIONS = ("compaction", "compression", "caching", "gc_grace_seconds", "default_time_to_live", "bloom_filter_fp_chance")
+NEEDED = ("tag_write_progress",)
+
+
+class ViewTables:
+    """The tables of one journal keyspace, as they are."""
+
+    def __init__(self, cassandra: Cassandra, keyspace: str) -> None:
+        self.cassandra = cassandra
+        self.keyspace = keyspace
+        if keyspace not in cassandra.cluster.metadata.keyspaces:
+            raise ConfigurationError(
+                f"keyspace {keyspace} does not exist in {cassandra.where}. Nothing was done; check the pipeline's keyspace"
+            )
+
+    def there(self) -> Mapping[str, Any]:
+        """The tables that there are now."""
+        return self.cassandra.tables(self.keyspace) or {}
+
+    def check_source(self, table: str) -> None:
+        """Raise ConfigurationError unless it is a table of tag views, with those beside it that tell of its writers."""
+        there = self.there()
+        if missing := [name for name in (table, *NEEDED) if name not in there]:
+            raise ConfigurationError(
+                f"keyspace {self.keyspace} has no table {' and '.join(missing)}. Nothing was done; is it the journal's keyspace?"
+            )
+        if _keys(there[table]) != (PARTITION, CLUSTERING):
+            raise ConfigurationError(
+                f"{self.keyspace}.{table} has another primary key than the plugin's tag_views. Nothing was done; migrate it first"
+            )
+
+    def check_free(self, table: str) -> None:
+        """Raise GuardRefused when there is a table of this name that has rows: they are not ours."""
+        if table not in self.there():
+            return
+        found = self.cassandra.execute(f"SELECT tag_name, timebucket FROM {names.cql_table(self.keyspace, table)} LIMIT 1")
+        if found:
+            raise GuardRefused(
+                f"{self.keyspace}.{table} is there already and has rows that no rebucket under way has written (tag "
+                f"{found[0].tag_name!r}, timebucket {found[0].timebucket}). Nothing was done; drop it if nobody reads it, or choose "
+                "another name: --table"
+            )
+
+    def create(self, source: str, target: str) -> None:
+        """The same columns, keys and options under another name; raises GuardRefused when it is there and differs."""
+        model = self.there()[source]
+        columns = ", ".join(f"{names.cql(name)} {column.cql_type}" for name, column in model.columns.items())
+        keys = f"PRIMARY KEY (({_joined(PARTITION)}), {_joined(CLUSTERING)})"
+        self.cassandra.execute(
+            f"CREATE TABLE IF NOT EXISTS {names.cql_table(self.keyspace, target)} ({columns}, {keys}) WITH {self._options(source)}"
+        )
+        made = self.there()[target]
+        if (_keys(made), _types(made)) != (_keys(model), _types(model)):
+            raise GuardRefused(
+                f"{self.keyspace}.{target} has other columns than {source}. Nothing was copied; drop it if nobody reads it"
+            )
+
+    def drop(self, table: str) -> None:
+        """Take a table away."""
+        self.cassandra.execute(f"DROP TABLE IF EXISTS {names.cql_table(self.keyspace, table)}")
+
+    def replicas(self) -> int:
+        """How many copies of each row the cluster keeps."""
+        rows = self.cassandra.execute("SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = ?", self.keyspace)
+        factors = [value.split("/")[0] for key, value in rows[0].replication.items() if key != "class"]
+        return sum(int(factor) for factor in factors if factor.isdigit()) or 1
+
+    def _options(self, source: str) -> str:
+        """As the server itself lists them; DDL takes no bound values."""
+        (row,) = self.cassandra.execute(
+            f"SELECT {', '.join(OPTIONS)} FROM system_schema.tables WHERE keyspace_name = ? AND table_name = ?",
+            self.keyspace,
+            source,
+        )
+        order = ", ".join(f"{names.cql(name)} ASC" for name in CLUSTERING)
+        return " AND ".join([f"CLUSTERING ORDER BY ({order})", *(f"{name} = {_literal(getattr(row, name))}" for name in OPTIONS)])
+
+
+def _keys(table: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    return tuple(c.name for c in table.partition_key), tuple(c.name for c in table.clustering_key)
+
+
+def _types(table: Any) -> dict[str, str]:
+    return {name: column.cql_type for name, column in table.columns.items()}
+
+
+def _joined(columns: tuple[str, ...]) -> str:
+    return ", ".join(map(names.cql, columns))
+
+
+def _literal(value: Any) -> str:
+    return json.dumps(dict(value)).replace('"', "'") if isinstance(value, Mapping) else str(value)
+
+
+def default_name(size: BucketSize) -> str:
+    """The name of a table of this bucket size, unless another one is asked for."""
+    return f"{VIEW_TABLE}_{size.value.lower()}"

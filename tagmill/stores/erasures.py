@@ -1,0 +1,172 @@
+"""The record of what was erased of a journal: numbers 1, 2, 3 …, ERASING until they are ERASED.
+
+While one is ERASING nothing else is done to the journal's pipelines, since what was read of it before may be gone by now; whoever erases
+next finishes it first. Of the persistence ids stays a digest each (docs/decisions/0018).
+"""
+
+import hmac
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from cassandra import ConsistencyLevel
+
+from tagmill import names
+from tagmill.errors import FenceRaised, GuardRefused
+from tagmill.stores.cassandra import Cassandra, needs_tables, utc
+
+SERIAL = ConsistencyLevel.SERIAL
+TABLES = ("erasures", "erased_ids", "erased_rows")
+
+
+class ErasureState(StrEnum):
+    """Where an erasure stands."""
+
+    ERASING = "ERASING"
+    ERASED = "ERASED"
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureRow:
+    """An erasure as the ledger has it. `counts`: by place; `plan_file` is None once it is ERASED."""
+
+    journal: str
+    erasure: int
+    state: ErasureState
+    owner: str
+    who: str
+    why: str
+    persistence_ids: int
+    counts: Mapping[str, int]
+    plan_file: str | None
+    plan_sha256: str | None
+    begun_at: datetime
+    done_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class ErasedRows:
+    """What an erasure takes out of ClickHouse of one tag: rows, whole batches, and rows that the view has no more."""
+
+    tag: str
+    rows: int
+    batches: int
+    unseen: int
+
+
+FIELDS = ", ".join(ErasureRow.__dataclass_fields__)
+
+
+class Erasures:
+    """The erasures of one journal keyspace."""
+
+    def __init__(self, cassandra: Cassandra, ledger_keyspace: str, journal: str) -> None:
+        needs_tables(cassandra, ledger_keyspace, TABLES)
+        self.cassandra, self.journal = cassandra, journal
+        ledger = names.cql(ledger_keyspace)
+        self.table, self.ids, self.rows = (f"{ledger}.{table}" for table in TABLES)
+
+    def newest(self, limit: int) -> list[ErasureRow]:
+        """The newest first."""
+        rows = self.cassandra.execute(
+            f"SELECT {FIELDS} FROM {self.table} WHERE journal = ? LIMIT ?", self.journal, limit, consistency=SERIAL
+        )
+        return [_row(row._asdict()) for row in rows if row.state is not None]
+
+    def unfinished(self) -> ErasureRow | None:
+        """The one that is ERASING: the newest, since no other begins before it is ERASED."""
+        newest = self.newest(1)
+        return newest[0] if newest and newest[0].state == ErasureState.ERASING else None
+
+    def check(self, pipeline: str) -> None:
+        """Refuse work on a journal while an erasure is under way, or was interrupted; raises GuardRefused."""
+        if row := self.unfinished():
+            raise GuardRefused(
+                f"pipeline {pipeline}: erasure {row.erasure} of journal {self.journal} was begun by {row.who} and is not finished. Nothing "
+                f"was done; finish it: tagmill erase --pipeline {pipeline}"
+            )
+
+    # -- one erasure
+
+    def begin(self, row: ErasureRow) -> None:
+        """The decision; raises FenceRaised when another one has this number."""
+        fields = [name for name in ErasureRow.__dataclass_fields__ if name != "done_at"]
+        values = [getattr(row, name) for name in fields]
+        marks = ", ".join("?" for _ in fields)
+        begun = self.cassandra.transact(
+            f"INSERT INTO {self.table} ({', '.join(fields)}) VALUES ({marks}) IF NOT EXISTS",
+            *(value.value if isinstance(value, ErasureState) else dict(value) if isinstance(value, Mapping) else value for value in values),
+            landed=lambda: (found := self.unfinished()) is not None and found.plan_file == row.plan_file,
+        )  # fmt: skip
+        if not begun:
+            raise FenceRaised(
+                f"erasure {row.erasure} of journal {self.journal} was begun by somebody else meanwhile. Nothing was erased"
+            )
+
+    def finish(self, row: ErasureRow, persistence_ids: Iterable[str]) -> None:
+        """ERASING → ERASED: the digests stay, and no name of the plan."""
+        salt = self._salt() or self._new_salt()
+        self.cassandra.write_many(
+            f"INSERT INTO {self.ids} (journal, digest, erasure) VALUES (?, ?, ?)",
+            ((self.journal, digest(salt, one), row.erasure) for one in persistence_ids),
+        )
+        self.cassandra.transact(
+            f"UPDATE {self.table} SET state = ?, done_at = ?, plan_file = null, plan_sha256 = null"
+            " WHERE journal = ? AND erasure = ? IF state = ?",
+            ErasureState.ERASED.value, datetime.now(UTC), self.journal, row.erasure, ErasureState.ERASING.value, landed=lambda: True,
+        )  # fmt: skip
+
+    def erased(self, persistence_ids: Iterable[str]) -> dict[str, int]:
+        """Those of these persistence ids that were erased before, with the newest erasure that took each."""
+        known, salt = list(persistence_ids), self._salt()
+        if salt is None:
+            return {}
+        found = self.cassandra.execute_many(
+            f"SELECT erasure FROM {self.ids} WHERE journal = ? AND digest = ?",
+            [(self.journal, digest(salt, one)) for one in known],
+        )
+        return {one: int(rows[0].erasure) for one, rows in zip(known, found, strict=True) if rows}
+
+    def _salt(self) -> bytes | None:
+        """Of this journal; None before its first erasure."""
+        rows = self.cassandra.execute(
+            f"SELECT salt FROM {self.table} WHERE journal = ? LIMIT 1", self.journal, consistency=SERIAL
+        )
+        return bytes(rows[0].salt) if rows and rows[0].salt is not None else None
+
+    def _new_salt(self) -> bytes:
+        """The one that is made first stays."""
+        made = f"UPDATE {self.table} SET salt = ? WHERE journal = ? IF salt = null"
+        self.cassandra.transact(made, secrets.token_bytes(32), self.journal, landed=lambda: True)
+        salt = self._salt()
+        assert salt is not None  # noqa: S101 - made
+        return salt
+
+    # -- rows of ClickHouse
+
+    def keep_rows(self, pipeline: str, erasure: int, of_tags: Iterable[ErasedRows]) -> None:
+        """Note what went; again is the same."""
+        self.cassandra.write_many(
+            f"INSERT INTO {self.rows} (pipeline, tag, journal, erasure, rows, batches, unseen) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            ((pipeline, one.tag, self.journal, erasure, one.rows, one.batches, one.unseen) for one in of_tags),
+        )
+
+    def unseen(self, pipeline: str, tag: str) -> int:
+        """Rows of a tag that went and that the view did not have any more."""
+        found = self.cassandra.execute(
+            f"SELECT sum(unseen) AS rows FROM {self.rows} WHERE pipeline = ? AND tag = ?", pipeline, tag
+        )
+        return int(found[0].rows or 0)
+
+
+def digest(salt: bytes, persistence_id: str) -> str:
+    """What the record keeps of a persistence id."""
+    return hmac.digest(salt, persistence_id.encode(), "sha256").hex()
+
+
+def _row(columns: dict[str, Any]) -> ErasureRow:
+    moments = {name: utc(columns[name]) for name in ("begun_at", "done_at")}
+    return ErasureRow(**{**columns, **moments, "state": ErasureState(columns["state"]), "counts": dict(columns["counts"] or {})})

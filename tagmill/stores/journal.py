@@ -1,0 +1,196 @@
+"""The events, snapshots and metadata of single persistence ids: what is there, and what the plugin's Cleanup does to it.
+
+Source of each statement: CassandraJournal, CassandraSnapshotStore and Cleanup of pekko-persistence-cassandra 1.1.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from cassandra import ConsistencyLevel
+
+from tagmill import names
+from tagmill.errors import ConfigurationError
+from tagmill.stores.cassandra import Cassandra
+from tagmill.stores.views import EMPTY_PARTITIONS_AT_END
+
+# where deletions have emptied the first partitions, events are looked for in so many, as builds do
+SEARCHED_PARTITIONS = 1024
+# asked for in one query; most persistence ids have one partition
+FIRST_PARTITIONS, MOST_PARTITIONS = 3, 64
+# rows of the view that one persistence id's deletion has under way
+DELETES_AT_ONCE = 16
+OLD_TAGS = ("tag1", "tag2", "tag3")
+NEEDED = ("messages", "metadata")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What a deletion has to know of an event."""
+
+    sequence_nr: int
+    timestamp: UUID
+    tags: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """`timestamp`: milliseconds since 1970."""
+
+    sequence_nr: int
+    timestamp: int
+
+
+class JournalStore:
+    """One journal keyspace and its snapshots."""
+
+    def __init__(self, cassandra: Cassandra, keyspace: str, view_table: str, snapshot_keyspace: str, snapshot_table: str) -> None:
+        self.cassandra, self.keyspace = cassandra, keyspace
+        self.name = names.cql(keyspace)
+        self.view_table = view_table
+        keyspaces = cassandra.cluster.metadata.keyspaces
+        self.tables = frozenset(keyspaces[keyspace].tables) if keyspace in keyspaces else frozenset[str]()
+        if missing := [table for table in NEEDED if table not in self.tables]:
+            raise ConfigurationError(
+                f"keyspace {keyspace} has no table {' and '.join(missing)}. Nothing was done; is it the journal's keyspace?"
+            )
+        self.old_tags = [name for name in OLD_TAGS if name in keyspaces[keyspace].tables["messages"].columns]
+        self.snapshots_in = f"{snapshot_keyspace}.{snapshot_table}"
+        there = snapshot_keyspace in keyspaces and snapshot_table in keyspaces[snapshot_keyspace].tables
+        self.snapshot_table = f"{names.cql(snapshot_keyspace)}.{names.cql(snapshot_table)}" if there else None
+
+    # -- what is there
+
+    def deleted_to(self, persistence_id: str) -> int:
+        """metadata.deleted_to, 0 if nothing was deleted."""
+        rows = self.cassandra.execute(f"SELECT deleted_to FROM {self.name}.metadata WHERE persistence_id = ?", persistence_id)
+        return int(rows[0].deleted_to or 0) if rows else 0
+
+    def is_listed(self, persistence_id: str) -> bool:
+        """Whether all_persistence_ids has it."""
+        return "all_persistence_ids" in self.tables and bool(
+            self.cassandra.execute(
+                f"SELECT persistence_id FROM {self.name}.all_persistence_ids WHERE persistence_id = ?", persistence_id
+            )
+        )
+
+    def partitions(self, persistence_id: str, deleted_to: int) -> list[int]:
+        """The partition_nrs that have events, in order.
+
+        Events lie one partition behind another, but for one that an atomic write has skipped; the first ones may have been emptied, not
+        more of them than events were deleted.
+        """
+        found: list[int] = []
+        begin, size = 0, FIRST_PARTITIONS
+        searched = min(deleted_to, SEARCHED_PARTITIONS) + EMPTY_PARTITIONS_AT_END
+        while begin <= (found[-1] + EMPTY_PARTITIONS_AT_END if found else searched):
+            rows = self.cassandra.execute(
+                f"SELECT partition_nr, sequence_nr FROM {self.name}.messages WHERE persistence_id = ? AND partition_nr IN ?"
+                " PER PARTITION LIMIT 1", persistence_id, list(range(begin, begin + size)),
+            )  # fmt: skip
+            # a partition of the oldest schema may have a static column and no event
+            found.extend(sorted(row.partition_nr for row in rows if row.sequence_nr is not None))
+            begin, size = begin + size, min(8 * size, MOST_PARTITIONS)
+        return found
+
+    def last(self, persistence_id: str, partition_nr: int) -> int:
+        """The highest sequence_nr of a partition, 0 if it is empty."""
+        rows = self.cassandra.execute(
+            f"SELECT sequence_nr FROM {self.name}.messages WHERE persistence_id = ? AND partition_nr = ?"
+            " ORDER BY sequence_nr DESC LIMIT 1", persistence_id, partition_nr,
+        )  # fmt: skip
+        return int(rows[0].sequence_nr or 0) if rows else 0
+
+    def events(self, persistence_id: str, partitions: Iterable[int], to: int, after: int = 0) -> Iterator[Event]:
+        """Events with after < sequence_nr <= to, the highest first, without payload, page by page."""
+        fields = ", ".join(["sequence_nr", "timestamp", "tags", *self.old_tags])
+        for partition_nr in sorted(partitions, reverse=True):
+            for row in self.cassandra.stream(
+                f"SELECT {fields} FROM {self.name}.messages WHERE persistence_id = ? AND partition_nr = ?"
+                " AND sequence_nr > ? AND sequence_nr <= ? ORDER BY sequence_nr DESC", persistence_id, partition_nr, after, to,
+            ):  # fmt: skip
+                yield Event(row.sequence_nr, row.timestamp, frozenset(row.tags or (tag for tag in row[3:] if tag)))
+
+    def snapshots(self, persistence_id: str) -> Iterator[Snapshot]:
+        """The newest first, without payload."""
+        if self.snapshot_table:
+            for row in self.cassandra.stream(
+                f"SELECT sequence_nr, timestamp FROM {self.snapshot_table} WHERE persistence_id = ? ORDER BY sequence_nr DESC",
+                persistence_id, page=100,
+            ):  # fmt: skip
+                yield Snapshot(row.sequence_nr, row.timestamp or 0)
+
+    # -- deleting
+
+    def note_deleted_to(self, persistence_id: str, to: int) -> None:
+        """From now on these events count as deleted, for the plugin and for Tagmill."""
+        self._write(f"INSERT INTO {self.name}.metadata (persistence_id, deleted_to) VALUES (?, ?)", [(persistence_id, to)])
+
+    def delete_events(self, persistence_id: str, partitions: Iterable[int], to: int) -> None:
+        """One range deletion a partition, as the plugin does."""
+        self._write(
+            f"DELETE FROM {self.name}.messages"
+            " WHERE persistence_id = ? AND partition_nr = ? AND sequence_nr >= 0 AND sequence_nr <= ?",
+            ((persistence_id, partition_nr, to) for partition_nr in partitions),
+        )
+
+    def delete_view(self, rows: Sequence[tuple[str, int, UUID, str]], view_table: str | None = None) -> None:
+        """Rows of the view, or of another table of views: (tag, timebucket, timestamp, persistence_id), whatever their numbers.
+
+        A sequence: the driver takes the next value in the thread that receives answers, so nothing may be read there.
+        """
+        self._write(
+            f"DELETE FROM {self.name}.{names.cql(view_table or self.view_table)}"
+            " WHERE tag_name = ? AND timebucket = ? AND timestamp = ? AND persistence_id = ?",
+            rows,
+        )
+
+    def delete_snapshots(self, persistence_id: str, before: int | None) -> None:
+        """Those below a sequence_nr; None: all."""
+        if self.snapshot_table is None:
+            return
+        below, values = ("", (persistence_id,)) if before is None else (" AND sequence_nr < ?", (persistence_id, before))
+        self._write(f"DELETE FROM {self.snapshot_table} WHERE persistence_id = ?{below}", [values])
+
+    def forget(self, persistence_id: str, *, numbers: bool) -> None:
+        """Metadata and the name itself; with `numbers` also what was numbered and scanned for tags."""
+        tables = ["tag_write_progress", "tag_scanning"] if numbers else []
+        for table in (*tables, "metadata", "all_persistence_ids"):
+            if table in self.tables:
+                self._write(f"DELETE FROM {self.name}.{table} WHERE persistence_id = ?", [(persistence_id,)])
+
+    def _write(self, cql: str, values: Iterable[tuple[Any, ...]]) -> None:
+        for _ in self.cassandra.execute_many(cql, values, ConsistencyLevel.LOCAL_QUORUM, DELETES_AT_ONCE):
+            pass
+
+
+class DeletedIds:
+    """The ledger's record of the persistence ids of a journal that were deleted for good: nothing else knows of them any more."""
+
+    TABLE = "deleted_ids"
+
+    def __init__(self, cassandra: Cassandra, ledger_keyspace: str, journal: str) -> None:
+        self.cassandra, self.journal = cassandra, journal
+        self.table = f"{names.cql(ledger_keyspace)}.{self.TABLE}"
+
+    def deleted_to(self, persistence_id: str) -> int | None:
+        """Up to where its events were deleted; None: it is not known."""
+        rows = self.cassandra.execute(
+            f"SELECT deleted_to FROM {self.table} WHERE journal = ? AND persistence_id = ?", self.journal, persistence_id
+        )
+        return int(rows[0].deleted_to) if rows else None
+
+    def add(self, persistence_id: str, to: int) -> None:
+        """Note one; never with a lower number than before."""
+        self.cassandra.write_many(
+            f"INSERT INTO {self.table} (journal, persistence_id, deleted_to, deleted_at) VALUES (?, ?, ?, ?)",
+            [(self.journal, persistence_id, max(to, self.deleted_to(persistence_id) or 0), datetime.now(UTC))],
+        )
+
+    def forget(self, persistence_id: str) -> None:
+        """Not even its name is to stay."""
+        self.cassandra.write_many(
+            f"DELETE FROM {self.table} WHERE journal = ? AND persistence_id = ?", [(self.journal, persistence_id)]
+        )

@@ -1,0 +1,169 @@
+"""Which table of a journal has its tag views, once it was copied into one with another bucket size; and which one is being filled.
+
+The static columns are moved by lightweight transactions that say IF fence = ?, so a copier that wakes up late switches nothing.
+A journal that was never rebucketed has no row: then the configuration alone says what its view is.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from uuid import UUID, uuid4
+
+from cassandra import ConsistencyLevel
+
+from tagmill import names
+from tagmill.buckets import BucketSize, View
+from tagmill.errors import ConfigurationError, FenceRaised
+from tagmill.stores.cassandra import Cassandra, needs_tables, utc
+
+SERIAL = ConsistencyLevel.SERIAL
+
+
+@dataclass(frozen=True, slots=True)
+class ViewTable:
+    """A table of tag views; `source` and the moments are None for the one that the journal began with."""
+
+    view: View
+    source: str | None
+    begun_at: datetime | None
+    switched_at: datetime | None
+    dropped_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a journal's views stand."""
+
+    fence: int
+    attempt: UUID
+    current: str
+    copying: str | None
+    tables: dict[str, ViewTable]
+
+    @property
+    def view(self) -> View:
+        """The one in force."""
+        return self.tables[self.current].view
+
+    @property
+    def filling(self) -> View | None:
+        """The one that is being filled."""
+        return self.tables[self.copying].view if self.copying else None
+
+
+class JournalViews:
+    """The tables of tag views of one journal keyspace."""
+
+    def __init__(self, cassandra: Cassandra, ledger_keyspace: str, journal: str) -> None:
+        self.cassandra = cassandra
+        self.journal = journal
+        self.table = f"{names.cql(ledger_keyspace)}.journal_views"
+        needs_tables(cassandra, ledger_keyspace, ["journal_views"])
+
+    def standing(self) -> Standing | None:
+        """Where it stands; None when it was never rebucketed."""
+        rows = self.cassandra.execute(f"SELECT * FROM {self.table} WHERE journal = ?", self.journal, consistency=SERIAL)
+        if not rows or rows[0].fence is None:
+            return None
+        tables = {
+            row.view_table: ViewTable(
+                View(row.view_table, BucketSize(row.bucket_size)),
+                row.source,
+                *(utc(moment) for moment in (row.begun_at, row.switched_at, row.dropped_at)),
+            )
+            for row in rows
+            if row.view_table is not None
+        }
+        return Standing(rows[0].fence, rows[0].attempt, rows[0].current, rows[0].copying, tables)
+
+    def check(self, pipeline: str, view: View) -> None:
+        """Refuse a configuration that names another view than the journal has; raises ConfigurationError."""
+        standing = self.standing()
+        if standing is None or standing.view == view:
+            return
+        now, size = standing.view.table, standing.view.size.value
+        raise ConfigurationError(
+            f"pipelines.{pipeline}: journal {self.journal} has its tag views in {standing.view}, the configuration says {view}. "
+            f'Nothing was done; set view_table = "{now}" and bucket_size = "{size}"'
+        )
+
+    def earlier(self, view: View) -> list[View]:
+        """Other tables that the journal's view was in."""
+        standing = self.standing()
+        tables = standing.tables.values() if standing else ()
+        return [one.view for one in tables if one.view.table not in (view.table, standing.copying if standing else None)]
+
+    # -- a rebucket
+
+    def take_over(self, owner: str, view: View) -> Standing:
+        """Raise the fence; the first time, with this view as the one in force. Raises FenceRaised."""
+        attempt, known = uuid4(), self.standing()
+        if known is None:
+            # first the row without meaning, then what gives it one: a kill between them leaves a journal that was never rebucketed
+            self._note(view, None)
+            taken = self.cassandra.transact(
+                f"INSERT INTO {self.table} (journal, fence, attempt, owner, current) VALUES (?, 1, ?, ?, ?) IF NOT EXISTS",
+                self.journal, attempt, owner, view.table, landed=lambda: self._is_attempt(attempt),
+            )  # fmt: skip
+        else:
+            taken = self.cassandra.transact(
+                f"UPDATE {self.table} SET fence = ?, attempt = ?, owner = ? WHERE journal = ? IF fence = ?",
+                known.fence + 1, attempt, owner, self.journal, known.fence, landed=lambda: self._is_attempt(attempt),
+            )  # fmt: skip
+        found = self.standing()
+        if not taken or found is None or found.attempt != attempt:
+            raise self._lost()
+        return found
+
+    def begin(self, standing: Standing, target: View) -> Standing:
+        """From now on `target` is being filled; raises FenceRaised."""
+        self._note(target, standing.current, datetime.now(UTC))
+        return self._move(standing, standing.current, target.table)
+
+    def switch(self, standing: Standing) -> Standing:
+        """What was being filled is the view in force; raises FenceRaised."""
+        assert standing.copying is not None  # noqa: S101 - begun
+        self.cassandra.write_many(
+            f"UPDATE {self.table} SET switched_at = ? WHERE journal = ? AND view_table = ?",
+            [(datetime.now(UTC), self.journal, standing.copying)],
+        )
+        return self._move(standing, standing.copying, None)
+
+    def give_up(self, standing: Standing) -> Standing:
+        """Nothing is being filled any more; raises FenceRaised."""
+        table, moved = standing.copying, self._move(standing, standing.current, None)
+        self.cassandra.write_many(f"DELETE FROM {self.table} WHERE journal = ? AND view_table = ?", [(self.journal, table)])
+        return moved
+
+    def dropped(self, table: str) -> None:
+        """An earlier table is gone."""
+        self.cassandra.write_many(
+            f"UPDATE {self.table} SET dropped_at = ? WHERE journal = ? AND view_table = ?",
+            [(datetime.now(UTC), self.journal, table)],
+        )
+
+    def _note(self, view: View, source: str | None, begun_at: datetime | None = None) -> None:
+        self.cassandra.write_many(
+            f"INSERT INTO {self.table} (journal, view_table, bucket_size, source, begun_at, switched_at, dropped_at)"
+            " VALUES (?, ?, ?, ?, ?, null, null)", [(self.journal, view.table, view.size.value, source, begun_at)],
+        )  # fmt: skip
+
+    def _move(self, standing: Standing, current: str, copying: str | None) -> Standing:
+        def landed() -> bool:
+            found = self.standing()
+            return found is not None and (found.fence, found.current, found.copying) == (standing.fence, current, copying)
+
+        moved = self.cassandra.transact(
+            f"UPDATE {self.table} SET current = ?, copying = ? WHERE journal = ? IF fence = ? AND current = ?",
+            current, copying, self.journal, standing.fence, standing.current, landed=landed,
+        )  # fmt: skip
+        found = self.standing()
+        if not moved or found is None:
+            raise self._lost()
+        return found
+
+    def _is_attempt(self, attempt: UUID) -> bool:
+        found = self.standing()
+        return found is not None and found.attempt == attempt
+
+    def _lost(self) -> FenceRaised:
+        return FenceRaised(f"the rebucket of journal {self.journal} was taken over by another one. This one switched nothing")

@@ -1,0 +1,178 @@
+"""What every numbering of a journal's events has in common: numbers are fixed in files, committed, and then written.
+
+The commit is one conditional update in view_builds. Before it nothing is written into the journal's keyspace; after it nothing is
+computed again: whoever goes on writes the same rows, with the same timestamp, from the same files (docs/decisions/0010).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from tagmill import checkpoints
+from tagmill.delivery.runfiles import read_document, write_document
+from tagmill.errors import TagmillError
+from tagmill.settings import Settings
+from tagmill.stores.builds import BuildRow, Builds, BuildState
+from tagmill.stores.files import RunFiles
+from tagmill.timeuuid import from_datetime
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tagmill.views.counting import Sums
+    from tagmill.views.model import Manifest, Tell
+    from tagmill.views.reading import Journal
+
+
+class Attempt:
+    """One attempt at numbering events of one journal, with one Spark session."""
+
+    def __init__(
+        self, settings: Settings, pipeline: str, builds: Builds, journal: Journal, spark: SparkSession, tell: Tell
+    ) -> None:
+        self.settings = settings
+        self.name = pipeline
+        self.pipeline = settings.pipeline(pipeline)
+        self.builds = builds
+        self.journal = journal
+        self.spark = spark
+        self.tell = tell
+        self.files = RunFiles(settings.storage.root)
+        self.home = f"{pipeline}/views"
+
+    def finish_left(self, row: BuildRow) -> tuple[BuildRow, Manifest | None]:
+        """Write what an earlier attempt has committed and not finished; where the journal stands then, and what that was."""
+        finished = None
+        if row.state == BuildState.SEALED:
+            finished = self._read(row)
+            self.tell(f"finishing build {row.build}")
+            self.write(finished, row)
+            row = self.builds.current(row.fence)
+        self.sweep()
+        return row, finished
+
+    def sweep(self) -> None:
+        """Remove the files of builds that are done or never were committed: their builders can't commit any more."""
+        for folder in self.files.folders(self.home):
+            self.files.remove_folder(f"{self.home}/{folder}")
+
+    # -- before the commit
+
+    def new_folder(self) -> str:
+        """Where this attempt's files lie."""
+        return f"{self.home}/attempt-{uuid4().hex[:12]}"
+
+    def runs(self, folder: str) -> tuple[list[str], DataFrame]:
+        """The files staged below `folder`/events, and what runs there are (counting.RUNS)."""
+        from tagmill.views import counting
+
+        events = f"{folder}/events"
+        staged = [file for name in self.files.folders(events) for file in self.files.parquet(f"{events}/{name}")]
+        counting.find_runs(self.files, staged, f"{folder}/runs")
+        return staged, self.of_files(f"{folder}/runs", counting.RUNS)
+
+    def numbered(
+        self, folder: str, staged: list[str], runs: DataFrame, ends: DataFrame, stands: DataFrame, built_to: int
+    ) -> tuple[DataFrame, Sums]:
+        """Number what is staged, up to `ends`: see numbering.starts and records, and counting.Sums."""
+        from tagmill.views import counting, numbering
+
+        url = self.files.url(folder)
+        numbering.starts(runs, ends, stands).repartition("file").write.partitionBy("file").parquet(f"{url}/starts")
+        sums = counting.number_rows(
+            self.files, staged, folder, self.pipeline.bucket_size,
+            meta=self.journal.meta, first_ticks=from_datetime(self.pipeline.first_time_bucket), built_to=built_to,
+        )  # fmt: skip
+        reached = self.of_files(f"{folder}/reached", counting.REACHED)
+        return numbering.records(reached, ends, stands), sums
+
+    def of_files(self, folder: str, columns: pa.Schema) -> DataFrame:
+        """What counting wrote; nothing was staged: no rows."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        schema = from_arrow_schema(columns)
+        if not self.files.names(folder):
+            return self.spark.createDataFrame([], schema)
+        return self.spark.read.schema(schema).parquet(self.files.url(folder))
+
+    def fixed(self, rows: DataFrame, url: str) -> DataFrame:
+        """The same rows whenever they are read again."""
+        rows.write.mode("overwrite").parquet(url)
+        return self.spark.read.schema(rows.schema).parquet(url)
+
+    # -- the commit, and behind it
+
+    def commit(self, manifest: Manifest, row: BuildRow) -> BuildRow:
+        """From here on the numbers stand; raises FenceRaised."""
+        file = f"{manifest.folder}/manifest.json"
+        sha256 = write_document(self.files, file, manifest)
+        checkpoints.reached("build.before_commit")
+        sealed = self.builds.seal(row, file, sha256, manifest.written_at)
+        checkpoints.reached("build.after_commit")
+        return sealed
+
+    def write(self, manifest: Manifest, row: BuildRow) -> None:
+        """Write all of it into Cassandra, and say so."""
+        from tagmill.views import writing
+
+        writing.write(self.spark, self.builds.cassandra, self.files, manifest, self.settings.cassandra.ledger_keyspace, self.tell)
+        self.builds.add_late(manifest.build, manifest.late_from)
+        checkpoints.reached("build.before_end")
+        self.builds.finish(row, manifest.until)
+        self.sweep()
+
+    def _read(self, row: BuildRow) -> Manifest:
+        from tagmill.views.model import Manifest
+
+        file, of = str(row.manifest_file), f"build {row.build}, journal {row.journal}"
+        return read_document(self.files, Manifest, file, row.manifest_sha256, of=of)
+
+
+@contextmanager
+def at_the_numbers(
+    settings: Settings, pipeline: str, *, owner: str, spark: SparkSession
+) -> Iterator[tuple[Builds, Journal, BuildRow]]:
+    """Nobody else numbers a pipeline's journal meanwhile: lease and fence, given back at a good end.
+
+    Raises FenceRaised: another builder took over. LeaseTaken: the pipeline is at work. ConfigurationError: a table is missing.
+    """
+    from tagmill.delivery.sparkerrors import explained
+    from tagmill.delivery.steps import leased
+    from tagmill.views.reading import Journal
+
+    chosen = settings.pipeline(pipeline)
+    with leased(settings, pipeline, owner, wait=chosen.lease_wait_seconds) as (ledger, lease):
+        builds = Builds(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace)
+        journal = Journal.look(ledger.cassandra, chosen.keyspace, chosen.view_table)
+        row = builds.take_over(owner, chosen.bucket_size.value)
+        with _wide_joins(spark), _fenced(builds, row), explained(ledger.cassandra.where):
+            yield builds, journal, row
+        lease.give_back()
+
+
+@contextmanager
+def _fenced(builds: Builds, row: BuildRow) -> Iterator[None]:
+    """Whoever took over may have removed this builder's files: then that is the error, not the file that is missing."""
+    try:
+        yield
+    except TagmillError:
+        raise
+    except Exception:
+        builds.current(row.fence)
+        raise
+
+
+@contextmanager
+def _wide_joins(spark: SparkSession) -> Iterator[None]:
+    """Rows that lie together by some of the join's keys are not shuffled again."""
+    key = "spark.sql.requireAllClusterKeysForCoPartition"
+    before = spark.conf.get(key, "true")
+    spark.conf.set(key, "false")
+    try:
+        yield
+    finally:
+        spark.conf.set(key, str(before))

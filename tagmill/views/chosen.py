@@ -1,0 +1,111 @@
+"""What of a view is rebuilt or deleted, and what that changes in it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tagmill.delivery.model import Document
+from tagmill.errors import ConfigurationError
+from tagmill.views.model import Difference
+
+EXAMPLES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """These persistence ids (None: all of the journal), these tags (None: all)."""
+
+    persistence_ids: tuple[str, ...] | None = None
+    tags: tuple[str, ...] | None = None
+
+    @classmethod
+    def of(cls, persistence_ids: Sequence[str], tags: Sequence[str], *, offline: bool) -> "Chosen":
+        """What a person named; raises ConfigurationError unless it is persistence ids, or all since the application is offline."""
+        if bool(persistence_ids) == offline:
+            raise ConfigurationError(
+                "name persistence ids that nobody writes to, or say that the application is offline to have all of the journal: one "
+                "of the two. Nothing was changed"
+            )
+        return cls(tuple(persistence_ids) or None, tuple(tags) or None)
+
+
+class TagChange(Document):
+    """Rows of a tag in the view, by model.Difference."""
+
+    tag: str
+    same: int = 0
+    added: int = 0
+    changed: int = 0
+    removed: int = 0
+    unknown: int = 0
+    cleaned: int = 0
+
+
+class Changed(Document):
+    """A row that changes, and how (model.Difference)."""
+
+    tag: str
+    persistence_id: str
+    sequence_nr: int
+    tag_pid_sequence_nr: int
+    what: str
+
+
+class Left(Document):
+    """A persistence_id that is left as it is, for what stands behind this sequence_nr."""
+
+    persistence_id: str
+    sequence_nr: int
+    why: str
+
+
+class ViewReport(Document):
+    """What was done to a view, or would be. The lists are the first EXAMPLES.
+
+    `progress`: persistence ids of which lines of tag_write_progress change or go; `left`: those that are left as they are.
+    """
+
+    journal: str
+    view_table: str
+    dry_run: bool
+    persistence_ids: int
+    tags: list[TagChange]
+    progress: int
+    changes: list[Changed]
+    left: int
+    left_examples: list[Left]
+    unknown_ids: int
+    unknown_examples: list[str]
+    unknown_tags: list[str]
+
+    @property
+    def lines(self) -> Sequence[Document]:
+        """What a log shows."""
+        return [*self.tags, *self.changes, *self.left_examples]
+
+    def total(self, what: str) -> int:
+        """Rows of all tags, by model.Difference."""
+        return sum(getattr(line, what) for line in self.tags)
+
+    @property
+    def message(self) -> str:
+        """One line."""
+        would = "would be " if self.dry_run else ""
+        changes = [
+            f"{self.total(what)} rows {would}{what}" for what in (Difference.ADDED, Difference.CHANGED, Difference.REMOVED)
+        ]
+        changes += [f"{count} {text}" for count, text in self._others() if count]
+        unknown = f"; tags that nothing has: {_listed(self.unknown_tags)}" if self.unknown_tags else ""
+        return f"{self.journal}.{self.view_table}, {self.persistence_ids} persistence ids: {', '.join(changes)}{unknown}"
+
+    def _others(self) -> Sequence[tuple[int, str]]:
+        return (
+            (self.total(Difference.SAME), "right already"),
+            (self.total(Difference.UNKNOWN), "kept whose events the journal doesn't know"),
+            (self.total(Difference.CLEANED), "not brought back, since they were cleaned up"),
+            (self.left, "persistence ids left as they are"),
+            (self.unknown_ids, f"persistence ids unknown ({_listed(self.unknown_examples)})"),
+        )
+
+
+def _listed(names: Sequence[str], most: int = 5) -> str:
+    return ", ".join(map(repr, names[:most])) + (" …" if len(names) > most else "")

@@ -1,0 +1,159 @@
+"""Deletes the view of persistence ids or tags, so that a rebuild makes it anew; and truncates a view as a whole.
+
+Only rows whose events the journal still has go, since no other could be brought back. Lines of tag_write_progress go with them, but for
+those that a rebuild needs to give surviving events the numbers that they had: where events were deleted, or rows stay.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tagmill import checkpoints, names
+from tagmill.errors import GuardRefused
+from tagmill.settings import Settings
+from tagmill.views.attempt import at_the_numbers
+from tagmill.views.chosen import Chosen, ViewReport
+from tagmill.views.looking import ID, OfChosen, counts
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tagmill.stores.builds import BuildRow
+    from tagmill.views.model import Manifest, Tell
+
+BESIDE = ("tag_write_progress", "tag_scanning")
+
+
+def delete(
+    settings: Settings,
+    pipeline: str,
+    chosen: Chosen,
+    *,
+    owner: str,
+    spark: SparkSession,
+    dry_run: bool = False,
+    tell: Tell | None = None,
+) -> ViewReport:
+    """Delete rows of the view of a pipeline's journal that a rebuild can bring back; with `dry_run` only count them.
+
+    Raises:
+        ConfigurationError: the journal knows none of the persistence ids, or none of the tags.
+        GuardRefused: the application numbered meanwhile; nothing was deleted. FenceRaised: another builder took over.
+        LeaseTaken: the pipeline is at work.
+    """
+    with at_the_numbers(settings, pipeline, owner=owner, spark=spark) as (builds, journal, row):
+        deleter = _Deleter(settings, pipeline, builds, journal, spark, tell or (lambda _: None), chosen=chosen)
+        return deleter.look(row) if dry_run else deleter.run(row)
+
+
+def truncate(
+    settings: Settings, pipeline: str, *, owner: str, spark: SparkSession, dry_run: bool = False, tell: Tell | None = None
+) -> ViewReport:
+    """Empty tag_views, tag_write_progress and tag_scanning of a pipeline's journal; with `dry_run` only count.
+
+    Raises:
+        GuardRefused: the view has what a rebuild can't bring back, or the application numbered meanwhile; nothing was deleted.
+        FenceRaised, LeaseTaken: as delete.
+    """
+    with at_the_numbers(settings, pipeline, owner=owner, spark=spark) as (builds, journal, row):
+        deleter = _Deleter(settings, pipeline, builds, journal, spark, tell or (lambda _: None), chosen=Chosen())
+        return deleter.look(row, deleter.must_come_back) if dry_run else deleter.truncate(row)
+
+
+class _Deleter(OfChosen):
+    """Deletes what was chosen."""
+
+    def truncate(self, row: BuildRow) -> ViewReport:
+        """Finish what was left, empty the tables, and note in our own record what is gone."""
+        row, _ = self.finish_left(row)
+        manifest, report, places = self.seal(row, dry_run=False)
+        self.must_come_back(report)
+        self.must_be_offline(places)
+        for table in (self.journal.view_table, *BESIDE):
+            if table in self.journal.tables:
+                self.tell(f"truncating {table}")
+                self.builds.cassandra.execute(f"TRUNCATE {names.cql(self.journal.keyspace)}.{table}")
+            checkpoints.reached("truncate.after_table")
+        # the tables are empty: what is left to write is our own record
+        self.write(manifest, self.commit(manifest.model_copy(update={"removed": 0, "forgotten": 0}), row))
+        return report
+
+    def must_come_back(self, report: ViewReport) -> None:
+        """Refuse when a rebuild could not make the view again."""
+        kept = self.spark.read.parquet(f"{self.url}/kept").count()
+        if report.total("unknown") or kept or report.left:
+            raise GuardRefused(
+                f"journal {self.journal.keyspace}: {report.total('unknown')} rows of tag_views are of events that the journal doesn't "
+                f"know (any more), {kept} lines of tag_write_progress hold numbers that can't be counted anew, since events were "
+                f"deleted, and {report.left} persistence ids can't be rebuilt. Nothing was deleted; tagmill views delete --offline "
+                "leaves those and deletes the rest"
+            )
+
+    def seal(self, row: BuildRow, *, dry_run: bool) -> tuple[Manifest, ViewReport, DataFrame]:
+        """Find what goes, into files; what the plugin's tables said when it began."""
+        from tagmill.views import numbering
+
+        self.tell("looking where each persistence id stands")
+        places = self.places()
+        _, runs, events = self.staged(places)
+        standing = self.standing(places)
+        self.tell("comparing")
+        limits = self.limits(places)
+        ends = numbering.within(numbering.ends(runs, numbering.begins(limits, runs)), limits, cut=True)
+        left = self.fixed(ends.where("reason is not null"), f"{self.url}/left")
+        lines = self._judged(standing.join(left.select(ID), ID, "left_anti"), events)
+        tags, _ = counts(lines)
+        forgotten = self._forgotten(places.join(left.select(ID), ID, "left_anti"), lines)
+        manifest = self.manifest(
+            row,
+            places,
+            moved=forgotten.select(ID).distinct().count(),
+            removed=sum(line.removed for line in tags),
+            forgotten=forgotten.count(),
+        )
+        self._records(places, forgotten)
+        report = self.report(manifest, tags, lines, left, self.unknown(places, runs, standing), dry_run=dry_run)
+        return manifest, report, places
+
+    def _judged(self, standing: DataFrame, events: DataFrame) -> DataFrame:
+        """The rows of the view (differences.judged); writes `removed` (keys)."""
+        from pyspark.sql import functions as F
+
+        from tagmill.views import differences
+        from tagmill.views.model import VIEW_KEY, Difference
+
+        all_of_them = standing.drop("content").withColumn("what", F.lit(Difference.REMOVED.value))
+        lines = self.fixed(differences.judged(all_of_them, events), f"{self.url}/lines")
+        lines.where(F.col("what") == Difference.REMOVED.value).select(*VIEW_KEY).write.parquet(f"{self.url}/removed")
+        return lines
+
+    def _forgotten(self, places: DataFrame, lines: DataFrame) -> DataFrame:
+        """Lines of tag_write_progress that go: persistence_id, tag; writes them, and `kept`: the others that were chosen."""
+        from pyspark.sql import functions as F
+
+        from tagmill.views.model import Difference
+
+        chosen = self.of_tags(places.select(ID, "deleted_to", F.explode("found.tag").alias("tag")), "tag")
+        stay = lines.where(F.col("what") == Difference.UNKNOWN.value).select(ID, F.col("tag_name").alias("tag")).distinct()
+        marked = self.fixed(
+            chosen.join(stay.withColumn("stays", F.lit(True)), [ID, "tag"], "left").withColumn(
+                "stays", F.coalesce("stays", F.lit(False)) | (F.col("deleted_to") > 0)
+            ),
+            f"{self.url}/progress",
+        )
+        marked.where("stays").select(ID, "tag").write.parquet(f"{self.url}/kept")
+        return self.fixed(marked.where("not stays").select(ID, "tag"), f"{self.url}/forgotten")
+
+    def _records(self, places: DataFrame, forgotten: DataFrame) -> None:
+        """Our own record of those that have one, without the tags that are forgotten."""
+        from pyspark.sql import functions as F
+
+        gone = forgotten.groupBy(ID).agg(F.collect_list("tag").alias("gone"))
+        rest = F.filter("recorded", lambda line: ~F.array_contains("gone", line["tag"]))
+        records = self.records(places).where("sequence_nr is not null") if self.ours else self.records(places.where("false"))
+        self.fixed(
+            records.join(gone, ID).select(
+                ID, "sequence_nr", "partition_nr", "scanned", rest.alias("progress"), F.expr("filter(gone, t -> false)").alias("new")
+            ),
+            f"{self.url}/records",
+        )  # fmt: skip

@@ -1,0 +1,50 @@
+"""What is wrong with the standing rows of a view: they are held against those that the journal gives."""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from tagmill.stores.views import view_columns
+from tagmill.views.model import VIEW_KEY, Difference
+
+ID = "persistence_id"
+
+
+def with_content(rows: DataFrame, *, meta: bool) -> DataFrame:
+    """Rows of tag_views by VIEW_KEY, sequence_nr and `content`: a hash of all that is no key; null is another value than any."""
+    names = [name for name in view_columns(meta=meta) if name not in VIEW_KEY]
+    content = F.xxhash64(*[part for name in names for part in (F.col(name), F.col(name).isNull())])
+    return rows.select(*VIEW_KEY, "sequence_nr", content.alias("content"))
+
+
+def compared(right: DataFrame, standing: DataFrame, cleaned: DataFrame) -> DataFrame:
+    """One line a row that is right or stands there.
+
+    In: `right` and `standing` as with_content leaves them; `cleaned` tag_name, timebucket: partitions that a cleanup took away.
+    Out: VIEW_KEY, sequence_nr, `what` (a Difference; REMOVED: there is no such row, judged tells why).
+    """
+    key = list(VIEW_KEY)
+    joined = (
+        right.withColumnsRenamed({"sequence_nr": "right_nr", "content": "right"})
+        .join(standing, key, "full_outer")
+        .join(F.broadcast(cleaned.withColumn("is_cleaned", F.lit(True))), ["tag_name", "timebucket"], "left")
+    )
+    what = (
+        F.when(F.col("right").isNull(), Difference.REMOVED.value)
+        .when(F.col("content") == F.col("right"), Difference.SAME.value)
+        .when(F.col("content").isNotNull(), Difference.CHANGED.value)
+        .when(F.col("is_cleaned"), Difference.CLEANED.value)
+        .otherwise(Difference.ADDED.value)
+    )
+    return joined.select(*key, F.coalesce("right_nr", "sequence_nr").alias("sequence_nr"), what.alias("what"))
+
+
+def judged(lines: DataFrame, known: DataFrame) -> DataFrame:
+    """The same lines; rows of events that the journal doesn't know are not its to judge: UNKNOWN.
+
+    In: what compared returns; `known` persistence_id, sequence_nr: events of the journal that have tags.
+    """
+    none = F.col("what") == Difference.REMOVED.value
+    of_event = known.select(ID, "sequence_nr", F.lit(True).alias("known"))
+    alone = lines.where(none).join(of_event, [ID, "sequence_nr"], "left")
+    what = F.when(F.col("known"), Difference.REMOVED.value).otherwise(Difference.UNKNOWN.value)
+    return lines.where(~none).unionByName(alone.withColumn("what", what).drop("known"))

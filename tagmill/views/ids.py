@@ -1,0 +1,73 @@
+"""Rebuilds all_persistence_ids from the keys of messages: what is missing comes; nothing is ever taken out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tagmill.delivery.model import Document
+from tagmill.errors import ConfigurationError
+from tagmill.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tagmill.views.model import Tell
+
+
+class IdsReport(Document):
+    """`listed` before, `with_events` in messages, `added` to all_persistence_ids (or would be)."""
+
+    journal: str
+    dry_run: bool
+    listed: int
+    with_events: int
+    added: int
+
+    @property
+    def lines(self) -> Sequence[Document]:
+        """What a log shows."""
+        return []
+
+    @property
+    def message(self) -> str:
+        """One line."""
+        return (
+            f"{self.journal}.all_persistence_ids: {self.added} {'would be ' if self.dry_run else ''}added; {self.listed} were listed, "
+            f"{self.with_events} have events"
+        )
+
+
+def rebuild_ids(
+    settings: Settings, pipeline: str, *, spark: SparkSession, dry_run: bool = False, tell: Tell | None = None
+) -> IdsReport:
+    """Add the persistence ids that have events and are not listed; may run beside the application, and again.
+
+    Raises ConfigurationError: the journal has no such table.
+    """
+    from tagmill.connector import CASSANDRA, table
+    from tagmill.delivery.sparkerrors import explained
+    from tagmill.stores.cassandra import Cassandra
+    from tagmill.views.reading import ID, Journal, with_events
+
+    chosen = settings.pipeline(pipeline)
+    say = tell or (lambda _: None)
+    with Cassandra(settings.cassandra) as cassandra, explained(cassandra.where):
+        journal = Journal.there(cassandra, chosen.keyspace, chosen.view_table)
+        if missing := [name for name in ("messages", "all_persistence_ids") if name not in journal.tables]:
+            if not dry_run or "messages" in missing:
+                raise ConfigurationError(
+                    f"keyspace {journal.keyspace} has no table {' and '.join(missing)}. Nothing was written; create it: "
+                    f"tagmill views migrate --pipeline {pipeline} --step tables"
+                )
+        say("looking which persistence ids have events")
+        found = with_events(spark, journal).localCheckpoint()
+        listed = found.where("false") if missing else table(spark, journal.keyspace, "all_persistence_ids").select(ID)
+        new = found.join(listed, ID, "left_anti")
+        report = IdsReport(
+            journal=journal.keyspace, dry_run=dry_run, listed=listed.count(), with_events=found.count(), added=new.count()
+        )
+        if report.added and not dry_run:
+            say(f"adding {report.added} persistence ids")
+            new.write.format(CASSANDRA).options(keyspace=journal.keyspace, table="all_persistence_ids").mode("append").save()
+    return report

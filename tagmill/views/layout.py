@@ -1,0 +1,158 @@
+"""What the layout of an older journal lacks of today's, and what it has too much: tables and columns, each as one statement.
+
+Sources: 'Migration' in the documentation of akka-persistence-cassandra (0.9 to 0.10, 0.54 to 0.59, 0.80 and later, 0.80+ to 1.0), and
+createTables and addTagsColumn of the plugin's EventsByTagMigration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from tagmill import names
+from tagmill.delivery.model import Document
+from tagmill.errors import ConfigurationError, StoreUnavailable
+from tagmill.stores.cassandra import Cassandra
+from tagmill.stores.schema import statements
+from tagmill.views.model import Step
+
+AGREEMENT_SECONDS = 60
+# beside the table of tag views, whose name is a setting
+TABLES = ("tag_write_progress", "tag_scanning", "metadata", "all_persistence_ids")
+TAGS = {"tags": "set<text>"}
+# 0.9 to 0.10: event and snapshot have columns of their own; `message` stays as it is
+EVENT = {"writer_uuid": "text", "ser_id": "int", "ser_manifest": "text", "event_manifest": "text", "event": "blob"}
+SNAPSHOT = {"ser_id": "int", "ser_manifest": "text", "snapshot_data": "blob"}
+# 0.54 to 0.59: metadata of an event or a snapshot
+META = {"meta_ser_id": "int", "meta_ser_manifest": "text", "meta": "blob"}
+# before 0.80: the plugin named its view by the tag's column, unless it was told another name
+OLD_VIEWS = ("eventsbytag", "eventsbytag1", "eventsbytag2", "eventsbytag3")
+OLD_TAGS = ("tag1", "tag2", "tag3")
+OLD_COLUMNS = (*OLD_TAGS, "message")
+
+
+class Change(Document):
+    """A statement that is due: `what` it creates, adds or drops, as a person says it."""
+
+    step: str
+    what: str
+    statement: str
+
+
+class Layout:
+    """The tables, columns and materialized views of a journal's keyspace, as they are when it is made."""
+
+    def __init__(self, cassandra: Cassandra, keyspace: str, view_table: str, snapshot_keyspace: str | None = None) -> None:
+        """Look; raises ConfigurationError: there is no such keyspace, or it has no table messages (snapshots)."""
+        self.cassandra = cassandra
+        self.keyspace = keyspace
+        self.view_table = view_table
+        self.snapshots = snapshot_keyspace or keyspace
+        self.tables = _tables(cassandra, keyspace)
+        self._must_have(keyspace, self.tables, "messages", "is it the journal's keyspace?")
+        self.of_snapshots = _tables(cassandra, self.snapshots)
+        if snapshot_keyspace:
+            self._must_have(snapshot_keyspace, self.of_snapshots, "snapshots", "is it the snapshot store's keyspace?")
+
+    def _must_have(self, keyspace: str, tables: Mapping[str, Any], table: str, question: str) -> None:
+        if table not in tables:
+            raise ConfigurationError(f"keyspace {keyspace} has no table {table}. Nothing was changed; {question}")
+
+    def columns(self, table: str = "messages") -> dict[str, str]:
+        """Columns of a table of the journal with their CQL types; none when there is no such table."""
+        return _columns(self.tables, table)
+
+    @property
+    def views(self) -> set[str]:
+        """The materialized views on messages."""
+        return set(self.tables["messages"].views)
+
+    def due(self, steps: Iterable[str]) -> list[Change]:
+        """What is missing for these steps, in order. Raises ConfigurationError when a column is there with another type."""
+        made = {Step.TABLES: self._new_tables, Step.TAGS_COLUMN: self._tags_column, Step.COLUMNS: self._new_columns}
+        return [change for step in Step if step in set(steps) and step in made for change in made[step]()]
+
+    def too_much(self) -> list[Change]:
+        """What today's plugin has no use for once the tags are migrated: views first, which hold the columns.
+
+        The columns go in one statement: with only some of them gone, events would seem to have only some of their tags.
+        """
+        name = names.cql(self.keyspace)
+        views = [view for view in OLD_VIEWS if view in self.views]
+        columns = [column for column in OLD_COLUMNS if column in self.columns()]
+        listed = ", ".join(columns)
+        return [
+            *(_change("drop", f"materialized view {view}", f"DROP MATERIALIZED VIEW IF EXISTS {name}.{view}") for view in views),
+            *(
+                [_change("drop", f"columns of messages: {listed}", f"ALTER TABLE {name}.messages DROP ({listed})")]
+                if columns
+                else []
+            ),
+        ]
+
+    def _new_tables(self) -> Iterator[Change]:
+        view = names.cql(self.view_table)
+        creating = list(statements("journal", {"keyspace": names.cql(self.keyspace), "view_table": view, "replication": "{}"}))
+        for table in (self.view_table, *TABLES):
+            if table not in self.tables:
+                written = view if table == self.view_table else table
+                (statement,) = (one for one in creating if f".{written} (" in one)
+                yield _change(Step.TABLES, f"table {table}", statement)
+
+    def _tags_column(self) -> Iterator[Change]:
+        return self._missing(Step.TAGS_COLUMN, self.keyspace, self.tables, "messages", TAGS)
+
+    def _new_columns(self) -> Iterator[Change]:
+        for table, columns in (("messages", EVENT | META), (self.view_table, META)):
+            if table in self.tables:
+                yield from self._missing(Step.COLUMNS, self.keyspace, self.tables, table, columns)
+        if "snapshots" in self.of_snapshots:
+            yield from self._missing(Step.COLUMNS, self.snapshots, self.of_snapshots, "snapshots", SNAPSHOT | META)
+
+    def _missing(
+        self, step: str, keyspace: str, tables: Mapping[str, Any], table: str, columns: Mapping[str, str]
+    ) -> Iterator[Change]:
+        there = _columns(tables, table)
+        for column, kind in columns.items():
+            if column not in there:
+                statement = f"ALTER TABLE {names.cql(keyspace)}.{names.cql(table)} ADD {column} {kind}"
+                yield _change(step, f"column {table}.{column} {kind}", statement)
+            elif there[column] != kind:
+                raise ConfigurationError(
+                    f"{keyspace}.{table} has a column {column} of the type {there[column]}, the plugin's has {kind}. Nothing was "
+                    "changed; is it the plugin's table?"
+                )
+
+
+def run(cassandra: Cassandra, change: Change, *, still_due: Callable[[], bool]) -> None:
+    """Run a statement. One that is refused since it was done already, by an answer that was lost or by somebody else, is done.
+
+    Raises StoreUnavailable when the nodes don't agree on the schema in time.
+    """
+    try:
+        cassandra.execute(change.statement)
+    except ConfigurationError:
+        if still_due():
+            raise
+    if not cassandra.cluster.control_connection.wait_for_schema_agreement(wait_time=AGREEMENT_SECONDS):
+        raise StoreUnavailable(
+            f"{cassandra.where}: the nodes don't agree on the schema {AGREEMENT_SECONDS} s after: {change.what}. Nothing else was "
+            "changed; when all nodes are up, run the same command again"
+        )
+
+
+def _change(step: str, what: str, statement: str) -> Change:
+    return Change(step=step, what=what, statement=statement)
+
+
+def _columns(tables: Mapping[str, Any], table: str) -> dict[str, str]:
+    return {name: column.cql_type for name, column in tables[table].columns.items()} if table in tables else {}
+
+
+def _tables(cassandra: Cassandra, keyspace: str) -> Mapping[str, Any]:
+    tables = cassandra.tables(keyspace)
+    if tables is None:
+        raise ConfigurationError(
+            f"keyspace {keyspace} does not exist in {cassandra.where}. Nothing was changed; check the pipeline's keyspace"
+        )
+    return tables

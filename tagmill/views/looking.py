@@ -1,0 +1,225 @@
+"""How a rebuild and a deletion look at the persistence ids and tags that were chosen: what stands in the tables, and who is at work."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tagmill.errors import ConfigurationError, GuardRefused
+from tagmill.views.attempt import Attempt
+from tagmill.views.chosen import EXAMPLES, Changed, Chosen, Left, TagChange, ViewReport
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from tagmill.stores.builds import BuildRow
+    from tagmill.views.model import Manifest
+
+ID = "persistence_id"
+
+
+class OfChosen(Attempt):
+    """An attempt at what was chosen; `seal` says what changes."""
+
+    def __init__(self, *args: Any, chosen: Chosen) -> None:
+        super().__init__(*args)
+        self.chosen = chosen
+        self.ours = self.pipeline.views == "tagmill"
+        self.folder = self.new_folder()
+        self.url = self.files.url(self.folder)
+
+    def look(self, row: BuildRow, check: Callable[[ViewReport], None] = lambda _: None) -> ViewReport:
+        """What would change, if `check` lets it; nothing does."""
+        try:
+            _, report, _ = self.seal(row, dry_run=True)
+            check(report)
+        finally:
+            self.files.remove_folder(self.folder)
+        return report
+
+    def run(self, row: BuildRow) -> ViewReport:
+        """Finish what was left, then change what is to be changed."""
+        row, _ = self.finish_left(row)
+        manifest, report, places = self.seal(row, dry_run=False)
+        if manifest.rows or manifest.removed or manifest.moved:
+            self.must_be_offline(places)
+            self.write(manifest, self.commit(manifest, row))
+        self.sweep()
+        return report
+
+    def seal(self, row: BuildRow, *, dry_run: bool) -> tuple[Manifest, ViewReport, DataFrame]:
+        """Fix in files what changes; with what is said of it, and what the plugin's tables said when it began."""
+        raise NotImplementedError
+
+    # -- what is there
+
+    def places(self) -> DataFrame:
+        """What the plugin's tables say (reading.places) of the persistence ids."""
+        from tagmill.views import reading
+
+        if self.chosen.persistence_ids is None:
+            ids = reading.with_events(self.spark, self.journal)
+        else:
+            ids = self.spark.createDataFrame([(one,) for one in self.chosen.persistence_ids], f"{ID} string").distinct()
+        return self.fixed(reading.places(self.spark, self.journal, ids), f"{self.url}/places")
+
+    def records(self, places: DataFrame) -> DataFrame:
+        """Our own records (reading.records) of persistence ids."""
+        from tagmill.views import reading
+
+        return reading.records(self.spark, self.journal, self.settings.cassandra.ledger_keyspace, places.select(ID))
+
+    def limits(self, places: DataFrame) -> DataFrame:
+        """The places with `base` (PROGRESS to count back from), and `limit` and `elsewhere`, as numbering.within asks for.
+
+        Where Tagmill numbers, that is what its builds have recorded.
+        """
+        from pyspark.sql import functions as F
+
+        if not self.ours:
+            none = F.lit(None).cast("bigint").alias("limit")
+            return places.select("*", F.col("found").alias("base"), none, F.lit(False).alias("elsewhere"))
+        limit = F.coalesce(F.col("sequence_nr"), F.lit(0).cast("bigint")).alias("limit")
+        records = self.records(places).select(ID, limit, F.col("recorded").alias("base"), F.col("scanned").alias("scanned_then"))
+        scanned = F.coalesce(F.col("scanned") > F.greatest("scanned_then", "limit"), F.lit(False))
+        ahead = F.exists("found", lambda line: line["sequence_nr"] > F.col("limit"))
+        joined = places.join(records, ID).withColumn("elsewhere", ahead | scanned).drop("scanned_then")
+        return self.fixed(joined, f"{self.url}/limits")
+
+    def staged(self, places: DataFrame) -> tuple[list[str], DataFrame, DataFrame]:
+        """The events behind deleted_to: the files, their runs (counting.RUNS), and persistence_id, sequence_nr, tags of those with tags."""
+        from datetime import UTC, datetime
+
+        from pyspark.sql import functions as F
+
+        from tagmill.timeuuid import from_datetime
+        from tagmill.views import reading
+
+        reader = reading.Reader(self.spark, self.journal, f"{self.url}/events", from_datetime(datetime.now(UTC)), self.tell)
+        begin = places.select(ID, F.col("deleted_to").alias("from_nr"))
+        reader.stage_again(begin, by_key=self.chosen.persistence_ids is not None)
+        files, runs = self.runs(self.folder)
+        schema = f"{ID} string, sequence_nr bigint, tags array<string>"
+        urls = [self.files.url(file) for file in files]
+        events = self.spark.read.schema(schema).parquet(*urls) if urls else self.spark.createDataFrame([], schema)
+        return files, runs, events.where("size(tags) > 0")
+
+    def standing(self, places: DataFrame) -> DataFrame:
+        """The rows of the view, as differences.with_content leaves them."""
+        from pyspark.sql import functions as F
+
+        from tagmill.connector import table
+        from tagmill.views.differences import with_content
+
+        self.tell("reading the view")
+        rows = self.of_tags(table(self.spark, self.journal.keyspace, self.journal.view_table))
+        if self.chosen.persistence_ids is not None:
+            rows = rows.join(F.broadcast(places.select(ID)), ID, "left_semi")
+        return self.fixed(with_content(rows, meta=self.journal.meta), f"{self.url}/standing")
+
+    def of_tags(self, rows: DataFrame, column: str = "tag_name") -> DataFrame:
+        """The rows of the tags that were chosen."""
+        from pyspark.sql import functions as F
+
+        return rows.where(F.col(column).isin(list(self.chosen.tags))) if self.chosen.tags else rows
+
+    def must_be_offline(self, places: DataFrame) -> None:
+        """Refuse when the application has numbered since this began: its own numbers would be taken back."""
+        from tagmill.views import reading
+
+        now = reading.places(self.spark, self.journal, places.select(ID))
+        line = now.exceptAll(places).select(ID).first()
+        if line is not None:
+            raise GuardRefused(
+                f"journal {self.journal.keyspace}: tag_write_progress, tag_scanning or metadata of persistence_id "
+                f"{line.persistence_id!r} moved meanwhile: the application is not offline. Nothing was written; stop it, or name "
+                "persistence ids that are not in use"
+            )
+
+    def manifest(
+        self, row: BuildRow, places: DataFrame, *, moved: int, rows: int = 0, removed: int = 0, forgotten: int = 0,
+        late_from: dict[str, int] | None = None,
+    ) -> Manifest:  # fmt: skip
+        """What is to be committed: a build's manifest, whose rows are `changes`. What is new stays unbuilt."""
+        from tagmill.views.model import Manifest
+
+        return Manifest(
+            journal=self.journal.keyspace, view_table=self.journal.view_table, pipeline=self.name, build=row.build + 1,
+            folder=self.folder, until=row.built_to or 0, written_at=max(row.written_at + 2, time.time_ns() // 1000),
+            persistence_ids=places.count(), moved=moved, events=0, rows=rows, rows_in="changes", removed=removed, forgotten=forgotten,
+            recorded=self.ours, ttl_seconds=self.pipeline.cleanup.application_ttl_seconds, before_first_time_bucket=0,
+            late_from=late_from or {}, waiting={}, examples=[],
+        )  # fmt: skip
+
+    # -- what is said
+
+    def unknown(self, places: DataFrame, runs: DataFrame, standing: DataFrame) -> DataFrame:
+        """Of those that were named, the persistence ids of which there is nothing."""
+        unknown = places.where("size(found) = 0 and deleted_to = 0").select(ID)
+        return unknown.join(runs.select(ID), ID, "left_anti").join(standing.select(ID), ID, "left_anti").localCheckpoint()
+
+    def report(
+        self, manifest: Manifest, tags: list[TagChange], lines: DataFrame, left: DataFrame, unknown: DataFrame, *, dry_run: bool
+    ) -> ViewReport:
+        """What is done; raises ConfigurationError when the journal knows nothing of what was chosen.
+
+        In: `lines` as differences.judged leaves them; `left` persistence_id, upto, reason; `unknown` as above.
+        """
+        from pyspark.sql import functions as F
+
+        from tagmill.views.model import Difference, Reason
+
+        count, ids = unknown.count(), [line.persistence_id for line in unknown.orderBy(ID).limit(EXAMPLES).collect()]
+        self._must_know_some(count == manifest.persistence_ids, ids, tags)
+        changing = F.col("what").isin(*(one.value for one in (Difference.ADDED, Difference.CHANGED, Difference.REMOVED)))
+        shown = (ID, "sequence_nr", "tag_pid_sequence_nr", "what")
+        return ViewReport(
+            journal=self.journal.keyspace,
+            view_table=self.journal.view_table,
+            dry_run=dry_run,
+            persistence_ids=manifest.persistence_ids,
+            tags=tags,
+            progress=manifest.moved,
+            changes=[
+                Changed(tag=line.tag_name, **{name: line[name] for name in shown})
+                for line in lines.where(changing).orderBy("tag_name", *shown).limit(EXAMPLES).collect()
+            ],
+            left=left.count(),
+            left_examples=[
+                Left(persistence_id=line.persistence_id, sequence_nr=line.upto, why=Reason(line.reason).text)
+                for line in left.orderBy(ID).limit(EXAMPLES).collect()
+            ],
+            unknown_ids=count,
+            unknown_examples=ids,
+            unknown_tags=sorted(set(self.chosen.tags or ()) - {line.tag for line in tags}),
+        )
+
+    def _must_know_some(self, all_unknown: bool, ids: list[str], tags: list[TagChange]) -> None:
+        if self.chosen.persistence_ids is not None and all_unknown:
+            raise ConfigurationError(
+                f"journal {self.journal.keyspace} knows none of the persistence ids, neither event nor view row nor progress: "
+                f"{', '.join(map(repr, ids))}{' …' if len(self.chosen.persistence_ids) > len(ids) else ''}. Nothing was written"
+            )
+        if self.chosen.tags and not tags:
+            raise ConfigurationError(
+                f"journal {self.journal.keyspace}: no event and no row of the view has any of the tags "
+                f"{', '.join(map(repr, self.chosen.tags))}. Nothing was written; tagmill views tags --pipeline {self.name} lists them"
+            )
+
+
+def counts(lines: DataFrame) -> tuple[list[TagChange], dict[str, int]]:
+    """Rows by tag and difference, and per tag the earliest row that is written (ticks). In: as differences.judged leaves them."""
+    from pyspark.sql import functions as F
+
+    from tagmill.delivery.scan import offset_ticks
+    from tagmill.views.model import Difference
+
+    found: dict[str, dict[str, int]] = {}
+    late_from: dict[str, int] = {}
+    earliest = F.min(offset_ticks(F.col("timestamp"))).alias("ticks")
+    for line in lines.groupBy("tag_name", "what").agg(F.count("*").alias("rows"), earliest).collect():
+        found.setdefault(line.tag_name, {})[line.what] = line["rows"]
+        if line.what in (Difference.ADDED, Difference.CHANGED):
+            late_from[line.tag_name] = min(line.ticks, late_from.get(line.tag_name, line.ticks))
+    return [TagChange(tag=tag, **of_tag) for tag, of_tag in sorted(found.items())], late_from

@@ -1,0 +1,234 @@
+"""Migrates a journal of an older plugin: what the plugin's EventsByTagMigration does, for journals of any size, and what goes before it.
+
+The steps are model.Step; docs/migrate.md says what each does. Each looks at what is there and does what is left, so a migration that was
+killed, or half done by somebody else, goes on from where it is. The step `tags` is a rebuild (rebuild.py): an event's tags are those of
+tag1 to tag3, too (reading.event_tags).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tagmill import checkpoints
+from tagmill.errors import ConfigurationError, GuardRefused
+from tagmill.settings import Settings
+from tagmill.stores.cassandra import Cassandra
+from tagmill.views import layout
+from tagmill.views.chosen import Chosen, TagChange, ViewReport
+from tagmill.views.ids import IdsReport, rebuild_ids
+from tagmill.views.layout import TABLES, Change, Layout
+from tagmill.views.migration import MigrationReport, Plan
+from tagmill.views.model import Difference, Step
+from tagmill.views.rebuild import rebuild
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tagmill.views.model import Tell
+    from tagmill.views.reading import Journal
+
+ID = "persistence_id"
+
+
+def migrate(
+    settings: Settings,
+    pipeline: str,
+    plan: Plan,
+    *,
+    owner: str,
+    spark: SparkSession | None = None,
+    dry_run: bool = False,
+    tell: Tell | None = None,
+) -> MigrationReport:
+    """Migrate a pipeline's journal as planned; with `dry_run` only look what would be done. `spark`: if plan.needs_spark.
+
+    Raises:
+        ConfigurationError: there is no such journal, a column has another type, a step before the chosen ones was not done.
+        GuardRefused: what is old was to be dropped and is still needed, or the application numbered meanwhile.
+        FenceRaised, LeaseTaken: as rebuild.
+    """
+    from tagmill.delivery.sparkerrors import explained
+
+    with Cassandra(settings.cassandra) as cassandra, explained(cassandra.where):
+        return _Migrator(settings, pipeline, plan, cassandra, owner, spark, dry_run, tell or (lambda _: None)).run()
+
+
+class _Migrator:
+    """One migration."""
+
+    def __init__(
+        self, settings: Settings, pipeline: str, plan: Plan, cassandra: Cassandra, owner: str, spark: SparkSession | None,
+        dry_run: bool, tell: Tell,
+    ) -> None:  # fmt: skip
+        self.settings, self.pipeline, self.plan, self.cassandra = settings, pipeline, plan, cassandra
+        self.owner, self.maybe_spark, self.dry_run, self.tell = owner, spark, dry_run, tell
+        chosen = settings.pipeline(pipeline)
+        self.keyspace, self.view_table, self.ours = chosen.keyspace, chosen.view_table, chosen.views == "tagmill"
+        self.notes: list[str] = []
+
+    @property
+    def spark(self) -> SparkSession:
+        assert self.maybe_spark is not None, "this plan needs a Spark session"
+        return self.maybe_spark
+
+    def run(self) -> MigrationReport:
+        """Step by step."""
+        due = self._due()
+        if due and not self.dry_run:
+            self._change_schema()
+        pids = self._pids() if Step.PIDS in self.plan.steps else None
+        tags = self._tags() if Step.TAGS in self.plan.steps else None
+        if Step.TAGS not in self.plan.steps:
+            self._note_tags()
+        dropped, kept = self._drop() if self.plan.drop_old else ([], None)
+        return MigrationReport(
+            journal=self.keyspace, dry_run=self.dry_run, schema_changes=due, pids=pids, tags=tags, dropped=dropped, kept=kept,
+            notes=self.notes,
+        )  # fmt: skip
+
+    # -- the steps
+
+    def _layout(self) -> Layout:
+        return Layout(self.cassandra, self.keyspace, self.view_table, self.plan.snapshot_keyspace)
+
+    def _due(self) -> list[Change]:
+        return self._layout().due(self.plan.steps)
+
+    def _change_schema(self) -> None:
+        from tagmill.delivery.steps import leased
+
+        wait = self.settings.pipeline(self.pipeline).lease_wait_seconds
+        with leased(self.settings, self.pipeline, self.owner, wait=wait) as (_, lease):
+            self._run(self._due())
+            lease.give_back()
+        if self.maybe_spark is not None:
+            from tagmill.connector import await_tables
+
+            there = self._layout()
+            columns = {table: list(there.columns(table)) for table in ("messages", self.view_table, *TABLES)}
+            await_tables(self.maybe_spark, self.keyspace, {table: names for table, names in columns.items() if names})
+
+    def _run(self, due: list[Change]) -> None:
+        for one in due:
+            self.tell(one.what)
+            layout.run(self.cassandra, one, still_due=partial(self._still_due, one))
+            checkpoints.reached("migrate.changed")
+
+    def _still_due(self, change: Change) -> bool:
+        return change in [*self._due(), *self._layout().too_much()]
+
+    def _pids(self) -> IdsReport:
+        return rebuild_ids(self.settings, self.pipeline, spark=self.spark, dry_run=self.dry_run, tell=self.tell)
+
+    def _tags(self) -> ViewReport | None:
+        if self.ours:
+            self.notes.append(f"Tagmill numbers this journal, tag1 to tag3 too: tagmill views build --pipeline {self.pipeline}")
+            return None
+        if self.dry_run and not self._ready():
+            return self._counted()
+        return self._rebuild(self.plan.chosen or Chosen(), dry_run=self.dry_run)
+
+    def _note_tags(self) -> None:
+        """Say that the tags are not among the steps, where there may be any."""
+        if not self.plan.drop_old and any(name in self._layout().columns() for name in layout.OLD_TAGS):
+            self.notes.append("tag1 to tag3 were not looked at: name persistence ids, or give --offline")
+
+    def _rebuild(self, chosen: Chosen, *, dry_run: bool) -> ViewReport:
+        return rebuild(self.settings, self.pipeline, chosen, owner=self.owner, spark=self.spark, dry_run=dry_run, tell=self.tell)
+
+    def _ready(self) -> bool:
+        """Whether the steps before `tags` are done."""
+        try:
+            self._journal(ready=True)
+        except ConfigurationError:
+            return False
+        return True
+
+    def _journal(self, *, ready: bool = False) -> Journal:
+        from tagmill.views.reading import Journal
+
+        look = Journal.look if ready else Journal.there
+        return look(self.cassandra, self.keyspace, self.view_table)
+
+    def _counted(self) -> ViewReport:
+        """Where there is no view to hold the tags against: all of them would be added."""
+        from pyspark.sql import functions as F
+
+        self.tell("counting tags")
+        chosen = self.plan.chosen or Chosen()
+        events = self._tagged("sequence_nr")
+        if chosen.persistence_ids is not None:
+            named = self.spark.createDataFrame([(one,) for one in chosen.persistence_ids], f"{ID} string")
+            events = events.join(F.broadcast(named), ID, "left_semi")
+        rows = events.select(ID, F.explode("all_tags").alias("tag")).localCheckpoint()
+        found = rows.groupBy("tag").agg(F.count("*").alias("rows")).orderBy("tag").collect()
+        ids = rows.select(ID).distinct().count()
+        tags = [TagChange(tag=line.tag, added=line["rows"]) for line in found]
+        return ViewReport(
+            journal=self.keyspace, view_table=self.view_table, dry_run=True, persistence_ids=ids, tags=tags, progress=ids, changes=[],
+            left=0, left_examples=[], unknown_ids=0, unknown_examples=[], unknown_tags=[],
+        )  # fmt: skip
+
+    def _tagged(self, *columns: str) -> DataFrame:
+        """persistence_id, `columns` and `all_tags` of the events with tags."""
+        from pyspark.sql import functions as F
+
+        from tagmill.views import reading
+
+        journal = self._journal()
+        there = [name for name in ("tags", *reading.OLD_TAGS) if name in journal.tables["messages"]]
+        rows = reading.all_events(self.spark, journal, [ID, *columns, *there])
+        return rows.select(ID, *columns, reading.event_tags(there).alias("all_tags")).where(F.size("all_tags") > 0)
+
+    # -- dropping what is old
+
+    def _drop(self) -> tuple[list[Change], str | None]:
+        """What went, or would; and why it would not."""
+        old = self._layout().too_much()
+        if not old:
+            return [], None
+        self.tell("looking whether anything needs what is old")
+        reason = self._still_needed()
+        if self.dry_run:
+            return old, reason
+        if reason:
+            raise GuardRefused(f"journal {self.keyspace}: {reason}. Nothing was dropped; what was migrated before stays")
+        from tagmill.delivery.steps import leased
+
+        with leased(self.settings, self.pipeline, self.owner) as (_, lease):
+            self._run(old)
+            lease.give_back()
+        return old, None
+
+    def _still_needed(self) -> str | None:
+        """Why what is old may not go, or None."""
+        there = self._layout()
+        if others := sorted(there.views - set(layout.OLD_VIEWS)):
+            return f"messages has other materialized views ({', '.join(others)}), Cassandra drops no column under one"
+        if not self._ready():
+            return "the steps before tags are not done"
+        if self.ours and (unbuilt := self._unbuilt()):
+            return f"{unbuilt} persistence ids have tagged events that no build has reached (tagmill views build)"
+        if "message" in there.columns() and (unread := self._in_message()):
+            return f"{unread} events are in the column message, which only the application can read"
+        seen = self._rebuild(Chosen(), dry_run=True)
+        open_rows = sum(seen.total(what) for what in (Difference.ADDED, Difference.CHANGED, Difference.REMOVED))
+        if open_rows or seen.left:
+            return f"the view isn't what the tags say: {seen.message}"
+        return None
+
+    def _in_message(self) -> int:
+        from tagmill.views import reading
+
+        return reading.all_events(self.spark, self._journal(), [ID, "message"]).where("message is not null").count()
+
+    def _unbuilt(self) -> int:
+        """How many persistence ids have tagged events behind what our builds have reached."""
+        from pyspark.sql import functions as F
+
+        from tagmill.views import reading
+
+        last = self._tagged("sequence_nr").groupBy(ID).agg(F.max("sequence_nr").alias("last")).localCheckpoint()
+        records = reading.records(self.spark, self._journal(), self.settings.cassandra.ledger_keyspace, last.select(ID))
+        return last.join(records, ID).where("sequence_nr is null or sequence_nr < last").count()

@@ -1,0 +1,137 @@
+"""Rebuilds the view of persistence ids from the journal: rows that are missing come, wrong ones go, numbers are kept.
+
+What stands there already and is right is not written again. After deleted events the numbers are counted back from tag_write_progress;
+rows of events that the journal no longer has, or whose tags it no longer knows, are left alone. Numbered, committed and written as a
+build is (attempt.py), so it may be killed at any instruction: the next build or rebuild finishes it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tagmill.settings import Settings
+from tagmill.views.attempt import at_the_numbers
+from tagmill.views.chosen import Chosen, ViewReport
+from tagmill.views.looking import ID, OfChosen, counts
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tagmill.stores.builds import BuildRow
+    from tagmill.views.model import Manifest, Tell
+
+
+def rebuild(
+    settings: Settings,
+    pipeline: str,
+    chosen: Chosen,
+    *,
+    owner: str,
+    spark: SparkSession,
+    dry_run: bool = False,
+    tell: Tell | None = None,
+) -> ViewReport:
+    """Rebuild the view of a pipeline's journal; with `dry_run` only count what would change.
+
+    Where Tagmill numbers (views = "tagmill"), what isn't built yet is built, too, unless only some tags are chosen.
+
+    Raises:
+        ConfigurationError: the journal knows none of the persistence ids, or none of the tags.
+        GuardRefused: the application numbered meanwhile; nothing was written. FenceRaised: another builder took over.
+        LeaseTaken: the pipeline is at work.
+    """
+    with at_the_numbers(settings, pipeline, owner=owner, spark=spark) as (builds, journal, row):
+        rebuilder = _Rebuilder(settings, pipeline, builds, journal, spark, tell or (lambda _: None), chosen=chosen)
+        return rebuilder.look(row) if dry_run else rebuilder.run(row)
+
+
+class _Rebuilder(OfChosen):
+    """Rebuilds what was chosen."""
+
+    def seal(self, row: BuildRow, *, dry_run: bool) -> tuple[Manifest, ViewReport, DataFrame]:
+        """Read, number and compare into files; what the plugin's tables said when it began."""
+        from pyspark.sql import functions as F
+
+        from tagmill.views import numbering
+
+        self.tell("looking where each persistence id stands")
+        places = self.places()
+        limits = self.limits(places)
+        staged, runs, events = self.staged(places)
+        standing = self.standing(places)
+        self.tell("numbering")
+        numbers = standing.select(ID, F.col("tag_name").alias("tag"), "sequence_nr", F.col("tag_pid_sequence_nr").alias("number"))
+        stands = self.fixed(numbering.kept(limits, runs, events, numbers), f"{self.url}/stands")
+        ends = self.fixed(numbering.within(numbering.ends(runs, stands), limits, cut=bool(self.chosen.tags)), f"{self.url}/ends")
+        whole = ends.where("reason is null")
+        records, _ = self.numbered(self.folder, staged, runs, whole, stands, -1)
+        self.tell("comparing")
+        left = ends.where("reason is not null")
+        lines = self._compared(standing.join(left.select(ID), ID, "left_anti"), events, whole)
+        tags, late_from = counts(lines)
+        manifest = self.manifest(
+            row,
+            places,
+            moved=self._moved(places, records, limits),
+            rows=sum(line.added + line.changed for line in tags),
+            removed=sum(line.removed + line.changed for line in tags),
+            late_from=late_from,
+        )
+        report = self.report(manifest, tags, lines, left, self.unknown(places, runs, standing), dry_run=dry_run)
+        return manifest, report, places
+
+    def _compared(self, standing: DataFrame, events: DataFrame, whole: DataFrame) -> DataFrame:
+        """The numbered rows held against the view (differences.judged); writes `changes` (rows) and `removed` (keys)."""
+        from pyspark.sql import functions as F
+
+        from tagmill.stores.journalviews import JournalViews
+        from tagmill.views import differences, reading
+        from tagmill.views.model import VIEW_KEY, Difference
+
+        rows = self.of_tags(self._rows())
+        of_whole = whole.select(ID, "from_nr", "upto")
+        views = JournalViews(self.builds.cassandra, self.settings.cassandra.ledger_keyspace, self.journal.keyspace)
+        had = [self.pipeline.view, *views.earlier(self.pipeline.view)]
+        ledger = self.settings.cassandra.ledger_keyspace
+        cleaned = reading.cleaned(self.spark, ledger, self.journal.keyspace, had, self.pipeline.bucket_size)
+        cleaned = cleaned.withColumnsRenamed({"tag": "tag_name", "bucket": "timebucket"})
+        right = differences.with_content(rows, meta=self.journal.meta)
+        compared = self.fixed(differences.compared(right, standing, cleaned), f"{self.url}/compared")
+        known = events.join(of_whole, ID).where("sequence_nr > from_nr and sequence_nr <= upto").select(ID, "sequence_nr")
+        lines = self.fixed(differences.judged(compared, known), f"{self.url}/lines")
+        written = lines.where(F.col("what").isin(Difference.ADDED.value, Difference.CHANGED.value)).select(*VIEW_KEY)
+        changes = rows.join(written, list(VIEW_KEY), "left_semi").sortWithinPartitions("tag_name", "timebucket")
+        changes.write.parquet(f"{self.url}/changes")
+        removed = lines.where(F.col("what").isin(Difference.REMOVED.value, Difference.CHANGED.value)).select(*VIEW_KEY)
+        removed.write.parquet(f"{self.url}/removed")
+        return lines
+
+    def _rows(self) -> DataFrame:
+        """The rows of tag_views that the journal gives."""
+        from tagmill.connector import table
+        from tagmill.stores.views import view_columns
+
+        if self.files.names(f"{self.folder}/rows"):
+            return self.spark.read.parquet(f"{self.url}/rows")
+        columns = view_columns(meta=self.journal.meta)
+        return table(self.spark, self.journal.keyspace, self.journal.view_table).select(*columns).where("false")
+
+    def _moved(self, places: DataFrame, records: DataFrame, limits: DataFrame) -> int:
+        """Write the records, `new` being the tags whose progress is another one than tag_write_progress says; how many have any."""
+        from pyspark.sql import functions as F
+
+        def is_chosen(line: Any) -> Any:
+            return line["tag"].isin(list(self.chosen.tags)) if self.chosen.tags else F.lit(True)
+
+        def is_new(line: Any) -> Any:
+            return F.array_contains("new", line["tag"]) & is_chosen(line) & ~F.array_contains("found", line)
+
+        ours, others = F.filter("progress", is_chosen), F.filter("base", lambda line: ~is_chosen(line))
+        found = (
+            records.join(places.select(ID, "found"), ID)
+            .join(limits.select(ID, "base"), ID)
+            .withColumn("new", F.transform(F.filter("progress", is_new), lambda line: line["tag"]))
+            .withColumn("progress", F.array_sort(F.concat(ours, others)))
+            .drop("found", "base")
+        )
+        return self.fixed(found, f"{self.url}/records").where(F.size("new") > 0).count()

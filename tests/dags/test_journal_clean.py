@@ -1,0 +1,109 @@
+"""What a person may ask of `journal_clean_<pipeline>`, what the library is asked for then, and how Airflow is told what was refused."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+pytest.importorskip("airflow")
+
+from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
+
+from tagmill.airflow import journal_clean
+from tests.dags.test_integrity import bag
+
+REPORT = {
+    "pipeline": "orders", "dry_run": True, "persistence_ids": 3, "events": 20, "view_rows": 0, "snapshots": 1, "refused": 0, "unknown": 1,
+    "refusals": [], "unknown_ids": ["nobody"], "warnings": [], "message": "pipeline orders: …",
+}  # fmt: skip
+REFUSAL = {"persistence_id": "p", "tag": "t", "reason": "held", "text": "persistence id 'p', tag 't': …; --force-undelivered …"}
+
+
+class Run:
+    """As much of a DagRun as a step looks at."""
+
+    run_id, run_type = "r", "manual"
+
+
+@pytest.fixture
+def dag(config):
+    loaded = bag()
+    assert loaded.import_errors == {}
+    return loaded.dags["journal_clean_orders"]
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What the library was asked for; its answer is in `asked["answer"]`."""
+    from tagmill.journal import clean as module
+
+    found = {"answer": REPORT}
+
+    def clean(settings, pipeline, persistence_ids, wanted, *, owner, delete, tell):
+        found.update(pipeline=pipeline, ids=list(persistence_ids), wanted=wanted, owner=owner, delete=delete)
+        return found["answer"]
+
+    monkeypatch.setattr(module, "clean", clean)
+    monkeypatch.setattr(journal_clean.connections, "load_settings", lambda: None)
+    return found
+
+
+def chosen(dag, **params):
+    """The context of a run with these params."""
+    dag.params.update(params)
+    return {"dag_run": Run(), "params": dag.params.validate()}
+
+
+def test_nothing_but_a_person_starts_it_and_then_it_is_a_dry_run_with_no_ids(dag, asked):
+    assert dag.schedule is None
+    done = journal_clean.clean("orders", chosen(dag, to=5))
+    assert asked["delete"] is False and asked["ids"] == [] and asked["owner"] == "airflow/r"
+    assert done == {**REPORT, "refusals": 0, "unknown_ids": 1, "warnings": 0}
+
+
+def test_the_params_are_what_the_library_is_asked_for(dag, asked, tmp_path):
+    file = tmp_path / "ids"
+    file.write_text('p-2\n\nit\'s "odd" \n')
+    params = {
+        "persistence_ids": ["p-1"], "persistence_ids_file": str(file), "delete": "before_snapshot", "keep": 2,
+        "keep_newer_than": "2026-03-01T00:00:00Z", "views": True, "force_unread": True, "dry_run": False,
+    }  # fmt: skip
+    journal_clean.clean("orders", chosen(dag, **params))
+    wanted = asked["wanted"]
+    assert asked["delete"] is True and asked["ids"] == ["p-1", "p-2", 'it\'s "odd" ']
+    assert (wanted.what.value, wanted.to, wanted.keep, wanted.views, wanted.never_again) == (
+        "before_snapshot",
+        None,
+        2,
+        True,
+        False,
+    )
+    assert wanted.keep_newer_than == datetime(2026, 3, 1, tzinfo=UTC) and wanted.force_unread and not wanted.force_undelivered
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"delete": "everything"},
+        {"to": 0},
+        {"keep": 0},
+        {"persistence_ids": "p"},
+        {"persistence_ids": [""]},
+        {"keep_newer_than": "2026-03-01"},
+        {"dry_run": "no"},
+    ],
+)
+def test_wrong_params_are_refused_before_a_run_exists(dag, params):
+    with pytest.raises(ParamValidationError):
+        chosen(dag, **params)
+
+
+def test_params_that_do_not_go_together_fail_at_once(dag, asked):
+    with pytest.raises(AirflowFailException, match="never-again is for deleting all"):
+        journal_clean.clean("orders", chosen(dag, to=5, never_again=True))
+    assert "ids" not in asked
+
+
+def test_the_task_fails_for_good_when_a_persistence_id_was_refused(dag, asked):
+    asked["answer"] = {**REPORT, "refused": 1, "refusals": [REFUSAL]}
+    with pytest.raises(AirflowFailException, match="The first refused: persistence id 'p'.*--force-undelivered"):
+        journal_clean.clean("orders", chosen(dag, to=5))

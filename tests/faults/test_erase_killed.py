@@ -1,0 +1,34 @@
+"""An erasure that is killed at announced instants is finished by the next one, and until then nothing else is done."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.faults.conftest import Delivery
+
+INSTANTS = ("erase.events_erased", "erase.resealed", "erase.before_end")
+
+
+@pytest.mark.timeout(900)
+def test_killed_at_every_instant_it_ends_where_an_undisturbed_one_does(delivery: Callable[..., Delivery], spark: Any) -> None:
+    disturbed = delivery("gap-middle")
+    disturbed.finish(spark)
+    ids = sorted({row[1] for row in disturbed.rows()})[:3]
+    others = [row for row in disturbed.rows() if row[1] not in ids]
+    progress = [row for row in disturbed.progress() if row[1] not in ids]
+    assert others and len(others) < len(disturbed.rows())
+    named = [option for one in ids for option in ("--persistence-id", one)]
+    disturbed.start("erase", *named, "--why", "a test", "--yes", at="erase.recorded").kill()
+    refused = disturbed.said("run", "deliver")
+    assert refused.code == 2 and "finish it: tagmill erase" in refused.error
+    for instant in INSTANTS:
+        disturbed.start("erase", "--yes", at=instant).kill()
+    ended = disturbed.start("erase", "--yes").end()
+    assert ended.code == 0, ended
+    assert disturbed.rows() == others and disturbed.progress() == progress
+    assert not any(one in cell for row in disturbed.view() for cell in row for one in map(repr, ids))
+    assert sum(delivered for _, delivered in disturbed.marks()) == len(others)
+    assert disturbed.check().code == 0
+    disturbed.finish(spark)
+    assert disturbed.rows() == others

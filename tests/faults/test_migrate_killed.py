@@ -1,0 +1,47 @@
+"""A migration that is killed at announced instants goes on from where it is, to the end of one that nobody disturbed."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tagmill.buckets import VIEW_TABLE
+from tagmill.views.layout import TABLES as OTHERS
+from tests.faults.conftest import Delivery
+from tests.support.building import VIEWS, recorded, rows
+
+CASE = "legacy-tags"
+TABLES = (VIEW_TABLE, *OTHERS)
+
+
+@pytest.mark.timeout(900)
+def test_killed_between_tables_and_between_rows_a_migration_ends_as_if_nothing_had_happened(
+    delivery: Callable[..., Delivery],
+) -> None:
+    disturbed = delivery(CASE, ("messages",), lease_seconds=5)
+    session, keyspace = disturbed.stack.session, disturbed.keyspace
+    for table in TABLES:
+        session.execute(f"DROP TABLE {keyspace}.{table}")
+
+    def tables() -> set[str]:
+        return {
+            row.table_name
+            for row in session.execute("SELECT table_name FROM system_schema.tables WHERE keyspace_name = %s", (keyspace,))
+        }
+
+    disturbed.start("views", "migrate", "--step", "tables", "--yes", at="migrate.changed").kill()
+    assert tables() == {"messages", TABLES[0]}
+    disturbed.start("views", "migrate", "--offline", "--yes", at="build.after_views").kill()
+    assert tables() == {"messages", *TABLES} and rows(disturbed.stack, keyspace, "tag_write_progress") == []
+    disturbed.start("views", "migrate", "--offline", "--drop-old", "--yes", at="migrate.changed").kill()
+    assert {table: rows(disturbed.stack, keyspace, table) for table in VIEWS} == {
+        table: recorded(CASE, f"expected_{table}") for table in VIEWS
+    }
+    ended = disturbed.start("views", "migrate", "--offline", "--drop-old", "--yes").end()
+    assert ended.code == 0, ended
+    columns = session.execute(
+        "SELECT column_name FROM system_schema.columns WHERE keyspace_name = %s AND table_name = 'messages'", (keyspace,)
+    )
+    assert not {"tag1", "tag2", "tag3"} & {row.column_name for row in columns}
+    assert {table: rows(disturbed.stack, keyspace, table) for table in VIEWS} == {
+        table: recorded(CASE, f"expected_{table}") for table in VIEWS
+    }

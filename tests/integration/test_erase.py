@@ -1,0 +1,288 @@
+"""An erasure leaves nothing of a persistence id anywhere, nothing else changes, and everything goes on."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tagmill.batches.states import BatchState
+from tagmill.cleanup.clean import clean
+from tagmill.delivery import steps
+from tagmill.errors import BatchDiffers, ConfigurationError, GuardRefused
+from tagmill.stores.clickhouse import ClickHouse
+from tagmill.stores.erasures import Erasures, ErasureState
+from tagmill.stores.files import RunFiles
+from tagmill.stores.ledger import Ledger
+from tests.support import auditing
+from tests.support.cleaning import with_keys
+from tests.support.delivery import (
+    OWNER,
+    clickhouse_rows,
+    deliver,
+    delivered_first,
+    known_to_spark,
+    manifests,
+    only,
+    tagmill,
+    verdicts,
+)
+from tests.support.erasing import erased, left
+from tests.support.events import event, events, this_hour
+from tests.support.journal_cleaning import add_snapshots, cleaned, in_journal, snapshots
+from tests.support.rebucketing import switched
+
+HOUR = timedelta(hours=1)
+BEGIN = this_hour() - timedelta(days=3)
+GONE, SECRET = "customer/it's #17", "S3CR3T"
+TAGS = ("t", "u")
+COUNTED = ("events", "snapshots", "view_rows", "not_delivered", "batch_rows", "clickhouse_rows", "progress", "holds")
+
+
+def of(persistence_id, numbers, tag="t", begin=BEGIN):
+    """Events whose payload says whose they are; those of GONE have the secret."""
+    payload = (SECRET if persistence_id == GONE else "plain").encode()
+    return events(persistence_id, numbers, begin, tag, event=b"payload of " + persistence_id.encode() + b": " + payload)
+
+
+def both(persistence_id, numbers, begin=BEGIN):
+    """The same with both tags."""
+    numbers = list(numbers)
+    records = [*of(persistence_id, numbers, "t", begin), *of(persistence_id, numbers, "u", begin)]
+    return [{**record, "tags": set(TAGS)} for record in records]
+
+
+def soon():
+    """Where events begin that the next run reads."""
+    return datetime.now(UTC) - timedelta(seconds=30)
+
+
+class Applied:
+    """A journal whose tags t and u are delivered."""
+
+    def __init__(self, journal, settings, spark, records, **keys):
+        self.journal, self.spark, self.session = journal, spark, journal.session
+        self.write(records)
+        self.settings = settings(
+            journal.keyspace, tags=list(TAGS), bucket_size="Hour", first_time_bucket=BEGIN.isoformat(), **keys
+        )  # fmt: skip
+        self.name = only(self.settings)
+        self.file = settings.file(self.name)
+        self.snapshots = f"{journal.keyspace}_snapshot"
+        delivered_first(self.settings, spark)
+        self.free()
+
+    def write(self, records):
+        """As the application does."""
+        self.journal.both(records)
+        for persistence_id in {record["persistence_id"] for record in records}:
+            self.session.execute(
+                f"INSERT INTO {self.journal.keyspace}.all_persistence_ids (persistence_id) VALUES (%s)", (persistence_id,)
+            )
+
+    def free(self):
+        """The lease of a delivery in this process ends with it."""
+        self.session.execute(f"DELETE FROM tagmill_test.leases WHERE pipeline = '{self.name}'")
+
+    def deliver(self, **options):
+        done = deliver(self.settings, self.name, self.spark, **options)
+        self.free()
+        return done
+
+    def rows(self, *, but=GONE):
+        return [row for row in clickhouse_rows(self.settings, self.name) if row.persistence_id != but]
+
+    def left(self, text, settings=None):
+        """Where a text still is."""
+        return left(self.session, settings or self.settings, text, self.journal.keyspace, self.snapshots)
+
+    def command(self, *arguments):
+        """Exit status, stdout, stderr."""
+        return tagmill(self.file, *arguments, "--pipeline", self.name)
+
+    def agrees(self):
+        """Audit and check."""
+        report = auditing.audited(self.settings, self.spark)
+        assert report.agrees, report
+        assert set(verdicts(self.settings, self.name).values()) == {"exactly once"}
+        assert self.command("check")[0] == 0
+
+
+@pytest.fixture
+def applied(journal, settings, spark):
+    """applied(records, …) -> Applied with a journal of its own; its snapshots are dropped after the test."""
+    made = []
+
+    def make(records, **options):
+        made.append(Applied(journal(), settings, spark, records, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.session.execute(f"DROP KEYSPACE IF EXISTS {one.snapshots}")
+
+
+def test_nothing_of_a_persistence_id_is_left_and_everything_goes_on(applied):
+    case = applied(
+        [*both(GONE, range(1, 9)), *of("kept", range(1, 11)), *of("kept-u", range(1, 5), "u")],
+        quality={"max_held_share_percent": 100},
+    )
+    others = case.rows()
+    # beside what is delivered: rows behind a hole, and rows that no event tells of, since the journal has deleted theirs
+    case.write([*both(GONE, range(10, 13), soon()), *of(GONE, range(20, 22), "other", soon())])
+    case.deliver()
+    cleaned(case.settings, [GONE], "to", to=4, force_undelivered=True)
+    for name in (GONE, "kept"):
+        add_snapshots(case.session, case.snapshots, name, {4: BEGIN})
+    auditing.audited(case.settings, case.spark)  # leaves keys and a page behind
+    named = ("--tag", "u", "--persistence-id", GONE, "--why", "to be named in the ledger", "--yes")
+    assert case.command("holds", "close", *named)[0] == 0
+    assert {place.split("/")[0].split(".")[0] for place in case.left(GONE)} == {
+        case.journal.keyspace, case.snapshots, "tagmill_test", case.name, f"ClickHouse {case.name}",
+    }  # fmt: skip
+
+    request = ("erase", "--persistence-id", GONE, "--why", "asked for", "--json")
+    code, said, wrong = case.command(*request, "--dry-run")
+    dry = json.loads(said)
+    assert code == 0 and dry["dry_run"] and len(case.rows(but=None)) == len(others) + 16, wrong
+    code, said, wrong = case.command(*request, "--yes")
+    assert code == 0, wrong
+    done = json.loads(said)
+    assert done["counts"] == dry["counts"] and done["erasures"] == [1]
+    assert {place: done["counts"][place] for place in COUNTED} == {
+        "events": 9, "snapshots": 1, "view_rows": 24, "not_delivered": 6, "batch_rows": 16, "clickhouse_rows": 16, "progress": 2,
+        "holds": 2,
+    }  # fmt: skip
+
+    assert case.left(SECRET) == [] and case.left(GONE) == []
+    assert case.rows(but=None) == others
+    assert in_journal(case.session, case.journal.keyspace).keys() == {"kept", "kept-u"}
+    assert snapshots(case.session, case.snapshots) == {"kept": [4]}
+    case.agrees()
+
+    # a delivery, a batch sent again, a batch withdrawn and read again: the same rows, and no more
+    case.write(of("kept", range(11, 13), begin=soon()))
+    assert sum(run["rows"] for run in case.deliver()) == 2
+    everything = case.rows(but=None)
+    batch = next(batch for batch in manifests(case.settings, case.name)[0].batches if batch.tag == "t")
+    assert (batch.rows, "/erased-00000001-" in batch.file) == (10, True)
+    again = (batch.batch_id, "--run", "1", "--why", "a test", "--yes")
+    assert case.command("batches", "resend", *again)[0] == 0
+    assert case.rows(but=None) == everything
+    assert case.command("batches", "withdraw", *again)[0] == 0
+    case.deliver(reread=(BEGIN.isoformat(), datetime.now(UTC).isoformat()))
+    assert [row._replace(late=0) for row in case.rows(but=None)] == everything
+    case.agrees()
+
+    # the name may be used again: it is a new one then
+    case.write(of(GONE, range(1, 3), begin=soon()))
+    assert sum(run["rows"] for run in case.deliver()) == 2
+    case.agrees()
+    assert erased(case.settings, [GONE])["erasures"] == [2] and case.left(SECRET) == []
+    assert erased(case.settings, [GONE])["erased_before"] == 1
+    code, said, _ = case.command("erasures", "--json")
+    lines = [(line["erasure"], line["state"], line["why"]) for line in json.loads(said)]
+    assert code == 0 and lines == [(2, "ERASED", "asked for"), (1, "ERASED", "asked for")]
+
+
+def test_a_batch_without_other_rows_is_void_and_what_is_past_retention_or_cleaned_up_is_erased_too(applied):
+    case = applied([*of(GONE, range(1, 5)), *of("kept", range(1, 5)), *of("gone-u", range(1, 4), "u")], batch_rows=2)
+    case.write(of("kept", [5], begin=soon()))
+    case.deliver()
+    case.session.execute(
+        "UPDATE tagmill_test.runs SET closed_at = %s WHERE pipeline = %s AND run = 1",
+        (datetime.now(UTC) - timedelta(days=40), case.name),
+    )
+    auditing.audited(case.settings, case.spark)
+    cleaning = with_keys(case.settings, case.name, enabled=True, older_than_days=1, other_readers=[], deletes_per_second=1000)
+    swept = clean(cleaning, case.name, owner=OWNER, delete=True)
+    assert (swept["runs"], swept["rows"]) == (1, 11), swept
+    case.write(of("gone-u", range(4, 6), "u", soon()))
+    case.deliver()
+    others = case.rows()
+    last = [manifest for manifest in manifests(case.settings, case.name) if manifest.batches][-1]
+    (batch,) = last.batches
+    sealed = RunFiles(case.settings.storage.root).read(batch.file)
+
+    done = erased(case.settings, [GONE, "gone-u", "nobody"])
+    assert (done["counts"]["clickhouse_rows"], done["counts"]["batch_rows"], done["unknown_ids"]) == (9, 2, ["nobody"])
+    assert case.left(SECRET) == [] and case.left("gone-u") == []
+    assert [row.persistence_id for row in case.rows(but=None)] == ["kept"] * 5
+    assert case.rows(but=None) == [row for row in others if row.persistence_id == "kept"]
+    with Ledger(case.settings.cassandra) as ledger:
+        (row,) = ledger.batches(case.name, last.run)
+    assert (row.rows, row.state) == (0, BatchState.VOIDED)
+    case.agrees()
+
+    # who has slept with the bytes of that batch does nothing with them
+    with ClickHouse(case.settings.clickhouse) as clickhouse:
+        clickhouse.insert_batch(case.name, row.batch_id, 2, sealed)
+    assert sum(run["rows"] for run in case.deliver()) == 0 and len(case.rows(but=None)) == 5
+
+
+def test_earlier_tables_of_the_view_are_erased_too(applied):
+    case = applied([*of(GONE, range(1, 5)), *of("kept", range(1, 5))])
+    now = switched(case.settings, case.spark, "Day")
+    assert any("tag_views" in place for place in case.left(SECRET))
+    done = erased(now, [GONE])
+    assert done["counts"]["view_rows"] == 8 and case.left(SECRET, now) == []
+
+
+def test_nothing_is_erased_beside_what_is_not_finished_and_nothing_is_done_beside_an_erasure_that_is_not(applied):
+    case = applied([*of(GONE, range(1, 4)), *of("kept", range(1, 4))])
+    case.write(of("kept", [4], begin=soon()))
+    known_to_spark(case.settings, case.name, case.spark)
+    steps.plan(case.settings, case.name, owner=OWNER)
+    case.free()
+    with pytest.raises(GuardRefused, match="run 2 of pipeline .* is not finished .*tagmill run deliver"):
+        erased(case.settings, [GONE])
+    assert case.left(SECRET) != []
+    case.deliver()
+    with Ledger(case.settings.cassandra) as ledger:
+        erasures = Erasures(ledger.cassandra, "tagmill_test", case.journal.keyspace)
+        erased(case.settings, [GONE])
+        erasures.begin(replace(erasures.newest(1)[0], erasure=2, state=ErasureState.ERASING, plan_file="x", plan_sha256="x"))
+    for command in (
+        ("run", "deliver"),
+        ("cleanup", "--dry-run"),
+        ("journal", "clean", "--persistence-id", "kept", "--to", "1", "--yes"),
+        ("holds", "close", "--tag", "t", "--persistence-id", "kept", "--why", "a test", "--yes"),
+    ):
+        code, _, wrong = case.command(*command)
+        assert code == 2 and "erasure 2 of journal" in wrong and "finish it: tagmill erase --pipeline" in wrong, (command, wrong)
+
+
+def test_whom_nobody_knows_is_a_mistake_and_a_dry_run_changes_nothing(applied):
+    case = applied([*of(GONE, range(1, 4)), *of("kept", range(1, 4))])
+    before = case.left(SECRET)
+    dry = erased(case.settings, [GONE, "nobody"], delete=False)
+    assert (dry["counts"]["events"], dry["unknown"], case.left(SECRET)) == (3, 1, before)
+    with pytest.raises(ConfigurationError, match=r"nobody knows any of the 1 persistence ids \(the first: 'nobody'\)"):
+        erased(case.settings, ["nobody"])
+    for options, said in (
+        (["--persistence-id", GONE, "--yes"], "say why: --why"),
+        (["--persistence-id", GONE, "--why", "a test"], "nothing was done (answer yes, or give --yes)"),
+        (["--yes"], "no persistence id was named, and no erasure is to be finished"),
+    ):
+        code, _, wrong = case.command("erase", *options)
+        assert code == 2 and said in " ".join(wrong.replace("│", " ").split()), wrong
+    assert case.left(SECRET) == before
+    erased(case.settings, [GONE])  # the ledger is that of all tests
+
+
+def test_others_with_a_longer_name_stay_and_what_was_changed_before_is_told_when_all_is_erased(applied, stack):
+    case = applied([event(name, 1, BEGIN) for name in ("key-1", "key-11", "key-1-1")])
+    erased(case.settings, ["key-1"])
+    assert [row.persistence_id for row in clickhouse_rows(case.settings, case.name)] == ["key-1-1", "key-11"]
+    case.agrees()
+    client = stack.client(settings={"mutations_sync": 2})
+    client.command(f"ALTER TABLE {case.name} UPDATE ser_manifest = 'Forged' WHERE persistence_id = 'key-1-1'")
+    client.close()
+    (batch,) = [batch for manifest in manifests(case.settings, case.name) for batch in manifest.batches]
+    with pytest.raises(
+        BatchDiffers, match=f"erasure 2 is done.*of 1 batches, the first {batch.batch_id}: they were changed before"
+    ):
+        erased(case.settings, ["key-11"])
+    assert case.left("key-11") == [] and case.command("erase", "--yes")[0] == 2
+    assert case.command("batches", "resend", batch.batch_id, "--run", "1", "--why", "a test", "--yes")[0] == 0
+    case.agrees()

@@ -1,0 +1,313 @@
+"""What a cleaning of the journal deletes, what it refuses, and that the audit agrees afterwards."""
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tagmill.errors import ConfigurationError, GuardRefused
+from tagmill.stores.lease import Lease
+from tagmill.stores.ledger import Ledger
+from tests.support import auditing
+from tests.support.building import built
+from tests.support.delivery import clickhouse_rows, deliver, delivered_first, known_to_spark, only, tagmill, verdicts
+from tests.support.events import event, events, this_hour
+from tests.support.journal_cleaning import add_snapshots, cleaned, in_journal, metadata, reasons, snapshots, tables
+
+HOUR = timedelta(hours=1)
+BEGIN = this_hour() - timedelta(days=3)
+CLEANUP = {"other_readers": [], "persistence_ids_per_second": 10_000}
+
+
+def kept(case, name="t"):
+    """Numbers of the view's rows of a persistence id."""
+    return [row["tag_pid_sequence_nr"] for row in case.journal.rows(name)]
+
+
+class Applied:
+    """A journal and one pipeline on tag t (and others), delivered where it is asked for."""
+
+    def __init__(self, journal, settings, spark, records, *, tags=("t",), delivered=True, cleanup=None, **keys):
+        self.journal, self.spark, self.session = journal, spark, journal.session
+        journal.both(records)
+        for persistence_id in {record["persistence_id"] for record in records}:
+            self.session.execute(
+                f"INSERT INTO {journal.keyspace}.all_persistence_ids (persistence_id) VALUES (%s)", (persistence_id,)
+            )
+        self.settings = settings(
+            journal.keyspace, tags=list(tags), bucket_size="Hour", first_time_bucket=BEGIN.isoformat(),
+            cleanup={key: value for key, value in {**CLEANUP, **(cleanup or {})}.items() if value is not None}, **keys,
+        )  # fmt: skip
+        self.name = only(self.settings)
+        self.file = settings.file(self.name)
+        self.snapshots = f"{journal.keyspace}_snapshot"
+        if delivered:
+            delivered_first(self.settings, spark)
+            self.session.execute(f"DELETE FROM tagmill_test.leases WHERE pipeline = '{self.name}'")
+
+    def state(self):
+        """All rows of the journal's tables."""
+        return tables(self.session, self.journal.keyspace)
+
+    def events(self):
+        return in_journal(self.session, self.journal.keyspace)
+
+    def deleted_to(self):
+        return metadata(self.session, self.journal.keyspace)
+
+    def command(self, *arguments):
+        """`tagmill journal clean`: exit status, stdout, stderr."""
+        return tagmill(self.file, "journal", "clean", "--pipeline", self.name, *arguments)
+
+
+@pytest.fixture
+def applied(journal, settings, spark):
+    """applied(records, …) -> Applied with a journal of its own; its snapshots are dropped after the test."""
+    made = []
+
+    def make(records, **options):
+        made.append(Applied(journal(), settings, spark, records, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.session.execute(f"DROP KEYSPACE IF EXISTS {one.snapshots}")
+
+
+# -- what goes
+
+
+def test_the_audit_agrees_whatever_of_what_is_delivered_was_deleted(applied):
+    case = applied([record for name in "abcdefg" for record in events(name, range(1, 11), BEGIN)])
+    delivered = clickhouse_rows(case.settings, case.name)
+    assert len(delivered) == 70
+    done = cleaned(case.settings, "a", "to", to=4)
+    assert (done["events"], done["view_rows"], done["refused"], done["unknown"]) == (4, 0, 0, 0)
+    assert cleaned(case.settings, "b", "to", to=4, views=True)["view_rows"] == 4
+    cleaned(case.settings, "c", "all")
+    cleaned(case.settings, "d", "all", views=True)
+    cleaned(case.settings, "e", "all", never_again=True)
+    done = cleaned(case.settings, "f", "all", never_again=True, views=True)
+    assert (done["events"], done["view_rows"]) == (10, 10) and "no snapshots were looked for" in done["warnings"][0]
+    some, whole = list(range(5, 11)), list(range(1, 11))
+    assert case.events() == {"a": some, "b": some, "g": whole}
+    assert case.deleted_to() == {"a": 4, "b": 4, "c": 10, "d": 10}
+    assert [kept(case, name) for name in "abcdefg"] == [whole, some, whole, [], whole, [], whole]
+    listed = {row[0] for row in case.session.execute(f"SELECT persistence_id FROM {case.journal.keyspace}.all_persistence_ids")}
+    assert listed == {"a", "b", "c", "d", "g"}
+    report = auditing.audited(case.settings, case.spark)
+    assert report.agrees, report
+    # the application goes on where it was
+    case.journal.both([event(name, 11, datetime.now(UTC)) for name in "abcdg"])
+    assert sum(run["rows"] for run in deliver(case.settings, case.name, case.spark)) == 5
+    assert [row for row in clickhouse_rows(case.settings, case.name) if row.sequence_nr <= 10] == delivered
+    assert set(verdicts(case.settings, case.name).values()) == {"exactly once"}
+    assert auditing.audited(case.settings, case.spark).agrees
+
+
+def test_an_event_that_nobody_has_in_the_journal_is_still_a_finding_beside_ids_that_are_gone(applied, stack):
+    case = applied([record for name in "ab" for record in events(name, range(1, 4), BEGIN)])
+    cleaned(case.settings, "a", "all", never_again=True, views=True)
+    stack.session.execute(f"DELETE FROM {case.journal.keyspace}.messages WHERE persistence_id = 'b' AND partition_nr = 0")
+    for row in case.journal.rows("b"):
+        case.journal.remove(row)
+    report = auditing.audited(case.settings, case.spark)
+    assert {kind.value: count for kind, count in report.findings.items()} == {"extra_in_clickhouse": 3}
+
+
+def test_events_go_from_every_partition_also_behind_emptied_and_skipped_ones(applied):
+    records = [{**record, "partition_nr": (record["sequence_nr"] - 1) // 2} for record in events("p", range(1, 41), BEGIN)]
+    skipped = [{**record, "partition_nr": 2 * (record["sequence_nr"] // 3)} for record in events("q", range(1, 13), BEGIN)]
+    case = applied([*records, *skipped])
+    assert cleaned(case.settings, "p", "to", to=31)["events"] == 31
+    assert cleaned(case.settings, "p", "to", to=35)["events"] == 4
+    assert cleaned(case.settings, "q", "to", to=7)["events"] == 7
+    assert case.events() == {"p": list(range(36, 41)), "q": list(range(8, 13))} and case.deleted_to() == {"p": 35, "q": 7}
+    assert cleaned(case.settings, "p", "all")["events"] == 5 and case.deleted_to()["p"] == 40
+
+
+def test_nothing_is_deleted_beyond_the_last_event_and_deleted_to_never_goes_back(applied):
+    case = applied([record for name in "ab" for record in events(name, range(1, 6), BEGIN)])
+    cleaned(case.settings, "ab", "to", to=1000)
+    assert case.events() == {} and case.deleted_to() == {"a": 5, "b": 5}
+    before = case.state()
+    done = cleaned(case.settings, "ab", "to", to=3)
+    assert (done["persistence_ids"], done["events"], done["unknown"]) == (2, 0, 0) and case.state() == before
+
+
+def test_snapshots_are_kept_by_number_and_by_age_and_events_go_before_the_oldest_of_them(applied):
+    case = applied([record for name in "abcd" for record in events(name, range(1, 11), BEGIN)])
+    taken = {2: BEGIN, 4: BEGIN + HOUR, 6: BEGIN + 2 * HOUR, 8: BEGIN + 3 * HOUR}
+    for name in "abc":
+        add_snapshots(case.session, case.snapshots, name, taken)
+    dry = cleaned(case.settings, ["a"], "before_snapshot", keep=2, delete=False)
+    assert (dry["events"], dry["snapshots"]) == (6, 2) and snapshots(case.session, case.snapshots)["a"] == [2, 4, 6, 8]
+    assert cleaned(case.settings, ["a"], "before_snapshot", keep=2)["snapshots"] == 2
+    assert cleaned(case.settings, ["b"], "snapshots", keep=1, keep_newer_than=BEGIN + HOUR / 2)["events"] == 0
+    cleaned(case.settings, ["c", "d"], "before_snapshot", keep=9)
+    assert snapshots(case.session, case.snapshots) == {"a": [6, 8], "b": [4, 6, 8], "c": [2, 4, 6, 8]}
+    whole = list(range(1, 11))
+    assert case.events() == {"a": whole[6:], "b": whole, "c": whole[2:], "d": whole}
+    cleaned(case.settings, ["b"], "snapshots")
+    assert snapshots(case.session, case.snapshots)["b"] == [8]
+    cleaned(case.settings, ["b"], "all")
+    assert snapshots(case.session, case.snapshots) == {"a": [6, 8], "c": [2, 4, 6, 8]}
+    assert "b" not in case.events() and case.deleted_to() == {"a": 6, "b": 10, "c": 2}
+
+
+# -- what is refused
+
+
+def test_what_is_not_delivered_stays_with_all_of_its_persistence_id_and_the_others_are_done(applied, tmp_path):
+    case = applied([record for name in "ab" for record in events(name, range(1, 6), BEGIN)])
+    case.journal.both(events("a", range(6, 9), BEGIN))
+    before = [row for row in case.state()["messages"] if "('persistence_id', 'a')" in row]
+    ids = tmp_path / "ids"
+    ids.write_text("a\nb\n\nnobody\n")
+    code, said, wrong = case.command("--persistence-ids", str(ids), "--to", "7", "--yes", "--json")
+    done = json.loads(said)
+    assert code == 3, wrong
+    assert (done["persistence_ids"], done["refused"], done["unknown"], done["unknown_ids"]) == (3, 1, 1, ["nobody"])
+    text = done["refusals"][0]["text"]
+    assert (
+        "persistence id 'a', tag 't'" in text and "delivered to sequence_nr 5; 2 events up to sequence_nr 7 would be lost" in text
+    )
+    assert "left untouched; --force-undelivered deletes them all the same" in text
+    assert case.events() == {"a": list(range(1, 9))} and case.deleted_to() == {"b": 5}
+    assert [row for row in case.state()["messages"] if "('persistence_id', 'a')" in row] == before
+    code, said, _ = case.command("--persistence-id", "a", "--to", "7", "--yes")
+    assert code == 3 and "1 refused" in said
+    assert case.command("--persistence-id", "a", "--to", "5", "--yes")[0] == 0 and case.events() == {"a": [6, 7, 8]}
+    code, said, _ = case.command("--persistence-id", "a", "--to", "7", "--yes", "--force-undelivered")
+    assert code == 0 and case.events() == {"a": [8]}
+
+
+def test_a_hold_and_numbers_that_were_never_delivered_refuse_events_before_progress_too(applied):
+    records = events("h", range(1, 11), BEGIN)
+    case = applied(records, delivered=False, quality={"max_held_share_percent": 100})
+    case.journal.remove(records[4])
+    case.session.execute(
+        f"DELETE FROM {case.journal.keyspace}.messages WHERE persistence_id = 'h' AND partition_nr = 0 AND sequence_nr = 5"
+    )
+    delivered_first(case.settings, case.spark)
+    assert reasons(cleaned(case.settings, "h", "to", to=6)) == [("h", "t", "held")]
+    code, *_ = tagmill(
+        case.file, "holds", "close", "-p", case.name, "--tag", "t", "--persistence-id", "h", "--why", "a test", "--yes"
+    )
+    assert code == 0
+    deliver(case.settings, case.name, case.spark)
+    case.journal.messages(records[4:5])  # it was there after all
+    assert reasons(cleaned(case.settings, "h", "to", to=6)) == [("h", "t", "not_delivered")]
+    assert cleaned(case.settings, "h", "to", to=4)["events"] == 4
+    assert case.events() == {"h": list(range(5, 11))}
+
+
+def test_what_begins_before_the_pipeline_does_stays(applied):
+    case = applied(
+        events("s", range(1, 11), BEGIN), start_from={"t": (BEGIN + timedelta(seconds=5)).isoformat()}, first_seen="assume_first"
+    )
+    assert [row.sequence_nr for row in clickhouse_rows(case.settings, case.name)] == [5, 6, 7, 8, 9, 10]
+    assert reasons(cleaned(case.settings, "s", "to", to=8)) == [("s", "t", "not_delivered")]
+    assert case.events() == {"s": list(range(1, 11))}
+
+
+def test_every_pipeline_on_the_journal_is_asked_but_for_what_it_never_wanted(applied):
+    case = applied(events("m", range(1, 11), BEGIN))
+    chosen = case.settings.pipeline(case.name)
+
+    def beside(**keys):
+        other = chosen.model_copy(update={"destination": "mirror", **keys})
+        return case.settings.model_copy(update={"pipelines": {case.name: chosen, "mirror": other}})
+
+    from tagmill.journal.clean import clean
+    from tagmill.journal.model import Wanted, What
+
+    def done(settings):
+        return clean(settings, case.name, "m", Wanted(What.TO, 4), owner="cli/x/1/1", delete=False)
+
+    (line,) = done(beside())["refusals"]
+    assert "pipeline mirror: not delivered at all; 4 events up to sequence_nr 4 would be lost" in line["text"]
+    assert done(beside(tags=["u"]))["refused"] == 0
+    assert done(beside(start_from={"t": BEGIN + HOUR}))["refused"] == 0
+
+
+def test_rows_of_the_view_that_somebody_may_still_read_stay(applied):
+    case = applied(events("v", range(1, 6), BEGIN), cleanup={"other_readers": None})
+    done = cleaned(case.settings, "v", "to", to=3, views=True)
+    assert reasons(done) == [("v", "t", "readers_not_stated")] and "--force-unread deletes them" in done["refusals"][0]["text"]
+    assert case.events() == {"v": list(range(1, 6))}
+    assert cleaned(case.settings, "v", "to", to=3, views=True, force_unread=True)["view_rows"] == 3
+    assert kept(case, "v") == [4, 5]
+    young = applied([*events("w", range(1, 3), BEGIN), event("w", 3, this_hour())])
+    assert reasons(cleaned(young.settings, "w", "all", views=True)) == [("w", "t", "still_read")]
+    assert cleaned(young.settings, "w", "to", to=2, views=True)["view_rows"] == 2
+
+
+def test_a_view_that_tagmill_keeps_has_to_be_built_first(applied):
+    case = applied(events("b", range(1, 4), BEGIN, tag="other"), delivered=False, views="tagmill")
+    case.session.execute(f"TRUNCATE {case.journal.keyspace}.tag_views")
+    built(case.settings, case.spark)
+    assert cleaned(case.settings, "b", "to", to=1)["events"] == 1
+    case.journal.messages(events("b", range(4, 6), BEGIN, tag="other"))
+    assert reasons(cleaned(case.settings, "b", "to", to=5)) == [("b", "other", "not_built")]
+    built(case.settings, case.spark)
+    assert cleaned(case.settings, "b", "to", to=5)["events"] == 4 and case.events() == {}
+
+
+def test_nothing_is_deleted_beside_a_delivery_or_while_a_run_is_not_finished(applied):
+    case = applied(events("r", range(1, 4), BEGIN))
+    before = case.state()
+    with Ledger(case.settings.cassandra) as ledger:
+        lease = Lease(ledger.cassandra, "tagmill_test", case.name, "cli/elsewhere/1/1", 30)
+        lease.take()
+        code, _, wrong = case.command("--persistence-id", "r", "--to", "2", "--yes")
+        lease.give_back()
+    assert code == 75 and "is at work" in wrong
+    case.journal.both([event("r", 4, datetime.now(UTC))])
+    from tagmill.delivery import steps
+
+    known_to_spark(case.settings, case.name, case.spark)
+    planned = steps.plan(case.settings, case.name, owner="cli/x/1/1")
+    case.session.execute(f"DELETE FROM tagmill_test.leases WHERE pipeline = '{case.name}'")
+    with pytest.raises(GuardRefused, match=f"run {planned['run']} of pipeline {case.name} is not finished"):
+        cleaned(case.settings, "r", "to", to=2)
+    assert {row for row in before["messages"]} <= set(case.state()["messages"]) and case.deleted_to() == {}
+
+
+# -- what is said
+
+
+def test_a_dry_run_says_what_would_go_and_ids_that_nobody_knows_are_a_mistake(applied):
+    case = applied(events("x", range(1, 6), BEGIN))
+    before = case.state()
+    code, said, _ = case.command(
+        "--persistence-id", "x", "--persistence-id", "y", "--all", "--views", "--never-again", "--dry-run"
+    )
+    assert code == 0 and "5 events, 5 rows of the view and 0 snapshots would be deleted; 1 not in the journal" in said
+    assert "not in the journal: 'y'" in said
+    code, _, wrong = case.command("--persistence-id", "y", "--all", "--yes")
+    assert code == 2 and "knows none of the 1 persistence ids (the first: 'y')" in wrong
+    code, _, wrong = case.command("--persistence-id", "x", "--all")
+    assert code == 2 and "nothing was done (answer yes, or give --yes)" in wrong
+    with pytest.raises(ConfigurationError, match=f"there is no table {case.snapshots}.snapshots"):
+        cleaned(case.settings, "x", "snapshots")
+    assert case.state() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--persistence-id", "x"], "give exactly one of --to, --before-snapshot, --snapshots and --all"),
+        (["--persistence-id", "x", "--to", "3", "--all"], "give exactly one of"),
+        (["--to", "3"], "name persistence ids"),
+        (["--persistence-id", "x", "--to", "3", "--keep", "2"], "keep and keep-newer-than are about snapshots"),
+        (["--persistence-id", "x", "--to", "3", "--never-again"], "never-again is for deleting all"),
+        (["--persistence-id", "x", "--snapshots", "--views"], "deleting snapshots deletes no events"),
+        (["--persistence-id", "x", "--to", "3", "--force-unread"], "--force-unread is about rows of the view"),
+        (["--persistence-ids", "/nowhere", "--to", "3", "--yes"], "'/nowhere' does not exist"),
+    ],
+)
+def test_options_that_do_not_go_together_are_told_in_a_line(stack, settings, options, said):
+    configured = settings("nowhere", tags=["t"], bucket_size="Hour", first_time_bucket="20260101T00:00")
+    code, _, wrong = tagmill(settings.file(only(configured)), "journal", "clean", "--pipeline", only(configured), *options)
+    assert code == 2 and said in " ".join(wrong.replace("│", " ").split()), wrong

@@ -1,0 +1,242 @@
+"""A migration makes of an old journal what the plugin's own would, whatever of it is done already; nothing that is needed is dropped."""
+
+import uuid
+from collections import Counter
+from datetime import UTC, datetime
+from uuid import UUID
+
+import pytest
+
+from local.fixtures import Case
+from tagmill.buckets import BucketSize
+from tagmill.errors import GuardRefused
+from tagmill.stores import schema
+from tagmill.stores.views import VIEW_COLUMNS
+from tagmill.timeuuid import from_datetime
+from tagmill.views.layout import TABLES
+from tagmill.views.migrate import migrate
+from tagmill.views.migration import Plan
+from tagmill.views.rebuild import rebuild
+from tests.integration.test_rebuild import changes
+from tests.support import legacy
+from tests.support.auditing import audited
+from tests.support.building import recorded, rows
+from tests.support.delivery import OWNER, clickhouse_rows, deliver, known_to_spark, only, tagmill
+from tests.support.events import SECOND, offset
+
+CASE = legacy.CASE
+ROWS = 3 * 410
+GOES_ON, NINE = "o-000003", datetime(2026, 11, 21, 9, tzinfo=UTC)
+
+
+@pytest.fixture
+def old_journal(stack):
+    made = []
+
+    def create(**options):
+        made.append(f"t_{uuid.uuid4().hex[:12]}")
+        legacy.create(stack.session, made[-1], **options)
+        return made[-1]
+
+    yield create
+    for name in made:
+        stack.session.execute(f"DROP KEYSPACE IF EXISTS {name}")
+
+
+def migrated(settings, spark, *steps, tables=("messages",), dry_run=False, **options):
+    schema.apply(settings)
+    known_to_spark(settings, only(settings), spark, tables, ("view_progress", "cleaned_buckets"))
+    plan = Plan.of(steps, dry_run=dry_run, **options)
+    return migrate(settings, only(settings), plan, owner=OWNER, spark=spark, dry_run=dry_run)
+
+
+def views(stack, journal):
+    return rows(stack, journal, "tag_views"), rows(stack, journal, "tag_write_progress")
+
+
+def expected():
+    return recorded(CASE, "expected_tag_views"), recorded(CASE, "expected_tag_write_progress")
+
+
+def write(stack, journal, table, **columns):
+    stack.session.execute(
+        f"INSERT INTO {journal}.{table} ({', '.join(columns)}) VALUES ({', '.join(['%s'] * len(columns))})",
+        tuple(columns.values()),
+    )
+
+
+def goes_on(stack, journal, moment, sequence_nr, number):
+    """The application writes an event, and the plugin its row."""
+    at = offset(moment)
+    event = {"persistence_id": GOES_ON, "sequence_nr": sequence_nr, "timestamp": at, "ser_id": 9001, "event": b"{}",
+             "ser_manifest": "m", "event_manifest": "", "writer_uuid": "w"}  # fmt: skip
+    bucket = BucketSize.HOUR.start(from_datetime(moment))
+    write(stack, journal, "messages", partition_nr=0, timebucket="0", tags={"tag-0"}, **event)
+    write(stack, journal, "tag_views", tag_name="tag-0", timebucket=bucket, tag_pid_sequence_nr=number, **event)
+    progress = {"persistence_id": GOES_ON, "tag": "tag-0", "offset": at, "sequence_nr": sequence_nr}
+    write(stack, journal, "tag_write_progress", tag_pid_sequence_nr=number, **progress)
+
+
+def described(stack, journal):
+    return legacy.schema(stack.session, journal)
+
+
+def test_an_old_journal_becomes_what_the_plugins_own_migration_makes_of_it_and_is_delivered(stack, old_journal, settings, spark):
+    journal = old_journal()
+    configured, before = settings(journal, case=CASE), described(stack, journal)
+    looked = migrated(configured, spark, dry_run=True, drop_old=True)
+    assert described(stack, journal) == before
+    assert [line.what.split()[1] for line in looked.schema_changes if line.step == "tables"] == ["tag_views", *TABLES]
+    added = [line.what.removeprefix("column ") for line in looked.schema_changes if line.step != "tables"]
+    meta = ["meta_ser_id int", "meta_ser_manifest text", "meta blob"]
+    snapshot = ["ser_id int", "ser_manifest text", "snapshot_data blob", *meta]
+    assert added == ["messages.tags set<text>", *(f"messages.{one}" for one in meta), *(f"snapshots.{one}" for one in snapshot)]
+    assert (looked.pids.added, changes(looked.tags), looked.tags.persistence_ids) == (21, {"added": ROWS}, 20)
+    assert len(looked.dropped) == 3 + 1 and "the steps before tags are not done" in looked.kept
+
+    # who may not write isn't said: all but the tags
+    done = migrated(configured, spark)
+    assert (
+        done.schema_changes == looked.schema_changes and done.tags is None and "tag1 to tag3 were not looked at" in done.message
+    )
+    assert views(stack, journal) == ([], [])
+    looked = migrated(configured, spark, dry_run=True)
+    assert (looked.schema_changes, looked.pids.added, changes(looked.tags)) == ([], 0, {"added": ROWS})
+    done = migrated(configured, spark, offline=True)
+    assert changes(done.tags) == {"added": ROWS} and done.tags.progress == 20 and done.tags.left == 0
+    assert views(stack, journal) == expected()
+    assert [row.tags for row in stack.session.execute(f"SELECT tags FROM {journal}.messages") if row.tags] == []
+    again = migrated(configured, spark, offline=True)
+    assert (again.schema_changes, again.pids.added, changes(again.tags), again.tags.progress) == ([], 0, {"same": ROWS}, 0)
+
+    deliver(configured, only(configured), spark)
+    delivered = Counter(
+        (row.tag, row.persistence_id, row.sequence_nr, row.offset) for row in clickhouse_rows(configured, only(configured))
+    )
+    assert delivered == Counter((tag, *event) for tag in Case(CASE).tags for event in Case(CASE).delivered(tag))
+
+
+def test_what_is_there_already_stays_and_persistence_ids_can_be_named(stack, old_journal, settings, spark):
+    journal = old_journal(meta=True, views=0)
+    configured = settings(journal, case=CASE)
+    # by hand: one table without its newest columns, the column for tags, a few rows as the plugin's migration left them when it stopped
+    stack.session.execute(f"ALTER TABLE {journal}.messages ADD tags set<text>")
+    migrated(configured, spark, "tables")
+    for column in ("meta_ser_id", "meta_ser_manifest", "meta"):
+        stack.session.execute(f"ALTER TABLE {journal}.tag_views DROP {column}")
+    wanted, progress = expected()
+    first = [row for row in wanted if row["persistence_id"] == "o-000003" and row["sequence_nr"] <= 9]
+    for row in first:
+        given = {name: row[name] for name in VIEW_COLUMNS if not name.startswith("meta")}
+        write(stack, journal, "tag_views", **given | {"timestamp": UUID(row["timestamp"])})
+    done = migrated(
+        configured, spark, "columns", "tags", tables=("messages", "tag_views"), persistence_ids=["o-000003", "all-000001"]
+    )
+    assert [line.what for line in done.schema_changes if "tag_views" in line.what] == [
+        "column tag_views.meta_ser_id int", "column tag_views.meta_ser_manifest text", "column tag_views.meta blob",
+    ]  # fmt: skip
+    named = [row for row in wanted if row["persistence_id"] in ("o-000003", "all-000001")]
+    assert changes(done.tags) == {"same": len(first), "added": len(named) - len(first)} and done.pids is None
+    assert views(stack, journal) == (named, [row for row in progress if row["persistence_id"] in ("o-000003", "all-000001")])
+    done = migrated(configured, spark, "tags", offline=True)
+    assert changes(done.tags) == {"same": len(named), "added": ROWS - len(named)}
+    assert views(stack, journal) == (wanted, progress)
+
+
+def test_what_is_old_is_dropped_once_nothing_needs_it_and_rebuilds_keep_what_only_the_view_knows(
+    stack, old_journal, settings, spark
+):
+    journal = old_journal()
+    configured = settings(journal, case=CASE)
+    with pytest.raises(GuardRefused, match="the steps before tags are not done. Nothing was dropped"):
+        migrated(configured, spark, "pids", "tables", offline=True, drop_old=True)
+    migrated(configured, spark)
+    with pytest.raises(GuardRefused, match="the view isn't what the tags say: .* 1230 rows would be added.* Nothing was dropped"):
+        migrated(configured, spark, "tables", offline=True, drop_old=True)
+    # an event that only the application can read, with tags and without
+    lost = {"persistence_id": "ancient", "partition_nr": 0, "timebucket": "0", "message": b"\1"}
+    moment = UUID(expected()[0][0]["timestamp"])
+    write(stack, journal, "messages", sequence_nr=1, timestamp=moment, tag1="tag-0", **lost)
+    done = migrated(configured, spark, "tags", offline=True)
+    assert [(line.persistence_id, line.sequence_nr) for line in done.tags.left_examples] == [("ancient", 0)]
+    assert "column message" in done.tags.left_examples[0].why and views(stack, journal) == expected()
+    stack.session.execute(f"UPDATE {journal}.messages SET tag1 = null WHERE persistence_id = 'ancient' AND partition_nr = 0"
+                          f" AND sequence_nr = 1 AND timestamp = {moment} AND timebucket = '0'")  # fmt: skip
+    with pytest.raises(GuardRefused, match="1 events are in the column message, which only the application can read"):
+        migrated(configured, spark, "tags", offline=True, drop_old=True)
+    stack.session.execute(f"DELETE FROM {journal}.messages WHERE persistence_id = 'ancient' AND partition_nr = 0")
+    stack.session.execute(legacy.VIEW.format(journal, 1).replace("eventsbytag1", "of_somebody"))
+    with pytest.raises(GuardRefused, match=r"messages has other materialized views \(of_somebody\)"):
+        migrated(configured, spark, "tags", offline=True, drop_old=True)
+    stack.session.execute(f"DROP MATERIALIZED VIEW {journal}.of_somebody")
+
+    looked = migrated(configured, spark, "tags", dry_run=True, drop_old=True)
+    assert looked.kept is None and "MATERIALIZED" in described(stack, journal)
+    done = migrated(configured, spark, "tags", offline=True, drop_old=True)
+    assert done.dropped == looked.dropped and [line.what for line in done.dropped] == [
+        *(f"materialized view eventsbytag{number}" for number in (1, 2, 3)),
+        "columns of messages: tag1, tag2, tag3, message",
+    ]  # fmt: skip
+    left = described(stack, journal)
+    assert "MATERIALIZED" not in left and "tag1" not in left and "message blob" not in left
+    assert migrated(configured, spark, offline=True, drop_old=True).dropped == []
+
+    # the application goes on: the next events of a persistence id have their tag's next numbers
+    known = max(row["sequence_nr"] for row in Case(CASE).table("messages").to_pylist() if row["persistence_id"] == GOES_ON)
+    (number,) = (row["tag_pid_sequence_nr"] for row in expected()[1] if (row["persistence_id"], row["tag"]) == (GOES_ON, "tag-0"))
+    for more in (1, 2):
+        goes_on(stack, journal, NINE + more * SECOND, known + more, number + more)
+    whole = views(stack, journal)
+    assert len(whole[0]) == ROWS + 2
+    chosen = Plan.of(["tags"], offline=True).chosen
+    report = rebuild(configured, only(configured), chosen, owner=OWNER, spark=spark)
+    assert changes(report) == {"same": 2, "unknown": ROWS} and report.progress == 0
+    stack.session.execute(
+        f"DELETE FROM {journal}.tag_views WHERE tag_name = 'tag-0' AND timebucket = {BucketSize.HOUR.start(from_datetime(NINE))}"
+    )
+    assert changes(rebuild(configured, only(configured), chosen, owner=OWNER, spark=spark)) == {"added": 2, "unknown": ROWS}
+    assert views(stack, journal) == whole
+    found = {kind.value: count for kind, count in audited(configured, spark).findings.items()}
+    assert found.get("extra_in_view") == ROWS and "wrong_number" not in found
+
+
+def test_tags_in_both_places_count_as_one_set(stack, keyspace, settings, spark):
+    journal = keyspace(CASE)
+    event = {"ser_id": 4, "ser_manifest": "", "event": b"e", "event_manifest": "", "writer_uuid": "w", "timestamp": offset(NINE)}
+    tags = {"tag1": "tag-0", "tag2": "tag-9", "tags": {"tag-0", "tag-1"}}
+    write(stack, journal, "messages", persistence_id="o-both", partition_nr=0, sequence_nr=1, **tags, **event)
+    done = migrated(
+        settings(journal, case=CASE),
+        spark,
+        "tags",
+        tables=("messages", "tag_views", "tag_write_progress", "metadata"),
+        offline=True,
+    )
+    assert changes(done.tags) == {"added": ROWS + 3}
+    both = [
+        (row["tag_name"], row["tag_pid_sequence_nr"])
+        for row in rows(stack, journal, "tag_views")
+        if row["persistence_id"] == "o-both"
+    ]
+    assert both == [("tag-0", 1), ("tag-1", 1), ("tag-9", 1)]
+
+
+def test_what_is_no_journal_or_of_other_types_is_one_line_and_nothing_is_changed(stack, old_journal, settings):
+    journal = old_journal(views=0)
+    stack.session.execute(f"ALTER TABLE {journal}.messages ADD meta text")
+    configured, before = settings(journal, case=CASE), described(stack, journal)
+    schema.apply(configured)
+    file = settings.file(only(configured))
+    command = ("views", "migrate", "--pipeline", only(configured))
+    code, _, said = tagmill(file, *command, "--step", "tables", "--step", "columns", "--yes")
+    assert code == 2 and "messages has a column meta of the type text, the plugin's has blob. Nothing was changed" in said
+    for options, words in (
+        (("--snapshot-keyspace", "nowhere"), "keyspace nowhere does not exist"),
+        (("--snapshot-keyspace", "tagmill_test"), "keyspace tagmill_test has no table snapshots"),
+    ):
+        code, _, said = tagmill(file, *command, "--step", "columns", "--dry-run", *options)
+        assert code == 2 and words in said and len(said.splitlines()) == 1
+    assert described(stack, journal) == before
+    stack.session.execute(f"DROP TABLE {journal}.messages")
+    code, _, said = tagmill(file, *command, "--dry-run", "--step", "tables")
+    assert code == 2 and f"keyspace {journal} has no table messages. Nothing was changed" in said

@@ -1,0 +1,296 @@
+"""Another bucket size: the copy, the switch, deliveries before and after it, and what is refused."""
+
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+
+from tagmill.buckets import BucketSize, first_ticks
+from tagmill.delivery import steps
+from tagmill.delivery.interventions import Interventions
+from tagmill.errors import ConfigurationError, DataQualityStop, GuardRefused
+from tagmill.rebucket.rebucket import abandon
+from tagmill.stores import schema
+from tagmill.stores.cassandra import Cassandra
+from tagmill.stores.cleaned import Cleaned, Cleaning
+from tagmill.stores.clickhouse import ClickHouse
+from tagmill.stores.views import Views
+from tagmill.timeuuid import from_datetime
+from tests.support.auditing import audited
+from tests.support.building import built, load_messages, recorded, rows
+from tests.support.delivery import OWNER, clickhouse_rows, deliver, delivered_first, manifests, only, tagmill, verdicts
+from tests.support.events import Journal, event, events
+from tests.support.rebucketing import configured, in_buckets, rebucketed, same_rows, switched, tables
+
+BEGIN = datetime.now(UTC).replace(hour=9, minute=0, second=0, microsecond=0) - timedelta(days=2)
+WITHOUT_VIEWS = ("messages", "metadata", "all_persistence_ids")
+
+
+def identities(settings):
+    """What is in ClickHouse, once or more: the bucket that a row was delivered from is no part of it."""
+    return sorted(
+        (row.tag, row.persistence_id, row.tag_pid_sequence_nr, row.offset, row.event)
+        for row in clickhouse_rows(settings, only(settings))
+    )
+
+
+def assert_counted_by_time(settings, tag):
+    """A cleanup finds the rows of each new partition in ClickHouse, whatever the timebucket that they were delivered from."""
+    pipeline = settings.pipeline(only(settings))
+    with Cassandra(settings.cassandra) as cassandra, ClickHouse(settings.clickhouse) as clickhouse:
+        views = Views(cassandra, pipeline.keyspace, pipeline.view_table)
+        buckets = views.buckets([tag])[tag]
+        counts = [rows for rows, _ in views.written((tag, bucket) for bucket in buckets)]
+        found = clickhouse.bucket_rows(pipeline.destination, tag, buckets[:100], pipeline.bucket_size.milliseconds)
+    assert found == dict(zip(buckets[:100], counts[:100], strict=True))
+
+
+def goes_on(stack, keyspace, settings, case, tag):
+    """The application writes the next event of some persistence ids, into the view that the configuration names."""
+    view, now = settings.pipeline(only(settings)).view, datetime.now(UTC) - timedelta(milliseconds=50)
+    last = [row for row in recorded(case, "tag_write_progress") if row["tag"] == tag][:5]
+    new = [
+        event(
+            row["persistence_id"], row["tag_pid_sequence_nr"] + 1, now, tag, sequence_nr=1000,
+            timebucket=view.size.start(from_datetime(now)),
+        )
+        for row in last
+    ]  # fmt: skip
+    Journal(stack.session, keyspace, view.table).view(new)
+    return new
+
+
+@pytest.mark.parametrize(
+    ("case", "to", "tag"), [("orders", "Day", "order"), ("odd-names", "Minute", "100%"), ("minute-buckets", "Hour", "tag-0")]
+)
+def test_deliveries_go_on_after_the_switch_and_nothing_comes_twice(case, to, tag, stack, keyspace, settings, spark):
+    journal = keyspace(case)
+    before = settings(journal, case=case)
+    delivered_first(before, spark)
+    counted = rebucketed(before, spark, to, dry_run=True)
+    assert (counted["rows"], counted["dry_run"]) == (len(recorded(case, "tag_views")), True)
+    assert f"tag_views_{to.lower()}" not in tables(stack, journal)
+    after = switched(before, spark, to)
+    expected = in_buckets(recorded(case, "tag_views"), to)
+    table = f"tag_views_{to.lower()}"
+    same_rows(stack, journal, table, expected)
+    same_rows(stack, journal, "tag_views", recorded(case, "tag_views"))
+    with pytest.raises(ConfigurationError, match=f'set view_table = "{table}" and bucket_size = "{to}"'):
+        deliver(before, only(before), spark)
+    assert deliver(after, only(after), spark) == []
+    first = identities(after)
+    assert_counted_by_time(after, tag)
+    if case == "minute-buckets":  # a batch that was delivered from buckets of the old size is found in the new ones
+        batch = manifests(after, only(after))[0].batches[0]
+        Interventions(after, only(after), OWNER, "tester", "a test").withdraw(UUID(batch.batch_id), 1)
+        assert len(identities(after)) == len(first) - batch.rows
+        deliver(after, only(after), spark, reread=("2026-11-21T00:00:00Z", "2026-11-22T00:00:00Z"))
+        assert identities(after) == first
+    new = goes_on(stack, journal, after, case, tag)
+    assert sum(run["rows"] for run in deliver(after, only(after), spark)) == len(new) == 5
+    assert len(set(identities(after))) == len(identities(after)) == len(first) + 5
+    dropped = rebucketed(after, spark, to, drop_old=True)
+    assert "tag_views" not in tables(stack, journal) and {line["verdict"] for line in dropped["tags"]} <= {
+        "equal",
+        "1 partitions differ",
+    }
+    assert rebucketed(after, spark, to, drop_old=True)["message"] == dropped["message"]
+
+
+def test_there_and_back_with_views_that_tagmill_keeps(stack, keyspace, settings, spark):
+    """Built and delivered in part, rebucketed from Minute to Day, built and delivered on, and to Minute again."""
+    journal = keyspace("minute-buckets", WITHOUT_VIEWS[1:])
+    minute = settings(journal, case="minute-buckets", views="tagmill")
+    load_messages(stack.session, "minute-buckets", journal, 0, 20)
+    built(minute, spark)
+    deliver(minute, only(minute), spark)
+    day = switched(minute, spark, "Day")
+    load_messages(stack.session, "minute-buckets", journal, 20, 60)
+    with pytest.raises(ConfigurationError, match="has its tag views in tag_views_day"):
+        built(minute, spark)
+    built(day, spark)
+    same_rows(stack, journal, "tag_views_day", in_buckets(recorded("minute-buckets", "tag_views"), "Day"))
+    assert sum(run["rows"] for run in deliver(day, only(day), spark)) > 1000
+    again = switched(day, spark, "Minute")
+    same_rows(stack, journal, "tag_views_minute", recorded("minute-buckets", "tag_views"))
+    assert built(again, spark)["rows"] == 0 and deliver(again, only(again), spark) == []
+    assert len(identities(again)) == len(set(identities(again))) == 2000
+    report = audited(again, spark)
+    assert (report.findings, report.view, report.clickhouse) == ({}, 2000, 2000)
+    assert set(verdicts(again, only(again)).values()) == {"exactly once"}
+
+
+def test_rows_in_a_wrong_bucket_go_to_the_right_one_and_of_two_copies_the_right_one_stays(stack, keyspace, settings, spark):
+    journal = keyspace("late-previous-bucket")
+    hour = settings(journal, case="late-previous-bucket")
+    schema.apply(hour)
+    healthy = recorded("late-previous-bucket", "tag_views")
+    row = next(row for row in healthy if row["tag_name"] == "tag-1" and row["tag_pid_sequence_nr"] == 2)
+    Journal(stack.session, journal).view([{**row, "timebucket": row["timebucket"] - 3_600_000, "event": b"another copy"}])
+    copied = rebucketed(hour, spark, "Day")
+    assert (copied["misplaced"], copied["twice"]) == (2, 1)
+    done = rebucketed(hour, spark, "Day", offline=True)
+    same_rows(stack, journal, "tag_views_day", in_buckets(healthy, "Day"))
+    assert {line["verdict"] for line in done["tags"]} == {"equal"}
+    assert any("2 rows lie in a bucket of tag_views that their time isn't in" in warning for warning in done["warnings"])
+
+
+def test_rows_keep_their_write_time_and_what_is_left_of_their_life(stack, journal, settings, spark):
+    made = journal()
+    made.view(events("kept", [1, 2], BEGIN))
+    (dying,) = events("dying", [1], BEGIN)
+    columns = [name for name, value in dying.items() if value is not None]
+    stack.session.execute(
+        f"INSERT INTO {made.keyspace}.tag_views ({', '.join(columns)}) VALUES ({', '.join('%s' for _ in columns)})"
+        " USING TIMESTAMP 1234567890123456 AND TTL 90000", [dying[name] for name in columns],
+    )  # fmt: skip
+    stack.session.execute(
+        f"ALTER TABLE {made.keyspace}.tag_views WITH default_time_to_live = 7777777 AND gc_grace_seconds = 4321"
+    )
+    hour = settings(made.keyspace, tags=["t"], bucket_size="Hour", first_time_bucket=BEGIN.isoformat())
+    schema.apply(hour)
+    rebucketed(hour, spark, "Minute")
+    times = "persistence_id, writetime(event) AS written, ttl(event) AS left"
+    found = {
+        table: {row.persistence_id: row for row in stack.session.execute(f"SELECT {times} FROM {made.keyspace}.{table}")}
+        for table in ("tag_views", "tag_views_minute")
+    }
+    for name in ("kept", "dying"):
+        assert found["tag_views_minute"][name].written == found["tag_views"][name].written
+    assert found["tag_views_minute"]["kept"].left is None and found["tag_views"]["kept"].left is None
+    assert 80_000 < found["tag_views_minute"]["dying"].left <= 90_000
+    (options,) = stack.session.execute(
+        "SELECT default_time_to_live, gc_grace_seconds FROM system_schema.tables WHERE keyspace_name = %s AND table_name = %s",
+        (made.keyspace, "tag_views_minute"),
+    )
+    assert tuple(options) == (7777777, 4321)
+
+
+def test_what_came_and_went_since_the_copy_is_found_and_foreign_rows_are_never_removed(stack, journal, settings, spark):
+    made = journal()
+    written = [row for pid in ("a", "b", "c") for row in events(pid, range(1, 9), BEGIN)]
+    written += [event("e", number, BEGIN - timedelta(hours=number)) for number in range(1, 6)]
+    made.view(written, written_at=1_700_000_000_000_000)
+    hour = settings(made.keyspace, tags=["t"], bucket_size="Hour", first_time_bucket=BEGIN.isoformat())
+    schema.apply(hour)
+    copied = rebucketed(hour, spark, "Minute")
+    assert (copied["copied_rows"], copied["tags"][0]["partitions_before"]) == (29, 6)
+    late = events("a", [9, 10], BEGIN)
+    made.view(late)
+    made.remove(written[3])
+    new_table = Journal(stack.session, made.keyspace, "tag_views_minute")
+    (foreign,) = events("d", [1], BEGIN, timebucket=BucketSize.MINUTE.start(from_datetime(BEGIN)))
+    new_table.view([foreign])
+    with pytest.raises(GuardRefused, match="has 1 rows that tag_views has not, written since it was made.*'d', number 1"):
+        rebucketed(hour, spark, "Minute", offline=True)
+    assert any(row["persistence_id"] == "d" for row in rows(stack, made.keyspace, "tag_views_minute"))
+    new_table.remove(foreign)
+    done = rebucketed(hour, spark, "Minute", offline=True)
+    assert done["removed"] == ["tag 't', 'a', number 4"]
+    assert done["tags"][0]["checksum"] == done["tags"][0]["checksum_in_target"] and done["tags"][0]["rows_in_target"] == 30
+    same_rows(stack, made.keyspace, "tag_views_minute", in_buckets(rows(stack, made.keyspace, "tag_views"), "Minute"))
+    made.view(events("a", [11], BEGIN))  # a node that was forgotten
+    with pytest.raises(
+        GuardRefused, match=r"tag_views has 1 rows that tag_views_minute has not.*'a', number 11\)\. Nothing was dropped"
+    ):
+        rebucketed(configured(hour, "tag_views_minute", "Minute"), spark, "Minute", drop_old=True)
+    assert "tag_views" in tables(stack, made.keyspace)
+
+
+def test_an_application_that_is_at_work_stops_the_switch(stack, keyspace, settings, spark):
+    journal = keyspace("orders")
+    hour = settings(journal, case="orders")
+    schema.apply(hour)
+    (row, *_) = recorded("orders", "tag_write_progress")
+
+    def writes(text):
+        if text.startswith("comparing"):
+            stack.session.execute(
+                f"UPDATE {journal}.tag_write_progress SET tag_pid_sequence_nr = 99 WHERE persistence_id = %s AND tag = %s",
+                (row["persistence_id"], row["tag"]),
+            )
+
+    with pytest.raises(
+        GuardRefused, match=f"tag_write_progress of '{row['persistence_id']}' moved meanwhile.*now 99.*Nothing was switched"
+    ):
+        rebucketed(hour, spark, "Day", offline=True, tell=writes)
+    assert deliver(hour, only(hour), spark)  # the view in force is the old one, and deliveries go on
+    assert switched(hour, spark, "Day").pipeline(only(hour)).view_table == "tag_views_day"
+
+
+def test_each_wrong_request_has_its_word_and_loses_nothing(stack, journal, settings, spark):
+    made = journal()
+    made.both(events("a", range(1, 41), BEGIN))
+    hour = settings(made.keyspace, tags=["t"], bucket_size="Hour", first_time_bucket=BEGIN.isoformat())
+    schema.apply(hour)
+    file, name = settings.file(only(hour)), only(hour)
+
+    def said(*arguments):
+        code, _, err = tagmill(file, "views", "rebucket", "--pipeline", name, *arguments)
+        return code, err.strip()
+
+    planned = steps.plan(hour, name, owner=OWNER)
+    with pytest.raises(
+        GuardRefused, match=f"run 1 of pipeline {name} is not finished .PLANNED.*finish it first: tagmill run deliver"
+    ):
+        rebucketed(hour, spark, "Minute", offline=True)
+    with pytest.raises(GuardRefused, match=r"was planned on tag_views \(Hour\), the pipeline now reads others \(Minute\)"):
+        other = configured(hour, "others", "Minute")
+        steps.seal(other, name, planned["run"], planned["fence"], owner=OWNER, spark=spark)
+    assert tagmill(file, "run", "abandon", "--pipeline", name, "--why", "a test", "--yes")[0] == 0
+    code, text = said("--to", "Hour")
+    assert code == 2 and text.endswith("its view has buckets of the size Hour already. Nothing was done")
+    assert said("--to", "Day", "--table", "Views")[1].endswith("so it has to be in lower case")
+    assert "no rebucket is under way" in said("--to", "Day", "--abandon")[1]
+    stack.session.execute(
+        f"CREATE TABLE {made.keyspace}.others (tag_name text, timebucket bigint, x int, PRIMARY KEY ((tag_name, timebucket)))"
+    )
+    stack.session.execute(f"INSERT INTO {made.keyspace}.others (tag_name, timebucket) VALUES ('theirs', 7)")
+    assert (
+        "has rows that no rebucket under way has written (tag 'theirs', timebucket 7)"
+        in said("--to", "Day", "--table", "others")[1]
+    )
+    with pytest.raises(DataQualityStop, match="40 of 40 rows are not in the Day bucket of their time: bucket_size is not Day"):
+        rebucketed(configured(hour, "tag_views", "Day"), spark, "Minute", dry_run=True)
+    made.view([event("old", 1, datetime(1969, 6, 1, tzinfo=UTC), timebucket=0)])
+    with pytest.raises(DataQualityStop, match="the timestamp of 1 rows is no TimeUUID of this age .tag 't', 'old'"):
+        rebucketed(hour, spark, "Day")
+    made.session.execute(f"DELETE FROM {made.keyspace}.tag_views WHERE tag_name = 't' AND timebucket = 0")
+    rebucketed(hour, spark, "Day")
+    code, text = said("--to", "Minute", "--yes")
+    assert code == 2 and "a rebucket into tag_views_day (Day) is under way" in text and text.endswith("--to Day --abandon")
+    with pytest.raises(
+        ConfigurationError, match=r"has its tag views in tag_views \(Hour\), the configuration says tag_views_day \(Day\)"
+    ):
+        deliver(configured(hour, "tag_views_day", "Day"), name, spark)
+    assert abandon(hour, name, owner=OWNER)["dry_run"] and "tag_views_day" in tables(stack, made.keyspace)
+    abandon(hour, name, owner=OWNER, dry_run=False)
+    assert "tag_views_day" not in tables(stack, made.keyspace)
+    stack.session.execute(f"DROP TABLE {made.keyspace}.tag_write_progress")
+    assert "has no table tag_write_progress" in said("--to", "Minute")[1]
+    assert len(rows(stack, made.keyspace, "tag_views")) == 40
+
+
+def test_what_was_cleaned_stays_cleaned_in_buckets_of_another_size(stack, keyspace, settings, spark):
+    journal = keyspace("minute-buckets")
+    minute = settings(journal, case="minute-buckets")
+    delivered_first(minute, spark)
+    view, name = minute.pipeline(only(minute)).view, only(minute)
+    with Cassandra(minute.cassandra) as cassandra:
+        views, cleaned = Views(cassandra, journal, view.table), Cleaned(cassandra, "tagmill_test", journal, view)
+        for bucket in views.buckets(["tag-0"])["tag-0"][:3]:
+            ((count, _),) = views.written([("tag-0", bucket)])
+            cleaned.decide(name, Cleaning("tag-0", bucket, count, datetime.now(UTC)))
+            views.delete_partition("tag-0", bucket, first_ticks(2**40))
+            cleaned.done(name, Cleaning("tag-0", bucket, count, datetime.now(UTC)))
+    gone = 2000 - len(rows(stack, journal, "tag_views"))
+    assert gone > 100
+    for size in ("Day", "Minute"):
+        minute = switched(minute, spark, size)
+        report = audited(minute, spark)
+        assert (report.findings, report.journal, report.view, report.clickhouse) == ({}, 2000, 2000 - gone, 2000)
+        assert set(verdicts(minute, name).values()) == {"exactly once"}
+        with Cassandra(minute.cassandra) as cassandra:
+            record = Cleaned(cassandra, "tagmill_test", journal, minute.pipeline(name).view)
+            day = BucketSize.DAY.start(from_datetime(datetime(2026, 11, 21, 8, tzinfo=UTC)))
+            assert record.rows_before("tag-0", day) == (gone if size == "Day" else 0)

@@ -1,0 +1,227 @@
+"""A rebuild makes of a damaged view the one that the plugin would write: every row, every column. What is right stays untouched."""
+
+import uuid
+from collections import Counter
+from functools import cache
+
+import pytest
+
+from local.fixtures import Case
+from tagmill.errors import ConfigurationError, GuardRefused
+from tagmill.stores import schema
+from tagmill.views.chosen import Chosen
+from tagmill.views.delete import delete, truncate
+from tagmill.views.rebuild import rebuild
+from tests.support import damage
+from tests.support.auditing import load_together
+from tests.support.building import VIEWS, built, in_order, load_messages, recorded, records, rows
+from tests.support.delivery import OWNER, clickhouse_rows, deliver, known_to_spark, only
+
+HEALTHY = ["deleted-events", "odd-names", "partition-boundary"]
+HOUR = {"bucket_size": "Hour", "first_time_bucket": "20261121T06:00"}
+
+
+def prepared(settings, spark):
+    schema.apply(settings)
+    tables = ("messages", "tag_views", "tag_write_progress", "metadata")
+    known_to_spark(settings, only(settings), spark, tables, ("view_progress", "cleaned_buckets"))
+    return settings
+
+
+def done(operation, settings, spark, chosen=None, **options):
+    prepared(settings, spark)
+    return operation(settings, only(settings), chosen or Chosen(), owner=OWNER, spark=spark, **options)
+
+
+def changes(report):
+    """Rows by what became of them."""
+    kinds = Counter()
+    for line in report.tags:
+        kinds.update({kind: count for kind, count in line.model_dump().items() if kind != "tag"})
+    return {kind: count for kind, count in kinds.items() if count}
+
+
+def plain(found):
+    """Rows of fixtures as those of the tables."""
+    return in_order([{**row, "timestamp": str(row["timestamp"])} for row in found])
+
+
+def of_cases(cases, table):
+    return in_order(
+        [{**row, "persistence_id": f"{case}/{row['persistence_id']}"} for case in cases for row in recorded(case, table)]
+    )
+
+
+@cache
+def events_of(case):
+    return {(event["persistence_id"], event["sequence_nr"]) for event in Case(case).table("messages").to_pylist()}
+
+
+def has_event(row):
+    """Whether the journal of a case still has the event of a row of its view."""
+    case, persistence_id = row["persistence_id"].split("/", 1)
+    return (persistence_id, row["sequence_nr"]) in events_of(case)
+
+
+@pytest.fixture
+def together(stack):
+    made = []
+
+    def load(cases):
+        made.append(f"t_{uuid.uuid4().hex[:12]}")
+        return load_together(stack.session, made[-1], cases)
+
+    yield load
+    for name in made:
+        stack.session.execute(f"DROP KEYSPACE IF EXISTS {name}")
+
+
+def test_what_the_plugin_wrote_is_right_already_and_comes_back_with_its_numbers(stack, together, settings, spark):
+    journal = together(HEALTHY)
+    configured = settings(journal, tags=["tag-0"], **HOUR)
+    views, progress = of_cases(HEALTHY, "tag_views"), of_cases(HEALTHY, "tag_write_progress")
+    gone = [row for row in views if not has_event(row)]
+    assert gone
+
+    assert changes(done(rebuild, configured, spark)) == {"same": len(views) - len(gone), "unknown": len(gone)}
+    stack.session.execute(f"TRUNCATE {journal}.tag_views")
+    looked = done(rebuild, configured, spark, dry_run=True)
+    assert rows(stack, journal, "tag_views") == [] and changes(looked) == {"added": len(views) - len(gone)}
+    report = done(rebuild, configured, spark)
+    assert changes(report) == changes(looked) and (report.progress, report.left, report.unknown_ids) == (0, 0, 0)
+    assert rows(stack, journal, "tag_views") == [row for row in views if row not in gone]
+    assert rows(stack, journal, "tag_write_progress") == progress
+
+
+def test_every_damage_of_the_fixtures_becomes_what_the_plugin_would_write_and_is_delivered(
+    stack, damaged_journal, settings, spark
+):
+    made = damaged_journal()
+    configured = settings(
+        made.keyspace, tags=damage.TAGS, bucket_size="Hour", first_time_bucket=damage.FIRST, repair_view=False,
+        look_back_seconds=0, long_look_back_seconds=0,
+        quality={"max_held_share_percent": 100, "max_wrong_bucket_share_percent": 100},
+    )  # fmt: skip
+    prepared(configured, spark)
+    deliver(configured, only(configured), spark)
+    report = done(rebuild, configured, spark)
+    wanted = plain(damage.healthy())
+    names = list(rows(stack, made.keyspace, "tag_views")[0])
+    assert rows(stack, made.keyspace, "tag_views") == [{name: row[name] for name in names} for row in wanted]
+    assert changes(report).keys() == {"same", "added", "changed", "removed"}
+    assert {line.persistence_id.split("/")[0] for line in report.changes} <= set(damage.CASES)
+    # rows that came at times that were delivered already are read again
+    deliver(configured, only(configured), spark)
+    assert Counter(row.tag for row in clickhouse_rows(configured, only(configured))) == Counter(row["tag_name"] for row in wanted)
+    assert changes(done(rebuild, configured, spark)) == {"same": len(wanted)}
+
+
+def test_persistence_ids_and_tags_that_are_named_and_nothing_else(stack, keyspace, settings, spark):
+    journal = keyspace("gap-whole-pid")
+    configured = settings(journal, case="gap-whole-pid")
+    before = rows(stack, journal, "tag_views")
+    stack.session.execute(f"TRUNCATE {journal}.tag_views")
+    report = done(rebuild, configured, spark, Chosen(("o-000003", "nobody"), ("tag-1", "tag-9")))
+    assert (report.persistence_ids, report.unknown_ids, report.unknown_examples) == (2, 1, ["nobody"])
+    assert report.unknown_tags == ["tag-9"] and "'nobody'" in report.message and "'tag-9'" in report.message
+    wanted = [row for row in before if (row["persistence_id"], row["tag_name"]) == ("o-000003", "tag-1")]
+    assert rows(stack, journal, "tag_views") == wanted
+    with pytest.raises(ConfigurationError, match="knows none of the persistence ids.*'nobody'. Nothing was written"):
+        done(rebuild, configured, spark, Chosen(("nobody",)))
+    with pytest.raises(ConfigurationError, match="has any of the tags 'tag-9'. Nothing was written"):
+        done(rebuild, configured, spark, Chosen(None, ("tag-9",)))
+
+
+def test_what_cant_be_numbered_is_left_as_it_is_and_named(stack, together, settings, spark):
+    journal = together(["split-brain", "gap-middle"])
+    stack.session.execute(
+        f"DELETE FROM {journal}.messages WHERE persistence_id = 'gap-middle/o-000001' AND partition_nr = 0 AND sequence_nr = 5"
+    )
+    before = rows(stack, journal, "tag_views")
+    configured = settings(journal, tags=["tag-0"], **HOUR)
+    report = done(rebuild, configured, spark)
+    assert [(line.persistence_id, line.why) for line in report.left_examples] == [
+        ("gap-middle/o-000001", "a sequence_nr is missing and was not deleted"),
+        ("split-brain/o-000001", "two events claim one sequence_nr (two writers)"),
+    ]
+    left = {line.persistence_id for line in report.left_examples}
+    of_left = [row for row in before if row["persistence_id"] in left]
+    assert [row for row in rows(stack, journal, "tag_views") if row["persistence_id"] in left] == of_left
+    # nor does a deletion take what a rebuild would not bring back
+    removed = done(delete, configured, spark)
+    assert removed.left == 2 and rows(stack, journal, "tag_views") == of_left
+    with pytest.raises(GuardRefused, match="2 persistence ids can't be rebuilt. Nothing was deleted"):
+        truncate(configured, only(configured), owner=OWNER, spark=spark)
+
+
+def test_an_application_that_numbers_meanwhile_is_noticed_and_nothing_is_written(stack, keyspace, settings, spark):
+    journal = keyspace("gap-first")
+    configured, before = settings(journal, case="gap-first"), rows(stack, journal, "tag_views")
+
+    def moves(text):
+        if text == "comparing":
+            stack.session.execute(
+                f"UPDATE {journal}.tag_write_progress SET sequence_nr = 99 WHERE persistence_id = 'o-000003' AND tag = 'tag-0'"
+            )
+
+    with pytest.raises(GuardRefused, match="'o-000003' moved meanwhile: the application is not offline. Nothing was written"):
+        done(rebuild, configured, spark, tell=moves)
+    assert rows(stack, journal, "tag_views") == before
+
+
+def test_a_view_of_our_own_is_deleted_and_rebuilt_and_the_next_build_goes_on(stack, keyspace, settings, spark):
+    case = "partition-boundary"
+    journal = keyspace(case, ("metadata", "all_persistence_ids"))
+    configured = settings(journal, case=case, views="tagmill")
+    load_messages(stack.session, case, journal, 0, 30)
+    half = built(configured, spark)["rows"]
+    load_messages(stack.session, case, journal, 30, 60)
+    before = {table: recorded(case, table) for table in VIEWS}
+    assert changes(done(rebuild, configured, spark)) == {
+        "same": half,
+        "added": len(before["tag_views"]) - half,
+    }  # what is new, too
+    assert {table: rows(stack, journal, table) for table in VIEWS} == before
+    known = records(stack, journal)
+    one = before["tag_views"][0]
+    removed = done(delete, configured, spark, Chosen((one["persistence_id"],), (one["tag_name"],)))
+    mine = [
+        row for row in before["tag_views"] if (row["persistence_id"], row["tag_name"]) == (one["persistence_id"], one["tag_name"])
+    ]
+    assert changes(removed) == {"removed": len(mine)} and removed.progress == 1
+    assert rows(stack, journal, "tag_views") == [row for row in before["tag_views"] if row not in mine]
+    assert built(configured, spark)["rows"] == 0  # neither refused nor numbered anew
+    assert changes(done(rebuild, configured, spark)) == {"added": len(mine), "same": len(before["tag_views"]) - len(mine)}
+    assert {table: rows(stack, journal, table) for table in VIEWS} == before and records(stack, journal) == known
+
+    truncate(configured, only(configured), owner=OWNER, spark=spark)
+    assert [rows(stack, journal, table) for table in VIEWS] == [[], []]
+    assert changes(done(rebuild, configured, spark)) == {"added": len(before["tag_views"])}
+    assert {table: rows(stack, journal, table) for table in VIEWS} == before and records(stack, journal) == known
+    assert built(configured, spark)["rows"] == 0
+    # an application that has numbered since is left to itself
+    stack.session.execute(
+        f"UPDATE {journal}.tag_write_progress SET sequence_nr = 999 WHERE persistence_id = %s AND tag = %s",
+        (one["persistence_id"], one["tag_name"]),
+    )
+    (left,) = done(rebuild, configured, spark).left_examples
+    assert left.persistence_id == one["persistence_id"] and "somebody else has numbered it" in left.why
+
+
+def test_rows_of_cleaned_partitions_and_of_events_that_are_gone_are_not_touched(stack, keyspace, settings, spark):
+    journal = keyspace("deleted-events")
+    configured = prepared(settings(journal, case="deleted-events"), spark)
+    before = rows(stack, journal, "tag_views")
+    kept = [row for row in before if not has_event({**row, "persistence_id": f"deleted-events/{row['persistence_id']}"})]
+    with pytest.raises(GuardRefused, match=f"{len(kept)} rows of tag_views are of events that the journal doesn't know"):
+        truncate(configured, only(configured), owner=OWNER, spark=spark, dry_run=True)
+    assert changes(done(delete, configured, spark)) == {"removed": len(before) - len(kept), "unknown": len(kept)}
+    assert rows(stack, journal, "tag_views") == kept
+    tag, bucket = next((row["tag_name"], row["timebucket"]) for row in before if row not in kept)
+    stack.session.execute(
+        "INSERT INTO tagmill_test.cleaned_buckets (journal, tag, timebucket, state, rows, pipeline, cleaned_at)"
+        " VALUES (%s, %s, %s, 'CLEANED', 1, 'p', toTimestamp(now()))", (journal, tag, bucket),
+    )  # fmt: skip
+    done(rebuild, configured, spark)
+    away = [row for row in before if row not in kept and (row["tag_name"], row["timebucket"]) == (tag, bucket)]
+    assert away and rows(stack, journal, "tag_views") == [row for row in before if row not in away]

@@ -1,0 +1,135 @@
+"""The plugin writes a view, it is damaged and rebuilt: it is the plugin's again, which reads all of it and goes on."""
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tagmill.stores import schema
+from tagmill.stores.views import VIEW_COLUMNS
+from tagmill.views.chosen import Chosen
+from tagmill.views.model import VIEW_KEY
+from tagmill.views.rebuild import rebuild
+from tests.support.building import VIEWS, rows
+from tests.support.delivery import OWNER, clickhouse_rows, deliver, known_to_spark, only
+
+FIRST = f"{datetime.now(UTC) - timedelta(minutes=3):%Y%m%dT%H:%M}"
+ODD = ("Заказ №'/ 1", 'a|b"c\\d %')
+SMALL = ("--set", "pekko.persistence.cassandra.journal.target-partition-size=10", "--batch", "7")
+
+
+def rebuilt(settings, spark):
+    schema.apply(settings)
+    tables = ("messages", "tag_views", "tag_write_progress", "metadata")
+    known_to_spark(settings, only(settings), spark, tables, ("view_progress", "cleaned_buckets"))
+    return rebuild(settings, only(settings), Chosen(), owner=OWNER, spark=spark)
+
+
+def without(stack, keyspace, gone):
+    """Delete these rows of tag_views."""
+    where = " AND ".join(f"{name} = %s" for name in VIEW_KEY)
+    for row in stack.session.execute(f"SELECT {', '.join(VIEW_KEY)}, sequence_nr FROM {keyspace}.tag_views"):
+        if gone(row):
+            stack.session.execute(f"DELETE FROM {keyspace}.tag_views WHERE {where}", tuple(row)[: len(VIEW_KEY)])
+
+
+def reached(stack, keyspace):
+    """tag_write_progress: by persistence_id and tag, offset, sequence_nr and number."""
+    lines = rows(stack, keyspace, "tag_write_progress")
+    return {
+        (line["persistence_id"], line["tag"]): (line["offset"], line["sequence_nr"], line["tag_pid_sequence_nr"])
+        for line in lines
+    }
+
+
+def last(view):
+    """The same of the last rows of a view."""
+    in_order = sorted(view, key=lambda row: row["tag_pid_sequence_nr"])
+    return {
+        (row["persistence_id"], row["tag_name"]): (row["timestamp"], row["sequence_nr"], row["tag_pid_sequence_nr"])
+        for row in in_order
+    }
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("bucket", "options"),
+    [
+        pytest.param("Day", ("--payload", "string"), marks=pytest.mark.long),
+        ("Minute", ("--payload", "json-order", *SMALL)),
+        ("Hour", ("--payload", "bytes", "--replicated")),
+    ],
+    ids=["day", "minute, small partitions", "hour, replicated"],
+)  # fmt: skip
+def test_a_rebuilt_view_is_the_one_that_the_plugin_wrote(bucket, options, stack, peer, settings, spark):
+    plugin = peer()
+    ids = [f"r|pid-{n:06d}|A" if "--replicated" in options else f"pid-{n:06d}" for n in range(8)]
+    names = [part for tag in ODD for part in ("--tag-name", tag)]
+    write = (
+        "--pids",
+        "8",
+        "--events",
+        "25",
+        "--tags",
+        "2",
+        "--untagged-every",
+        "5",
+        "--bucket",
+        bucket,
+        "--linger",
+        "3",
+        *names,
+        *options,
+    )
+    configured = settings(plugin.keyspace, tags=list(ODD), bucket_size=bucket, first_time_bucket=FIRST)
+    plugin.write(*write, tagging=True)
+    plugin("delete", "--pid", ids[3], "--to", "12", "--set", "pekko.persistence.cassandra.cleanup.operation-timeout=120s")
+    before = rows(stack, plugin.keyspace, "tag_views")
+    assert len(before) == 2 * 8 * 20 and before[0].keys() == VIEW_COLUMNS.keys()
+
+    # first, last and middle rows; a whole persistence id; behind deleted events
+    without(
+        stack, plugin.keyspace,
+        lambda row: row.persistence_id == ids[1] or row.sequence_nr in (1, 13, 24) and row.persistence_id != ids[3]
+        or (row.persistence_id, row.sequence_nr) in ((ids[3], 14), (ids[3], 24)),
+    )  # fmt: skip
+    assert len(rows(stack, plugin.keyspace, "tag_views")) < len(before) - 2 * 20
+    rebuilt(configured, spark)
+    assert rows(stack, plugin.keyspace, "tag_views") == before
+    # the plugin's own may be that of a row before the last: it writes several at once, and stops
+    assert reached(stack, plugin.keyspace) == last(before)
+    read = plugin.read(ODD[0], bucket, FIRST)
+    assert len(read) == 8 * 20 and Counter(read) == Counter(
+        (row["persistence_id"], row["sequence_nr"], row["timestamp"]) for row in before if row["tag_name"] == ODD[0]
+    )
+
+    # the persistent actors recover by what was rebuilt, and go on
+    plugin.write(*write, tagging=True)
+    deliver(configured, only(configured), spark)
+    found = clickhouse_rows(configured, only(configured))
+    assert Counter((row.tag, row.persistence_id, row.tag_pid_sequence_nr) for row in found) == Counter(
+        (tag, pid, number) for tag in ODD for pid in ids for number in range(1, 41)
+    )
+    assert len(plugin.read(ODD[1], bucket, FIRST)) == 8 * 40
+
+
+@pytest.mark.timeout(900)
+def test_from_nothing_it_is_row_for_row_what_the_plugins_own_rebuild_makes(stack, peer, settings, spark):
+    plugin = peer()
+    plugin.write("--pids", "6", "--events", "20", "--tags", "3", "--tag-pool", "4", *SMALL, tagging=True)
+    tables = (*VIEWS, "tag_scanning")
+    plugin("rebuild", "--truncate")
+    wanted = {table: stack.session.execute(f"SELECT * FROM {plugin.keyspace}.{table}").all() for table in tables}
+    theirs = reached(stack, plugin.keyspace)
+    assert len(wanted["tag_views"]) == 6 * 20 * 3
+    for table in tables:
+        stack.session.execute(f"TRUNCATE {plugin.keyspace}.{table}")
+    configured = settings(plugin.keyspace, tags=["tag-0"], bucket_size="Hour", first_time_bucket=FIRST)
+    rebuilt(configured, spark)
+    for table in ("tag_views", "tag_scanning"):
+        found = stack.session.execute(f"SELECT * FROM {plugin.keyspace}.{table}")
+        assert sorted(found, key=repr) == sorted(wanted[table], key=repr), table
+    # as above
+    view = rows(stack, plugin.keyspace, "tag_views")
+    assert reached(stack, plugin.keyspace) == last(view) and theirs.keys() == last(view).keys()
+    assert all(number <= last(view)[key][2] for key, (_, _, number) in theirs.items())

@@ -1,0 +1,84 @@
+"""What counts as delivered, and which snapshots are kept."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from tagmill.continuity.model import Progress
+from tagmill.errors import ConfigurationError
+from tagmill.journal.model import Wanted, What
+from tagmill.journal.rules import Delivered
+from tagmill.stores.journal import Snapshot
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def undelivered(numbers, *, progress=None, **keys):
+    """Of these sequence_nrs (each tagged, at a tick of its own number) those that are not delivered."""
+    one, found = Delivered("p", progress, **keys), []
+    for number in sorted(numbers, reverse=True):
+        before = one.undelivered
+        one.shown(number, number)
+        found += [number] * (one.undelivered - before)
+    return sorted(found)
+
+
+def to(number, sequence_nr, *missing):
+    return Progress(number, sequence_nr, 0, "", missing)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "keys", "expected"),
+    [
+        ([1, 2, 3], {}, [1, 2, 3]),
+        ([1, 2, 3], {"progress": to(3, 3)}, []),
+        ([1, 2, 3, 4, 5], {"progress": to(3, 3)}, [4, 5]),
+        # every third event has the tag: numbers 1, 2, 3, 4 are the sequence_nrs 3, 6, 9, 12
+        ([3, 6, 9, 12], {"progress": to(4, 12, (2, 3))}, [6, 9]),
+        # the first events are deleted already
+        ([9, 12], {"progress": to(4, 12, (1, 1), (3, 3))}, [9]),
+        # 9 and 12 are not to go, and counted as `above`
+        ([3, 6], {"progress": to(4, 12, (1, 1)), "above": 2}, [3]),
+        ([9, 12, 15], {"progress": to(4, 12, (3, 3))}, [9, 15]),
+        # more events than numbers: nothing can be told of the lowest
+        ([2, 3, 6, 9, 12], {"progress": to(4, 12)}, [2]),
+        ([1, 2], {"progress": to(2, 2), "hold": "hole"}, []),
+        ([1, 2], {"progress": to(2, 2), "hold": "renumbered"}, [1, 2]),
+        # another pipeline wants nothing before its start
+        ([1, 2, 3, 4], {"start": 3}, [3, 4]),
+        ([1, 2, 3, 4], {"start": 3, "progress": to(4, 4, (1, 3))}, [3]),
+    ],
+)
+def test_an_event_is_delivered_when_progress_says_so_of_its_number(numbers, keys, expected):
+    assert undelivered(numbers, **keys) == expected
+
+
+@pytest.mark.parametrize(
+    ("keep", "newer_than", "oldest"),
+    [(1, None, 8), (2, None, 6), (9, None, 2), (1, 5, 6), (2, 7, 6), (3, 7, 4), (1, 1, 2), (1, 8, 8), (1, 9, 8)],
+)
+def test_snapshots_are_kept_by_number_and_by_age_as_the_plugin_keeps_them(keep, newer_than, oldest):
+    """Snapshots 8, 6, 4, 2 were taken at these seconds; one at `newer_than` itself is not newer."""
+    taken = [Snapshot(number, number * 1000) for number in (8, 6, 4, 2)]
+    moment = None if newer_than is None else datetime.fromtimestamp(newer_than, UTC)
+    wanted = Wanted(What.SNAPSHOTS, keep=keep, keep_newer_than=moment)
+    assert wanted.oldest_kept(iter(taken)) == Snapshot(oldest, oldest * 1000)
+    assert wanted.oldest_kept(iter(())) is None
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ({"what": What.TO}, "a sequence_nr to delete to is missing"),
+        ({"what": What.ALL, "to": 3}, "a sequence_nr is for deleting up to it only"),
+        ({"what": What.SNAPSHOTS, "keep": 0}, "at least one snapshot is kept"),
+        ({"what": What.ALL, "keep": 2}, "keep and keep-newer-than are about snapshots"),
+        ({"what": What.SNAPSHOTS, "keep_newer_than": NOON.replace(tzinfo=None)}, "keep-newer-than has no time zone"),
+        ({"what": What.BEFORE_SNAPSHOT, "never_again": True}, "never-again is for deleting all"),
+        ({"what": What.SNAPSHOTS, "views": True}, "deleting snapshots deletes no events"),
+        ({"what": What.ALL, "force_unread": True}, "--force-unread is about rows of the view"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_before_anything_is_read(wanted, said):
+    with pytest.raises(ConfigurationError, match=said):
+        Wanted(**wanted)

@@ -1,0 +1,40 @@
+"""What a person may ask of a migration."""
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from tagmill.errors import ConfigurationError
+from tagmill.views.chosen import Chosen
+from tagmill.views.migration import Plan
+from tagmill.views.model import Step
+
+SAFE = (Step.TABLES, Step.TAGS_COLUMN, Step.COLUMNS, Step.PIDS)
+
+
+def test_tags_are_among_the_steps_once_it_is_said_who_may_not_write():
+    assert Plan.of() == Plan(SAFE)
+    assert Plan.of(offline=True) == Plan((*SAFE, Step.TAGS), Chosen())
+    assert Plan.of(persistence_ids=["a"]) == Plan((*SAFE, Step.TAGS), Chosen(("a",)))
+    assert Plan.of(dry_run=True) == Plan((*SAFE, Step.TAGS))
+
+
+def test_steps_come_in_their_order_and_only_those_that_look_at_rows_need_spark():
+    plan = Plan.of(["columns", "tables"])
+    assert plan.steps == (Step.TABLES, Step.COLUMNS) and not plan.needs_spark
+    assert all(Plan.of([step], offline=True).needs_spark for step in ("pids", "tags"))
+    assert Plan.of(["tables"], offline=True, drop_old=True).needs_spark
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"steps": ["tags"]}, "name persistence ids that nobody writes to"),
+        ({"drop_old": True}, "name persistence ids that nobody writes to"),
+        ({"persistence_ids": ["a"], "offline": True}, "one of the two"),
+        ({"persistence_ids": ["a"], "drop_old": True}, "concerns all persistence ids"),
+    ],
+)
+def test_what_could_lose_something_is_refused(options, words):
+    with pytest.raises(ConfigurationError, match=words):
+        Plan.of(**options)
