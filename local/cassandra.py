@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -15,6 +16,7 @@ from local.java import CASSANDRA, find_java
 from local.part import Part
 from tagmill.errors import ConfigurationError
 
+COLLECTOR = "-XX:+UseG1GC"
 MAIN = "org.apache.cassandra.service.CassandraDaemon"
 EXPORTS = """java.base/jdk.internal.misc java.management.rmi/com.sun.jmx.remote.internal.rmi java.rmi/sun.rmi.registry
 java.rmi/sun.rmi.server java.sql/java.sql java.base/java.lang.ref jdk.unsupported/sun.misc
@@ -74,12 +76,18 @@ LOGBACK = """<configuration scan="false"><appender name="F" class="ch.qos.logbac
 
 
 class Cassandra(Part):
-    """A node on 127.0.0.1:port; `heap` as Java writes it; `passwords` switches logins on (first user: cassandra/cassandra)."""
+    """A node on 127.0.0.1:port; `passwords` switches logins on (first user: cassandra/cassandra).
+
+    `heap` as Java writes it; `flags`: of the JVM and of Cassandra, beside those that every node here has.
+    """
 
     name: ClassVar[str] = "cassandra"
 
-    def __init__(self, home: Path, port: int, jars: Path, heap: str = "1g", passwords: bool = False) -> None:
+    def __init__(
+        self, home: Path, port: int, jars: Path, heap: str = "1g", passwords: bool = False, flags: Sequence[str] = (COLLECTOR,)
+    ) -> None:
         super().__init__(home, port)
+        self.flags = flags
         self.jars, self.heap, self.passwords = jars.resolve(), heap, passwords
         self.storage_port = port + 10000 if port + 10000 < 65536 else port - 10000
 
@@ -104,7 +112,7 @@ class Cassandra(Part):
     def command(self) -> list[str]:
         """The JVM with its flags."""
         home, scratch = self.home, self.home / "tmp"
-        flags = [f"-Xms{self.heap}", f"-Xmx{self.heap}", "-Xss384k", "-XX:+UseG1GC", "-XX:MaxDirectMemorySize=1g"]
+        flags = [f"-Xms{self.heap}", f"-Xmx{self.heap}", "-Xss384k", *self.flags, "-XX:MaxDirectMemorySize=1g"]
         flags += ["-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError", "-Djava.net.preferIPv4Stack=true"]
         flags += ["-Djdk.attach.allowAttachSelf=true", f"-Djna.tmpdir={scratch}", f"-Djava.io.tmpdir={scratch}"]
         flags += ["-Dio.netty.tryReflectionSetAccessible=true", f"-Dcassandra.config=file://{home}/cassandra.yaml"]

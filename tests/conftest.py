@@ -35,10 +35,10 @@ def stack() -> Iterator[Any]:
     from local.clickhouse import ClickHouse
     from local.cql import session
     from local.guard import Guard
-    from tests.support.stack import JARS, Stack, free_port, session_home
+    from tests.support.stack import CASSANDRA_FLAGS, JARS, Stack, free_port, session_home
 
     home = session_home()
-    cassandra = Cassandra(home / "cassandra", free_port(beside=10000), JARS)
+    cassandra = Cassandra(home / "cassandra", free_port(beside=10000), JARS, flags=CASSANDRA_FLAGS)
     clickhouse = ClickHouse(home / "clickhouse", free_port(), module="tests.support.faulty_clickhouse")
     guard = Guard([cassandra, clickhouse])
     try:

@@ -20,6 +20,11 @@ from local.processes import MARKER, port_is_free
 
 FOLDER = ROOT / "build" / "test-stack"
 JARS = Path(os.environ.get("TAGMILL_TEST_JARS") or ROOT / "build" / "jars" / "cassandra")
+# tests make and drop hundreds of tables: a change of the schema isn't flushed (the commit log has it), code isn't compiled twice
+CASSANDRA_FLAGS = (
+    "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dcassandra.unsafesystem=true",
+    "-Dcassandra.test.flush_local_schema_changes=false",
+)  # fmt: skip
 
 
 def free_port(beside: int = 0) -> int:
