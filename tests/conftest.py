@@ -18,12 +18,20 @@ import pytest
 
 from tests.support import archive
 
-# a JVM that lives for seconds and sees few rows: its second compiler, a concurrent collector and the compilation of every plan
-# take more time than they give
-SHORT_LIVED = {
-    "spark.driver.extraJavaOptions": archive.flags(),
+# few rows: the compilation of every plan, its picture for a page that nobody opens, and more tasks than cores take more time than they give
+FEW_ROWS = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.ui.explainMode": "simple",
+    "spark.sql.debug.maxToStringFields": "1",
+}
+# a JVM that lives for seconds: so do its second compiler and a concurrent collector
+SHORT_LIVED = {**FEW_ROWS, "spark.driver.extraJavaOptions": archive.flags()}
+# one that all tests share, and that is to hear of their tables at once
+SHARED = {
+    **FEW_ROWS,
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -Ddatastax-java-driver.advanced.metadata.schema.debouncer.window=50ms",
 }
 PIPELINE_DEFAULTS = {"eventual_consistency_delay_seconds": 0, "lease_seconds": 30}
 
@@ -127,7 +135,7 @@ def spark(stack: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
         SparkContext._gateway.shutdown()
         SparkContext._gateway = SparkContext._jvm = None
     configured = SettingsFactory(stack, tmp_path_factory.mktemp("spark"))(
-        "none", tags=["t"], bucket_size="Hour", first_time_bucket="2026-01-01"
+        "none", tags=["t"], bucket_size="Hour", first_time_bucket="2026-01-01", sections={"spark": {"conf": SHARED}}
     )
     running = session(configured, name="tagmill-tests")
     yield running
