@@ -29,7 +29,7 @@ def main(config: str, pipeline: str, folder: str) -> None:
     settings = Settings.load(config)
     chosen = settings.pipeline(pipeline)
     with Cassandra(settings.cassandra) as cassandra:
-        buckets = Views(cassandra, chosen.keyspace, chosen.view_table).buckets(chosen.tags)
+        buckets = Views(cassandra, chosen.journal).buckets(chosen.tags)
     units = []
     for tag, found in buckets.items():
         for at in range(0, len(found), BUCKETS_A_FILE):

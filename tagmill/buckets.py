@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 
+from tagmill.journaltables import VIEW_TABLE
 from tagmill.timeuuid import TICKS_PER_MILLISECOND
-
-# events-by-tag.table of the plugin, unless it is set
-VIEW_TABLE = "tag_views"
 
 
 class BucketSize(StrEnum):

@@ -6,6 +6,7 @@ Unknown keys are errors that name the key.
 
 import os
 import tomllib
+from dataclasses import replace
 from datetime import UTC, date, datetime, time
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,8 +15,9 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
-from tagmill.buckets import VIEW_TABLE, BucketSize, View
+from tagmill.buckets import BucketSize, View
 from tagmill.errors import ConfigurationError
+from tagmill.journaltables import ALL_PERSISTENCE_IDS, MESSAGES, METADATA, VIEW_TABLE, JournalTables
 from tagmill.names import identifier
 from tagmill.timeuuid import from_datetime
 
@@ -177,6 +179,11 @@ class PipelineSettings(Section):
 
     keyspace: Identifier
     view_table: Identifier = Field(VIEW_TABLE, description="events-by-tag.table of the application")
+    messages_table: Identifier = Field(MESSAGES, description="journal.table of the application")
+    metadata_table: Identifier = Field(METADATA, description="journal.metadata-table of the application")
+    all_persistence_ids_table: Identifier = Field(
+        ALL_PERSISTENCE_IDS, description="journal.all-persistence-ids-table of the application"
+    )
     bucket_size: BucketSize = Field(description="events-by-tag.bucket-size of the application")
     tags: list[Annotated[str, Field(min_length=1)]] = Field(min_length=1)
     first_time_bucket: Moment = Field(description="events-by-tag.first-time-bucket of the application")
@@ -253,6 +260,13 @@ class PipelineSettings(Section):
         return View(self.view_table, self.bucket_size)
 
     @property
+    def journal(self) -> JournalTables:
+        """The journal's tables."""
+        return JournalTables(
+            self.keyspace, self.view_table, self.messages_table, self.metadata_table, self.all_persistence_ids_table
+        )
+
+    @property
     def beside_destination(self) -> tuple[str, str]:
         """The view of each event once, and the table of void batches."""
         return f"{self.destination}_events", f"{self.destination}_voided"
@@ -281,6 +295,15 @@ class Settings(BaseSettings):
                 raise ValueError(
                     f"pipelines.{name}.views: keyspace {pipeline.keyspace} is built by pipeline {first}, for all its tags; "
                     'leave it at "application" here'
+                )
+        journals: dict[str, tuple[str, JournalTables]] = {}
+        for name, pipeline in self.pipelines.items():
+            tables = replace(pipeline.journal, view="")  # while a view is rebucketed, there are two
+            first, others = journals.setdefault(pipeline.keyspace, (name, tables))
+            if tables != others:
+                raise ValueError(
+                    f"pipelines.{name}: its messages_table, metadata_table and all_persistence_ids_table must be those of pipeline "
+                    f"{first}, which reads the same keyspace {pipeline.keyspace}"
                 )
         taken = {beside: name for name, pipeline in self.pipelines.items() for beside in pipeline.beside_destination}
         for name, pipeline in self.pipelines.items():

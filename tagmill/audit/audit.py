@@ -103,7 +103,7 @@ class _Audit:
         self.audits = Audits(ledger.cassandra, self.ledger_keyspace, pipeline)
         self.views = JournalViews(ledger.cassandra, self.ledger_keyspace, self.pipeline.keyspace)
         check_journal(ledger.cassandra, settings, pipeline)
-        self.journal = Journal.look(ledger.cassandra, self.pipeline.keyspace, self.pipeline.view_table)
+        self.journal = Journal.look(ledger.cassandra, self.pipeline.journal)
 
     def run(self, tags: list[str]) -> AuditReport:
         """All of it."""

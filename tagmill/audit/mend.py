@@ -20,12 +20,14 @@ from pyspark.sql import functions as F
 
 from tagmill import checkpoints, names
 from tagmill.audit.model import Kind
+from tagmill.journaltables import event_tags, tag_columns
 from tagmill.settings import PipelineSettings, Settings
 from tagmill.stores.cassandra import Cassandra
 from tagmill.stores.clickhouse import ClickHouse
 from tagmill.stores.files import RunFiles
 from tagmill.stores.views import VIEW_COLUMNS
 from tagmill.timeuuid import ticks
+from tagmill.views.reading import Journal
 
 IN_VIEW = (
     Kind.MISSING_IN_VIEW, Kind.EXTRA_IN_VIEW, Kind.DUPLICATED_IN_VIEW, Kind.MISPLACED, Kind.DIFFERS_IN_VIEW, Kind.WRONG_NUMBER,
@@ -124,17 +126,17 @@ class Mender:
         cassandra: Cassandra,
         clickhouse: ClickHouse,
         *,
-        meta: bool,
+        journal: Journal,
         tell: Callable[[str], None],
     ) -> None:
-        """`meta`: the journal has the columns of replicated event sourcing."""
         self.pipeline: PipelineSettings = settings.pipeline(name)
         self.cassandra = cassandra
         self.clickhouse = clickhouse
-        self.keyspace = names.cql(self.pipeline.keyspace)
+        self.messages = journal.names.cql(journal.names.messages)
+        self.tag_columns = tag_columns(journal.messages)
         self.view = names.cql_table(self.pipeline.keyspace, self.pipeline.view_table)
         self.ledger = names.cql(settings.cassandra.ledger_keyspace)
-        self.payload = [column for column in PAYLOAD if meta or column not in META]
+        self.payload = [column for column in PAYLOAD if journal.meta or column not in META]
         self.tell = tell
         self.done = Mended()
 
@@ -190,9 +192,9 @@ class Mender:
         return True
 
     def _events(self, findings: list[Row]) -> Iterator[list[Any]]:
-        columns = ", ".join(["timestamp", "tags", *(name for name in self.payload)])
+        columns = ", ".join(["timestamp", *self.tag_columns, *self.payload])
         return self.cassandra.execute_many(
-            f"SELECT {columns} FROM {self.keyspace}.messages WHERE persistence_id = ? AND partition_nr = ? AND sequence_nr = ?",
+            f"SELECT {columns} FROM {self.messages} WHERE persistence_id = ? AND partition_nr = ? AND sequence_nr = ?",
             ((f["persistence_id"], f["journal_partition_nr"], f["sequence_nr"]) for f in findings),
             concurrency=REQUESTS,
         )
@@ -200,13 +202,14 @@ class Mender:
     def _right_row(self, finding: Row, events: list[Any]) -> tuple[str | None, Row | None]:
         """Why it has to stay; else the row that the view should have, None where it should have none."""
         why: str | None = None
+        tags = event_tags(events[0]) if events else frozenset()
         if len(events) > 1:
             why = Left.TWO_WRITERS
         elif not events or str(events[0].timestamp) != finding["journal_offset"]:
             why = Left.CHANGED
-        elif not events[0].tags:
+        elif not tags:
             why = Left.NO_TAGS
-        elif finding["tag"] not in events[0].tags:
+        elif finding["tag"] not in tags:
             return None, None
         elif events[0].event is None or events[0].ser_id is None:
             why = Left.NO_EVENT
@@ -233,7 +236,8 @@ class Mender:
             cql = f"SELECT sequence_nr AS reached FROM {self.ledger}.view_progress WHERE journal = ? AND persistence_id = ?"
             keys = [(self.pipeline.keyspace, finding["persistence_id"]) for finding, _ in sound]
         else:
-            cql = f"SELECT tag_pid_sequence_nr AS reached FROM {self.keyspace}.tag_write_progress WHERE persistence_id = ? AND tag = ?"
+            progress = names.cql_table(self.pipeline.keyspace, "tag_write_progress")
+            cql = f"SELECT tag_pid_sequence_nr AS reached FROM {progress} WHERE persistence_id = ? AND tag = ?"
             keys = [(finding["persistence_id"], finding["tag"]) for finding, _ in sound]
         kept = []
         for (finding, row), found in zip(sound, self.cassandra.execute_many(cql, keys, concurrency=REQUESTS), strict=True):

@@ -165,7 +165,7 @@ class _Repair:
         """Under the pipeline's lease, so that no build of ours numbers meanwhile."""
         with steps.leased(self.settings, self.name, self.owner, wait=self.pipeline.lease_wait_seconds) as (ledger, lease):
             audited = self._audited(ledger)
-            journal = Journal.look(ledger.cassandra, self.pipeline.keyspace, self.pipeline.view_table)
+            journal = Journal.look(ledger.cassandra, self.pipeline.journal)
             kinds = [kind for kind in mend.IN_VIEW if audited.findings.get(kind)]
             if not kinds:
                 done = mend.Mended()
@@ -179,9 +179,7 @@ class _Repair:
                     mend.stage(self.spark, self.files.url(self.folder), self.files.url(f"{self.folder}/repair"))
                 checkpoints.reached("repair.staged")
                 with ClickHouse(self.settings.clickhouse) as clickhouse:
-                    mender = mend.Mender(
-                        self.settings, self.name, ledger.cassandra, clickhouse, meta=journal.meta, tell=self.tell
-                    )
+                    mender = mend.Mender(self.settings, self.name, ledger.cassandra, clickhouse, journal=journal, tell=self.tell)
                     done = mender.run(self.files, f"{self.folder}/repair")
             lease.give_back()
             return done

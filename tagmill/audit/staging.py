@@ -141,8 +141,8 @@ def stage_deleted(
     in_view = view.where((F.col("ticks") <= scope.until) & ~F.col("broken")).select(ID).distinct()
     gone = in_view.join(events.select(ID).distinct(), ID, "left_anti").withColumn("deleted_to", F.lit(GONE))
     deleted = gone.unionByName(for_good)
-    if "metadata" in journal.tables:
-        noted = table(spark, journal.keyspace, "metadata").select(ID, "deleted_to").where("deleted_to > 0")
+    if journal.names.metadata in journal.tables:
+        noted = table(spark, journal.keyspace, journal.names.metadata).select(ID, "deleted_to").where("deleted_to > 0")
         deleted = deleted.unionByName(noted)
     return kept(deleted.groupBy(ID).agg(F.min("deleted_to").alias("deleted_to")), url)
 

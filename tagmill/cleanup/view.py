@@ -71,7 +71,7 @@ class ViewCleanup:
     def __init__(self, settings: Settings, ledger: Ledger, clickhouse: ClickHouse, name: str, now: datetime) -> None:
         self.settings, self.ledger, self.clickhouse, self.name = settings, ledger, clickhouse, name
         self.pipeline = settings.pipeline(name)
-        self.views = Views(ledger.cassandra, self.pipeline.keyspace, self.pipeline.view_table)
+        self.views = Views(ledger.cassandra, self.pipeline.journal)
         self.views.columns()  # the keyspace is a journal's
         self.cleaned = Cleaned(ledger.cassandra, settings.cassandra.ledger_keyspace, self.pipeline.keyspace, self.pipeline.view)
         self.beside = beside(settings, name)
@@ -216,7 +216,7 @@ def beside(settings: Settings, name: str) -> list[str]:
 def expiring(settings: Settings, ledger: Ledger, name: str) -> Iterable[str]:
     """A sentence for each tag whose undelivered rows the application's own TTL deletes soon."""
     pipeline = settings.pipeline(name)
-    views, marks = Views(ledger.cassandra, pipeline.keyspace, pipeline.view_table), ledger.watermarks(name)
+    views, marks = Views(ledger.cassandra, pipeline.journal), ledger.watermarks(name)
     after = {tag: marks[tag].ticks if tag in marks else pipeline.start_ticks(tag) - 1 for tag in pipeline.tags}
     oldest: dict[str, int] = {}
     for tag, bucket in views.partitions():

@@ -148,7 +148,7 @@ def tags(
     configured = settings()
     chosen = configured.pipeline(pipeline)
     with Cassandra(configured.cassandra) as cassandra:
-        views = Views(cassandra, chosen.keyspace, chosen.view_table)
+        views = Views(cassandra, chosen.journal)
         views.columns()
         if persistence_id is None:
             lines = [line | {"delivered": line["tag"] in chosen.tags} for line in views.tags()]

@@ -239,7 +239,7 @@ class Interventions:
 
         After a hold was closed, progress' sequence_nr is no event's: what comes up to there may not be delivered.
         """
-        views = Views(ledger.cassandra, self.pipeline.keyspace, self.pipeline.view_table)
+        views = Views(ledger.cassandra, self.pipeline.journal)
         last = before.sequence_nr if before else 0
         seen = views.numbers(tag, persistence_id, views.buckets([tag])[tag])
         rows = [row for row in seen if row[1] <= last]

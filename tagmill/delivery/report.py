@@ -80,7 +80,7 @@ def _verdict(line: dict[str, Any], wrong: list[str]) -> str:
 
 def _in_view(ledger: Ledger, settings: Settings, pipeline: str) -> dict[str, int]:
     chosen = settings.pipeline(pipeline)
-    views = Views(ledger.cassandra, chosen.keyspace, chosen.view_table)
+    views = Views(ledger.cassandra, chosen.journal)
     parts = [(tag, bucket, None, None) for tag, buckets in views.buckets(chosen.tags).items() for bucket in buckets]
     counted = dict.fromkeys(chosen.tags, 0)
     for (tag, *_), (rows, _) in zip(parts, views.count(parts), strict=True):

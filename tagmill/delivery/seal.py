@@ -98,7 +98,7 @@ class _Sealing:
         self.settings = settings
         self.pipeline = settings.pipeline(plan.pipeline)
         self.ledger = ledger
-        self.views = Views(ledger.cassandra, self.pipeline.keyspace, self.pipeline.view_table)
+        self.views = Views(ledger.cassandra, self.pipeline.journal)
         self.files = files
         self.spark = spark
         self.plan = plan

@@ -57,7 +57,7 @@ def plan(
         unfinished = ledger.open_run(pipeline)
         if unfinished:
             return _taken_over(ledger, unfinished, owner)
-        views = Views(ledger.cassandra, chosen.keyspace, chosen.view_table)
+        views = Views(ledger.cassandra, chosen.journal)
         planner = Planner(ledger, views, pipeline, chosen, wanted, datetime.now(UTC), _built(settings, ledger, pipeline))
         taken = 0
         if buckets is not None:

@@ -80,7 +80,7 @@ def plan(
         )
     chosen = [_chosen(settings, ledger, name, run, batch_id) for run, batch_id in batches]
     pipeline, files = settings.pipeline(name), RunFiles(settings.storage.root)
-    views = Views(ledger.cassandra, pipeline.keyspace, pipeline.view_table)
+    views = Views(ledger.cassandra, pipeline.journal)
     attempt = uuid4().hex[:12]
     file = f"{files.folder(name, number)}/undelivered-{attempt}.parquet"
     with files.create(file) as target, pq.ParquetWriter(target, EVENT_SCHEMA, compression="zstd") as writer:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -26,7 +27,7 @@ class JournalOfIds:
         chosen, keyspace = settings.pipeline(name), settings.cassandra.ledger_keyspace
         self.journal, self.view_table = chosen.keyspace, chosen.view_table
         self.cassandra = ledger.cassandra
-        self.store = JournalStore(self.cassandra, chosen.keyspace, chosen.view_table, *snapshots_of(chosen))
+        self.store = JournalStore(self.cassandra, chosen.journal, *snapshots_of(chosen))
         self.for_good = DeletedIds(self.cassandra, keyspace, chosen.keyspace)
         self.builds = Builds(self.cassandra, keyspace, chosen.keyspace)
         self.views = JournalViews(self.cassandra, keyspace, chosen.keyspace)
@@ -64,7 +65,7 @@ class JournalOfIds:
         """Their rows in all tables of views that there are, each with its table: also where no event says that there is one."""
         wanted = frozenset(persistence_ids)
         for table in self._tables():
-            yield from ((table, row) for row in Views(self.cassandra, self.journal, table).of_ids(wanted))
+            yield from ((table, row) for row in Views(self.cassandra, replace(self.store.journal, view=table)).of_ids(wanted))
 
     def _tables(self) -> list[str]:
         """The view in force first; earlier ones that are not dropped, and the one that a rebucket is filling."""

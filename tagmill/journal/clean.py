@@ -50,7 +50,7 @@ def clean(
     chosen = settings.pipeline(pipeline)
     with _ledger(settings, pipeline, owner, delete) as ledger:
         check_journal(ledger.cassandra, settings, pipeline)
-        store = JournalStore(ledger.cassandra, chosen.keyspace, chosen.view_table, *snapshots_of(chosen))
+        store = JournalStore(ledger.cassandra, chosen.journal, *snapshots_of(chosen))
         cleaning = _Cleaning(settings, ledger, store, pipeline, wanted, delete=delete)
         warnings = list(cleaning.warnings())
         total, begun = Total(), time.monotonic()

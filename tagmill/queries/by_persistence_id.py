@@ -12,12 +12,11 @@ from itertools import islice
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from tagmill import names
 from tagmill.connector import table
 from tagmill.queries import columns, gaps
 from tagmill.stores.cassandra import Cassandra
 from tagmill.stores.views import EMPTY_PARTITIONS_AT_END
-from tagmill.views.reading import BY_PARTITION, ID, OLD_TAGS, SEARCHED_PARTITIONS, Journal
+from tagmill.views.reading import BY_PARTITION, ID, SEARCHED_PARTITIONS, Journal, event_tags
 
 COLUMNS = (ID, "sequence_nr", "offset", "event_time", "tags", "partition_nr", *columns.PAYLOAD)
 # of each persistence_id so many partitions are looked at together
@@ -76,7 +75,7 @@ def partitions(cassandra: Cassandra, journal: Journal, persistence_ids: Iterable
         for name, deleted_to in zip(ids, _deleted_to(cassandra, journal, ids), strict=True)
     ]
     cql = (
-        f"SELECT sequence_nr FROM {names.cql(journal.keyspace)}.messages WHERE persistence_id = ? AND partition_nr = ?"
+        f"SELECT sequence_nr FROM {journal.names.cql(journal.names.messages)} WHERE persistence_id = ? AND partition_nr = ?"
         " ORDER BY sequence_nr DESC LIMIT 1"
     )
     going = searches
@@ -90,16 +89,16 @@ def partitions(cassandra: Cassandra, journal: Journal, persistence_ids: Iterable
 
 
 def _deleted_to(cassandra: Cassandra, journal: Journal, ids: list[str]) -> Iterator[int]:
-    if "metadata" not in journal.tables:
+    if journal.names.metadata not in journal.tables:
         return (0 for _ in ids)
-    cql = f"SELECT deleted_to FROM {names.cql(journal.keyspace)}.metadata WHERE persistence_id = ?"
+    cql = f"SELECT deleted_to FROM {journal.names.cql(journal.names.metadata)} WHERE persistence_id = ?"
     return ((rows[0].deleted_to or 0) if rows else 0 for rows in cassandra.execute_many(cql, ((name,) for name in ids)))
 
 
 def rows(spark: SparkSession, journal: Journal, parts: list[Part], from_nr: int, to_nr: int) -> DataFrame:
     """The rows of messages in some partitions, in their order; `from_nr` beside the columns of messages."""
     read = [name for name in journal.columns if name != "message"]
-    messages = table(spark, journal.keyspace, "messages", directJoinSetting="on", **BY_PARTITION).select(*read)
+    messages = table(spark, journal.keyspace, journal.names.messages, directJoinSetting="on", **BY_PARTITION).select(*read)
     if not parts:
         return messages.where(F.lit(False)).withColumn("from_nr", F.lit(0))
     values = json.dumps([{ID: one.persistence_id, "partition_nr": one.partition_nr, "from_nr": one.from_nr} for one in parts])
@@ -128,9 +127,7 @@ def refuse_gaps(rows: DataFrame, keyspace: str) -> None:
 def as_events(rows: DataFrame, journal: Journal) -> DataFrame:
     """Out: COLUMNS, one row an event, in order of sequence_nr within a persistence_id; key (persistence_id, sequence_nr, writer_uuid).
 
-    `tags` are those of tag1 to tag3 where an older plugin wrote the event, [] where it has none.
+    `tags` are those of tag1 to tag3, too, where an older plugin wrote the event; [] where it has none.
     """
-    there = journal.tables["messages"]
-    old = ", ".join(name for name in OLD_TAGS if name in there)
-    tags = f"if(size(tags) > 0, tags, filter(cast(array({old}) as array<string>), tag -> tag is not null)) as tags"
-    return columns.as_events(rows, there, COLUMNS, {"tags": tags})
+    tagged = rows.withColumn("tags", event_tags(journal.columns))
+    return columns.as_events(tagged, journal.messages, COLUMNS, {})

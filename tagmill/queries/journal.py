@@ -41,11 +41,11 @@ class ReadJournal:
         self.pipeline: PipelineSettings = settings.pipeline(pipeline)
         with Cassandra(settings.cassandra) as cassandra:
             self.where = cassandra.where
-            self.journal = reading.Journal.there(cassandra, self.pipeline.keyspace, self.pipeline.view_table)
+            self.journal = reading.Journal.there(cassandra, self.pipeline.journal)
 
     def persistence_ids(self) -> DataFrame:
         """persistence_id, each once, in no order: of all_persistence_ids, or where that is empty, of the keys of messages."""
-        self._needs("messages", reading.ID)
+        self._needs(self.journal.names.messages, reading.ID)
         with explained(self.where, NOTHING):
             return reading.persistence_ids(self.spark, self.journal)
 
@@ -68,7 +68,7 @@ class ReadJournal:
         Raises:
             EventsMissing: with gaps="fail", a sequence_nr is missing behind what is deleted, where the plugin's stream would fail.
         """
-        self._needs("messages", *reading.REQUIRED)
+        self._needs(self.journal.names.messages, *reading.REQUIRED)
         _one_of(gaps)
         wanted = [persistence_ids] if isinstance(persistence_ids, str) else list(dict.fromkeys(persistence_ids))
         with Cassandra(self.settings.cassandra) as cassandra:

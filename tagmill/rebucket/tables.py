@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from tagmill import names
-from tagmill.buckets import VIEW_TABLE, BucketSize
+from tagmill.buckets import BucketSize
 from tagmill.errors import ConfigurationError, GuardRefused
+from tagmill.journaltables import VIEW_TABLE
 from tagmill.stores.cassandra import Cassandra
 
 PARTITION, CLUSTERING = ("tag_name", "timebucket"), ("timestamp", "persistence_id", "tag_pid_sequence_nr")

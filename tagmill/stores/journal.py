@@ -13,6 +13,7 @@ from cassandra import ConsistencyLevel
 
 from tagmill import names
 from tagmill.errors import ConfigurationError
+from tagmill.journaltables import JournalTables, event_tags, tag_columns
 from tagmill.stores.cassandra import Cassandra
 from tagmill.stores.views import EMPTY_PARTITIONS_AT_END
 
@@ -22,8 +23,6 @@ SEARCHED_PARTITIONS = 1024
 FIRST_PARTITIONS, MOST_PARTITIONS = 3, 64
 # rows of the view that one persistence id's deletion has under way
 DELETES_AT_ONCE = 16
-OLD_TAGS = ("tag1", "tag2", "tag3")
-NEEDED = ("messages", "metadata")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +45,17 @@ class Snapshot:
 class JournalStore:
     """One journal keyspace and its snapshots."""
 
-    def __init__(self, cassandra: Cassandra, keyspace: str, view_table: str, snapshot_keyspace: str, snapshot_table: str) -> None:
-        self.cassandra, self.keyspace = cassandra, keyspace
-        self.name = names.cql(keyspace)
-        self.view_table = view_table
-        keyspaces = cassandra.cluster.metadata.keyspaces
+    def __init__(self, cassandra: Cassandra, journal: JournalTables, snapshot_keyspace: str, snapshot_table: str) -> None:
+        self.cassandra, self.journal, self.keyspace = cassandra, journal, journal.keyspace
+        self.view_table = journal.view
+        self.messages, self.metadata = journal.cql(journal.messages), journal.cql(journal.metadata)
+        keyspace, keyspaces = journal.keyspace, cassandra.cluster.metadata.keyspaces
         self.tables = frozenset(keyspaces[keyspace].tables) if keyspace in keyspaces else frozenset[str]()
-        if missing := [table for table in NEEDED if table not in self.tables]:
+        if missing := [table for table in (journal.messages, journal.metadata) if table not in self.tables]:
             raise ConfigurationError(
                 f"keyspace {keyspace} has no table {' and '.join(missing)}. Nothing was done; is it the journal's keyspace?"
             )
-        self.old_tags = [name for name in OLD_TAGS if name in keyspaces[keyspace].tables["messages"].columns]
+        self.tag_columns = tag_columns(keyspaces[keyspace].tables[journal.messages].columns)
         self.snapshots_in = f"{snapshot_keyspace}.{snapshot_table}"
         there = snapshot_keyspace in keyspaces and snapshot_table in keyspaces[snapshot_keyspace].tables
         self.snapshot_table = f"{names.cql(snapshot_keyspace)}.{names.cql(snapshot_table)}" if there else None
@@ -65,14 +64,15 @@ class JournalStore:
 
     def deleted_to(self, persistence_id: str) -> int:
         """metadata.deleted_to, 0 if nothing was deleted."""
-        rows = self.cassandra.execute(f"SELECT deleted_to FROM {self.name}.metadata WHERE persistence_id = ?", persistence_id)
+        rows = self.cassandra.execute(f"SELECT deleted_to FROM {self.metadata} WHERE persistence_id = ?", persistence_id)
         return int(rows[0].deleted_to or 0) if rows else 0
 
     def is_listed(self, persistence_id: str) -> bool:
         """Whether all_persistence_ids has it."""
-        return "all_persistence_ids" in self.tables and bool(
+        listed = self.journal.all_persistence_ids
+        return listed in self.tables and bool(
             self.cassandra.execute(
-                f"SELECT persistence_id FROM {self.name}.all_persistence_ids WHERE persistence_id = ?", persistence_id
+                f"SELECT persistence_id FROM {self.journal.cql(listed)} WHERE persistence_id = ?", persistence_id
             )
         )
 
@@ -87,7 +87,7 @@ class JournalStore:
         searched = min(deleted_to, SEARCHED_PARTITIONS) + EMPTY_PARTITIONS_AT_END
         while begin <= (found[-1] + EMPTY_PARTITIONS_AT_END if found else searched):
             rows = self.cassandra.execute(
-                f"SELECT partition_nr, sequence_nr FROM {self.name}.messages WHERE persistence_id = ? AND partition_nr IN ?"
+                f"SELECT partition_nr, sequence_nr FROM {self.messages} WHERE persistence_id = ? AND partition_nr IN ?"
                 " PER PARTITION LIMIT 1", persistence_id, list(range(begin, begin + size)),
             )  # fmt: skip
             # a partition of the oldest schema may have a static column and no event
@@ -98,20 +98,20 @@ class JournalStore:
     def last(self, persistence_id: str, partition_nr: int) -> int:
         """The highest sequence_nr of a partition, 0 if it is empty."""
         rows = self.cassandra.execute(
-            f"SELECT sequence_nr FROM {self.name}.messages WHERE persistence_id = ? AND partition_nr = ?"
+            f"SELECT sequence_nr FROM {self.messages} WHERE persistence_id = ? AND partition_nr = ?"
             " ORDER BY sequence_nr DESC LIMIT 1", persistence_id, partition_nr,
         )  # fmt: skip
         return int(rows[0].sequence_nr or 0) if rows else 0
 
     def events(self, persistence_id: str, partitions: Iterable[int], to: int, after: int = 0) -> Iterator[Event]:
         """Events with after < sequence_nr <= to, the highest first, without payload, page by page."""
-        fields = ", ".join(["sequence_nr", "timestamp", "tags", *self.old_tags])
+        fields = ", ".join(["sequence_nr", "timestamp", *self.tag_columns])
         for partition_nr in sorted(partitions, reverse=True):
             for row in self.cassandra.stream(
-                f"SELECT {fields} FROM {self.name}.messages WHERE persistence_id = ? AND partition_nr = ?"
+                f"SELECT {fields} FROM {self.messages} WHERE persistence_id = ? AND partition_nr = ?"
                 " AND sequence_nr > ? AND sequence_nr <= ? ORDER BY sequence_nr DESC", persistence_id, partition_nr, after, to,
             ):  # fmt: skip
-                yield Event(row.sequence_nr, row.timestamp, frozenset(row.tags or (tag for tag in row[3:] if tag)))
+                yield Event(row.sequence_nr, row.timestamp, event_tags(row))
 
     def snapshots(self, persistence_id: str) -> Iterator[Snapshot]:
         """The newest first, without payload."""
@@ -126,12 +126,12 @@ class JournalStore:
 
     def note_deleted_to(self, persistence_id: str, to: int) -> None:
         """From now on these events count as deleted, for the plugin and for Tagmill."""
-        self._write(f"INSERT INTO {self.name}.metadata (persistence_id, deleted_to) VALUES (?, ?)", [(persistence_id, to)])
+        self._write(f"INSERT INTO {self.metadata} (persistence_id, deleted_to) VALUES (?, ?)", [(persistence_id, to)])
 
     def delete_events(self, persistence_id: str, partitions: Iterable[int], to: int) -> None:
         """One range deletion a partition, as the plugin does."""
         self._write(
-            f"DELETE FROM {self.name}.messages"
+            f"DELETE FROM {self.messages}"
             " WHERE persistence_id = ? AND partition_nr = ? AND sequence_nr >= 0 AND sequence_nr <= ?",
             ((persistence_id, partition_nr, to) for partition_nr in partitions),
         )
@@ -142,7 +142,7 @@ class JournalStore:
         A sequence: the driver takes the next value in the thread that receives answers, so nothing may be read there.
         """
         self._write(
-            f"DELETE FROM {self.name}.{names.cql(view_table or self.view_table)}"
+            f"DELETE FROM {self.journal.cql(view_table or self.view_table)}"
             " WHERE tag_name = ? AND timebucket = ? AND timestamp = ? AND persistence_id = ?",
             rows,
         )
@@ -157,9 +157,9 @@ class JournalStore:
     def forget(self, persistence_id: str, *, numbers: bool) -> None:
         """Metadata and the name itself; with `numbers` also what was numbered and scanned for tags."""
         tables = ["tag_write_progress", "tag_scanning"] if numbers else []
-        for table in (*tables, "metadata", "all_persistence_ids"):
+        for table in (*tables, self.journal.metadata, self.journal.all_persistence_ids):
             if table in self.tables:
-                self._write(f"DELETE FROM {self.name}.{table} WHERE persistence_id = ?", [(persistence_id,)])
+                self._write(f"DELETE FROM {self.journal.cql(table)} WHERE persistence_id = ?", [(persistence_id,)])
 
     def _write(self, cql: str, values: Iterable[tuple[Any, ...]]) -> None:
         for _ in self.cassandra.execute_many(cql, values, ConsistencyLevel.LOCAL_QUORUM, DELETES_AT_ONCE):

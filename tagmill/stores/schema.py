@@ -8,8 +8,8 @@ from string import Template
 
 from tagmill import names
 from tagmill.batches import columns
-from tagmill.buckets import VIEW_TABLE
 from tagmill.errors import ConfigurationError
+from tagmill.journaltables import JournalTables
 from tagmill.settings import PipelineSettings, Settings
 from tagmill.stores.cassandra import Cassandra
 from tagmill.stores.clickhouse import ClickHouse
@@ -46,23 +46,31 @@ def _views(cassandra: Cassandra, settings: Settings) -> Iterator[str]:
     for name, pipeline in settings.pipelines.items():
         if pipeline.views == "tagmill" and pipeline.keyspace in cassandra.cluster.metadata.keyspaces:
             JournalViews(cassandra, settings.cassandra.ledger_keyspace, pipeline.keyspace).check(name, pipeline.view)
-            view = names.cql(pipeline.view_table)
-            values = {"keyspace": names.cql(pipeline.keyspace), "replication": "{}", "view_table": view}
-            for statement in statements("journal", values):
-                if any(f".{table} (" in statement for table in (view, *WRITERS_TABLES)):
-                    cassandra.execute(statement)
+            made = journal_tables(pipeline.journal)
+            for table in (pipeline.view_table, *WRITERS_TABLES):
+                cassandra.execute(made[table])
             yield f"cassandra tables {', '.join((pipeline.view_table, *WRITERS_TABLES))} in {pipeline.keyspace}"
 
 
 def create_journal(cassandra: Cassandra, keyspace: str, replication: Mapping[str, str] | None = None) -> None:
     """The tables of a Pekko journal as the plugin (1.1) creates them: for a demo or a test; an application makes its own."""
-    values = {
-        "keyspace": names.cql(keyspace),
-        "view_table": names.cql(VIEW_TABLE),
-        "replication": json.dumps(dict(replication or {"class": "SimpleStrategy", "replication_factor": "1"})).replace('"', "'"),
-    }
-    for statement in statements("journal", values):
+    tables = JournalTables(keyspace)
+    options = json.dumps(dict(replication or {"class": "SimpleStrategy", "replication_factor": "1"})).replace('"', "'")
+    for statement in statements("journal", _journal_values(tables) | {"replication": options}):
         cassandra.execute(statement)
+
+
+def journal_tables(journal: JournalTables) -> dict[str, str]:
+    """The statement that creates each of a journal's tables, by the table's name there."""
+    created = dict.fromkeys((journal.view, journal.messages, journal.metadata, journal.all_persistence_ids, *WRITERS_TABLES), "")
+    for statement in statements("journal", _journal_values(journal) | {"replication": "{}"}):
+        created |= {table: statement for table in created if f" {journal.cql(table)} (" in statement}
+    return created
+
+
+def _journal_values(journal: JournalTables) -> dict[str, str]:
+    chosen = {name: names.cql(getattr(journal, name)) for name in ("view", "messages", "metadata", "all_persistence_ids")}
+    return {"keyspace": names.cql(journal.keyspace), **chosen}
 
 
 def statements(folder: str, values: Mapping[str, str]) -> Iterator[str]:

@@ -6,9 +6,9 @@ from hashlib import sha256
 from itertools import islice
 from typing import Any
 
-from tagmill import names
 from tagmill.continuity.model import Hole
 from tagmill.errors import ConfigurationError
+from tagmill.journaltables import JournalTables, event_tags, tag_columns
 from tagmill.stores.cassandra import Cassandra
 from tagmill.timeuuid import GREGORIAN_TICKS, highest, lowest
 
@@ -46,6 +46,12 @@ FEW, PARTITIONS_AT_ONCE = 4, 256
 ROW_KEY = "timestamp, persistence_id, tag_pid_sequence_nr, sequence_nr"
 
 
+# in the order of JournalEvent; plugins before 0.59 had no meta columns
+EVENT_COLUMNS = (
+    "sequence_nr timestamp writer_uuid ser_id ser_manifest event_manifest event meta_ser_id meta_ser_manifest meta".split()
+)
+
+
 @dataclass(frozen=True, slots=True)
 class JournalEvent:
     """A row of messages, with what tag_views needs of it."""
@@ -77,12 +83,13 @@ class ViewRow:
 class Views:
     """One journal keyspace."""
 
-    def __init__(self, cassandra: Cassandra, keyspace: str, view_table: str) -> None:
+    def __init__(self, cassandra: Cassandra, tables: JournalTables) -> None:
         self.cassandra = cassandra
-        self.keyspace = keyspace
-        self.view_table = view_table
-        self.name = names.cql(keyspace)
-        self.view = names.cql_table(keyspace, view_table)
+        self.tables = tables
+        self.keyspace = tables.keyspace
+        self.view_table = tables.view
+        self.view = tables.cql(tables.view)
+        self.messages = tables.cql(tables.messages)
 
     def columns(self) -> dict[str, str]:
         """Columns of the view with their CQL types; raises ConfigurationError when keyspace or table is missing."""
@@ -91,7 +98,7 @@ class Views:
             raise ConfigurationError(
                 f"keyspace {self.keyspace} does not exist in {self.cassandra.where}. Nothing was read; check the pipeline's keyspace"
             )
-        missing = [table for table in (self.view_table, "messages") if table not in metadata.tables]
+        missing = [table for table in (self.view_table, self.tables.messages) if table not in metadata.tables]
         if missing:
             raise ConfigurationError(
                 f"keyspace {self.keyspace} has no table {' and '.join(missing)}. Nothing was read; is it the journal's keyspace?"
@@ -123,7 +130,7 @@ class Views:
         """The lines of tag_write_progress of one persistence_id, by tag."""
         fields = "tag, tag_pid_sequence_nr, sequence_nr, offset"
         rows = self.cassandra.execute(
-            f"SELECT {fields} FROM {self.name}.tag_write_progress WHERE persistence_id = ?", persistence_id
+            f"SELECT {fields} FROM {self.tables.cql('tag_write_progress')} WHERE persistence_id = ?", persistence_id
         )
         return sorted((row._asdict() for row in rows), key=lambda line: line["tag"])
 
@@ -214,7 +221,8 @@ class Views:
 
     def deleted_to(self, persistence_id: str) -> int:
         """metadata.deleted_to, 0 if nothing was deleted."""
-        rows = self.cassandra.execute(f"SELECT deleted_to FROM {self.name}.metadata WHERE persistence_id = ?", persistence_id)
+        metadata = self.tables.cql(self.tables.metadata)
+        rows = self.cassandra.execute(f"SELECT deleted_to FROM {metadata} WHERE persistence_id = ?", persistence_id)
         return int(rows[0].deleted_to or 0) if rows else 0
 
     def journal_events(self, tag: str, persistence_id: str, hole: Hole, limit: int) -> list[JournalEvent]:
@@ -233,23 +241,25 @@ class Views:
     def _partition_exists(self, persistence_id: str, partition: int) -> bool:
         return bool(
             self.cassandra.execute(
-                f"SELECT sequence_nr FROM {self.name}.messages WHERE persistence_id = ? AND partition_nr = ? LIMIT 1",
+                f"SELECT sequence_nr FROM {self.messages} WHERE persistence_id = ? AND partition_nr = ? LIMIT 1",
                 persistence_id,
                 partition,
             )
         )
 
     def _tagged(self, tag: str, persistence_id: str, partition: int, hole: Hole, limit: int) -> Iterator[JournalEvent]:
-        fields = "sequence_nr, timestamp, writer_uuid, ser_id, ser_manifest, event_manifest, event, meta_ser_id, meta_ser_manifest, meta"
+        there = self.cassandra.cluster.metadata.keyspaces[self.keyspace].tables[self.tables.messages].columns
+        read = [*(name for name in EVENT_COLUMNS if name in there), *tag_columns(there)]
         taken = 0
         for row in self.cassandra.stream(
-            f"SELECT {fields}, tags FROM {self.name}.messages"
+            f"SELECT {', '.join(read)} FROM {self.messages}"
             " WHERE persistence_id = ? AND partition_nr = ? AND sequence_nr > ? AND sequence_nr < ?",
             persistence_id, partition, hole.after_sequence_nr, hole.before_sequence_nr,
         ):  # fmt: skip
-            if tag in (row.tags or ()) and taken < limit:
+            if tag in event_tags(row) and taken < limit:
                 taken += 1
-                yield JournalEvent(*tuple(row)[:-1])
+                values: list[Any] = [getattr(row, name, None) for name in EVENT_COLUMNS]
+                yield JournalEvent(*values)
 
 
 def bounds(after: int | None, until: int | None) -> tuple[Any, Any]:

@@ -147,7 +147,7 @@ def at_the_numbers(
     chosen = settings.pipeline(pipeline)
     with leased(settings, pipeline, owner, wait=chosen.lease_wait_seconds) as (ledger, lease):
         builds = Builds(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace)
-        journal = Journal.look(ledger.cassandra, chosen.keyspace, chosen.view_table)
+        journal = Journal.look(ledger.cassandra, chosen.journal)
         row = builds.take_over(owner, chosen.bucket_size.value)
         with _wide_joins(spark), _fenced(builds, row), explained(ledger.cassandra.where):
             yield builds, journal, row

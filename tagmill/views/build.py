@@ -53,7 +53,7 @@ def check(settings: Settings, pipeline: str) -> None:
     _must_number(pipeline, chosen)
     with Ledger(settings.cassandra) as ledger:
         JournalViews(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace).check(pipeline, chosen.view)
-        Journal.look(ledger.cassandra, chosen.keyspace, chosen.view_table)
+        Journal.look(ledger.cassandra, chosen.journal)
 
 
 def _must_number(pipeline: str, chosen: PipelineSettings) -> None:

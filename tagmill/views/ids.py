@@ -19,6 +19,7 @@ class IdsReport(Document):
     """`listed` before, `with_events` in messages, `added` to all_persistence_ids (or would be)."""
 
     journal: str
+    table: str
     dry_run: bool
     listed: int
     with_events: int
@@ -33,7 +34,7 @@ class IdsReport(Document):
     def message(self) -> str:
         """One line."""
         return (
-            f"{self.journal}.all_persistence_ids: {self.added} {'would be ' if self.dry_run else ''}added; {self.listed} were listed, "
+            f"{self.journal}.{self.table}: {self.added} {'would be ' if self.dry_run else ''}added; {self.listed} were listed, "
             f"{self.with_events} have events"
         )
 
@@ -53,21 +54,27 @@ def rebuild_ids(
     chosen = settings.pipeline(pipeline)
     say = tell or (lambda _: None)
     with Cassandra(settings.cassandra) as cassandra, explained(cassandra.where):
-        journal = Journal.there(cassandra, chosen.keyspace, chosen.view_table)
-        if missing := [name for name in ("messages", "all_persistence_ids") if name not in journal.tables]:
-            if not dry_run or "messages" in missing:
+        journal = Journal.there(cassandra, chosen.journal)
+        ids = journal.names.all_persistence_ids
+        if missing := [name for name in (journal.names.messages, ids) if name not in journal.tables]:
+            if not dry_run or journal.names.messages in missing:
                 raise ConfigurationError(
                     f"keyspace {journal.keyspace} has no table {' and '.join(missing)}. Nothing was written; create it: "
                     f"tagmill views migrate --pipeline {pipeline} --step tables"
                 )
         say("looking which persistence ids have events")
         found = with_events(spark, journal).localCheckpoint()
-        listed = found.where("false") if missing else table(spark, journal.keyspace, "all_persistence_ids").select(ID)
+        listed = found.where("false") if missing else table(spark, journal.keyspace, ids).select(ID)
         new = found.join(listed, ID, "left_anti")
         report = IdsReport(
-            journal=journal.keyspace, dry_run=dry_run, listed=listed.count(), with_events=found.count(), added=new.count()
+            journal=journal.keyspace,
+            table=ids,
+            dry_run=dry_run,
+            listed=listed.count(),
+            with_events=found.count(),
+            added=new.count(),
         )
         if report.added and not dry_run:
             say(f"adding {report.added} persistence ids")
-            new.write.format(CASSANDRA).options(keyspace=journal.keyspace, table="all_persistence_ids").mode("append").save()
+            new.write.format(CASSANDRA).options(keyspace=journal.keyspace, table=ids).mode("append").save()
     return report

@@ -12,13 +12,12 @@ from typing import Any
 from tagmill import names
 from tagmill.delivery.model import Document
 from tagmill.errors import ConfigurationError, StoreUnavailable
+from tagmill.journaltables import OLD_TAGS, JournalTables
 from tagmill.stores.cassandra import Cassandra
-from tagmill.stores.schema import statements
+from tagmill.stores.schema import WRITERS_TABLES, journal_tables
 from tagmill.views.model import Step
 
 AGREEMENT_SECONDS = 60
-# beside the table of tag views, whose name is a setting
-TABLES = ("tag_write_progress", "tag_scanning", "metadata", "all_persistence_ids")
 TAGS = {"tags": "set<text>"}
 # 0.9 to 0.10: event and snapshot have columns of their own; `message` stays as it is
 EVENT = {"writer_uuid": "text", "ser_id": "int", "ser_manifest": "text", "event_manifest": "text", "event": "blob"}
@@ -27,7 +26,6 @@ SNAPSHOT = {"ser_id": "int", "ser_manifest": "text", "snapshot_data": "blob"}
 META = {"meta_ser_id": "int", "meta_ser_manifest": "text", "meta": "blob"}
 # before 0.80: the plugin named its view by the tag's column, unless it was told another name
 OLD_VIEWS = ("eventsbytag", "eventsbytag1", "eventsbytag2", "eventsbytag3")
-OLD_TAGS = ("tag1", "tag2", "tag3")
 OLD_COLUMNS = (*OLD_TAGS, "message")
 
 
@@ -42,30 +40,40 @@ class Change(Document):
 class Layout:
     """The tables, columns and materialized views of a journal's keyspace, as they are when it is made."""
 
-    def __init__(self, cassandra: Cassandra, keyspace: str, view_table: str, snapshot_keyspace: str | None = None) -> None:
-        """Look; raises ConfigurationError: there is no such keyspace, or it has no table messages (snapshots)."""
-        self.cassandra = cassandra
-        self.keyspace = keyspace
-        self.view_table = view_table
-        self.snapshots = snapshot_keyspace or keyspace
+    def __init__(
+        self, cassandra: Cassandra, journal: JournalTables, snapshot_table: str, snapshot_keyspace: str | None = None
+    ) -> None:
+        """Look; without `snapshot_keyspace` snapshots are in the journal's, if there are any.
+
+        Raises ConfigurationError: there is no such keyspace, or it has no table of events (snapshots).
+        """
+        keyspace = journal.keyspace
+        self.cassandra, self.journal, self.keyspace = cassandra, journal, keyspace
+        self.snapshots, self.snapshot_table = snapshot_keyspace or keyspace, snapshot_table
         self.tables = _tables(cassandra, keyspace)
-        self._must_have(keyspace, self.tables, "messages", "is it the journal's keyspace?")
+        self._must_have(keyspace, self.tables, journal.messages, "is it the journal's keyspace?")
         self.of_snapshots = _tables(cassandra, self.snapshots)
         if snapshot_keyspace:
-            self._must_have(snapshot_keyspace, self.of_snapshots, "snapshots", "is it the snapshot store's keyspace?")
+            self._must_have(snapshot_keyspace, self.of_snapshots, snapshot_table, "is it the snapshot store's keyspace?")
 
     def _must_have(self, keyspace: str, tables: Mapping[str, Any], table: str, question: str) -> None:
         if table not in tables:
             raise ConfigurationError(f"keyspace {keyspace} has no table {table}. Nothing was changed; {question}")
 
-    def columns(self, table: str = "messages") -> dict[str, str]:
-        """Columns of a table of the journal with their CQL types; none when there is no such table."""
-        return _columns(self.tables, table)
+    def columns(self, table: str | None = None) -> dict[str, str]:
+        """Columns of a table of the journal, else of that of the events, with their CQL types; none when there is no such table."""
+        return _columns(self.tables, table or self.journal.messages)
+
+    @property
+    def made(self) -> list[str]:
+        """The tables that a migration makes where they are missing."""
+        journal = self.journal
+        return [journal.view, *WRITERS_TABLES, journal.metadata, journal.all_persistence_ids]
 
     @property
     def views(self) -> set[str]:
         """The materialized views on messages."""
-        return set(self.tables["messages"].views)
+        return set(self.tables[self.journal.messages].views)
 
     def due(self, steps: Iterable[str]) -> list[Change]:
         """What is missing for these steps, in order. Raises ConfigurationError when a column is there with another type."""
@@ -77,37 +85,34 @@ class Layout:
 
         The columns go in one statement: with only some of them gone, events would seem to have only some of their tags.
         """
-        name = names.cql(self.keyspace)
+        name, messages = names.cql(self.keyspace), self.journal.messages
         views = [view for view in OLD_VIEWS if view in self.views]
         columns = [column for column in OLD_COLUMNS if column in self.columns()]
         listed = ", ".join(columns)
         return [
             *(_change("drop", f"materialized view {view}", f"DROP MATERIALIZED VIEW IF EXISTS {name}.{view}") for view in views),
             *(
-                [_change("drop", f"columns of messages: {listed}", f"ALTER TABLE {name}.messages DROP ({listed})")]
+                [_change("drop", f"columns of {messages}: {listed}", f"ALTER TABLE {self.journal.cql(messages)} DROP ({listed})")]
                 if columns
                 else []
             ),
         ]
 
     def _new_tables(self) -> Iterator[Change]:
-        view = names.cql(self.view_table)
-        creating = list(statements("journal", {"keyspace": names.cql(self.keyspace), "view_table": view, "replication": "{}"}))
-        for table in (self.view_table, *TABLES):
+        creating = journal_tables(self.journal)
+        for table in self.made:
             if table not in self.tables:
-                written = view if table == self.view_table else table
-                (statement,) = (one for one in creating if f".{written} (" in one)
-                yield _change(Step.TABLES, f"table {table}", statement)
+                yield _change(Step.TABLES, f"table {table}", creating[table])
 
     def _tags_column(self) -> Iterator[Change]:
-        return self._missing(Step.TAGS_COLUMN, self.keyspace, self.tables, "messages", TAGS)
+        return self._missing(Step.TAGS_COLUMN, self.keyspace, self.tables, self.journal.messages, TAGS)
 
     def _new_columns(self) -> Iterator[Change]:
-        for table, columns in (("messages", EVENT | META), (self.view_table, META)):
+        for table, columns in ((self.journal.messages, EVENT | META), (self.journal.view, META)):
             if table in self.tables:
                 yield from self._missing(Step.COLUMNS, self.keyspace, self.tables, table, columns)
-        if "snapshots" in self.of_snapshots:
-            yield from self._missing(Step.COLUMNS, self.snapshots, self.of_snapshots, "snapshots", SNAPSHOT | META)
+        if (table := self.snapshot_table) in self.of_snapshots:
+            yield from self._missing(Step.COLUMNS, self.snapshots, self.of_snapshots, table, SNAPSHOT | META)
 
     def _missing(
         self, step: str, keyspace: str, tables: Mapping[str, Any], table: str, columns: Mapping[str, str]

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 from tagmill import checkpoints
 from tagmill.errors import ConfigurationError, GuardRefused
+from tagmill.journaltables import OLD_TAGS, tag_columns
 from tagmill.settings import Settings
 from tagmill.stores.cassandra import Cassandra
 from tagmill.views import layout
 from tagmill.views.chosen import Chosen, TagChange, ViewReport
 from tagmill.views.ids import IdsReport, rebuild_ids
-from tagmill.views.layout import TABLES, Change, Layout
+from tagmill.views.layout import Change, Layout
 from tagmill.views.migration import MigrationReport, Plan
 from tagmill.views.model import Difference, Step
 from tagmill.views.rebuild import rebuild
@@ -64,7 +65,8 @@ class _Migrator:
         self.settings, self.pipeline, self.plan, self.cassandra = settings, pipeline, plan, cassandra
         self.owner, self.maybe_spark, self.dry_run, self.tell = owner, spark, dry_run, tell
         chosen = settings.pipeline(pipeline)
-        self.keyspace, self.view_table, self.ours = chosen.keyspace, chosen.view_table, chosen.views == "tagmill"
+        self.journal, self.keyspace, self.ours = chosen.journal, chosen.keyspace, chosen.views == "tagmill"
+        self.snapshot_table = chosen.snapshot_table
         self.notes: list[str] = []
 
     @property
@@ -90,7 +92,7 @@ class _Migrator:
     # -- the steps
 
     def _layout(self) -> Layout:
-        return Layout(self.cassandra, self.keyspace, self.view_table, self.plan.snapshot_keyspace)
+        return Layout(self.cassandra, self.journal, self.snapshot_table, self.plan.snapshot_keyspace)
 
     def _due(self) -> list[Change]:
         return self._layout().due(self.plan.steps)
@@ -106,7 +108,7 @@ class _Migrator:
             from tagmill.connector import await_tables
 
             there = self._layout()
-            columns = {table: list(there.columns(table)) for table in ("messages", self.view_table, *TABLES)}
+            columns = {table: list(there.columns(table)) for table in (self.journal.messages, *there.made)}
             await_tables(self.maybe_spark, self.keyspace, {table: names for table, names in columns.items() if names})
 
     def _run(self, due: list[Change]) -> None:
@@ -131,7 +133,7 @@ class _Migrator:
 
     def _note_tags(self) -> None:
         """Say that the tags are not among the steps, where there may be any."""
-        if not self.plan.drop_old and any(name in self._layout().columns() for name in layout.OLD_TAGS):
+        if not self.plan.drop_old and any(name in self._layout().columns() for name in OLD_TAGS):
             self.notes.append("tag1 to tag3 were not looked at: name persistence ids, or give --offline")
 
     def _rebuild(self, chosen: Chosen, *, dry_run: bool) -> ViewReport:
@@ -149,7 +151,7 @@ class _Migrator:
         from tagmill.views.reading import Journal
 
         look = Journal.look if ready else Journal.there
-        return look(self.cassandra, self.keyspace, self.view_table)
+        return look(self.cassandra, self.journal)
 
     def _counted(self) -> ViewReport:
         """Where there is no view to hold the tags against: all of them would be added."""
@@ -166,7 +168,7 @@ class _Migrator:
         ids = rows.select(ID).distinct().count()
         tags = [TagChange(tag=line.tag, added=line["rows"]) for line in found]
         return ViewReport(
-            journal=self.keyspace, view_table=self.view_table, dry_run=True, persistence_ids=ids, tags=tags, progress=ids, changes=[],
+            journal=self.keyspace, view_table=self.journal.view, dry_run=True, persistence_ids=ids, tags=tags, progress=ids, changes=[],
             left=0, left_examples=[], unknown_ids=0, unknown_examples=[], unknown_tags=[],
         )  # fmt: skip
 
@@ -177,7 +179,7 @@ class _Migrator:
         from tagmill.views import reading
 
         journal = self._journal()
-        there = [name for name in ("tags", *reading.OLD_TAGS) if name in journal.tables["messages"]]
+        there = tag_columns(journal.messages)
         rows = reading.all_events(self.spark, journal, [ID, *columns, *there])
         return rows.select(ID, *columns, reading.event_tags(there).alias("all_tags")).where(F.size("all_tags") > 0)
 
@@ -205,7 +207,9 @@ class _Migrator:
         """Why what is old may not go, or None."""
         there = self._layout()
         if others := sorted(there.views - set(layout.OLD_VIEWS)):
-            return f"messages has other materialized views ({', '.join(others)}), Cassandra drops no column under one"
+            return (
+                f"{self.journal.messages} has other materialized views ({', '.join(others)}), Cassandra drops no column under one"
+            )
         if not self._ready():
             return "the steps before tags are not done"
         if self.ours and (unbuilt := self._unbuilt()):

@@ -17,7 +17,8 @@ from tagmill.views.model import Step
 class Plan:
     """These steps in their order; the tags of what was `chosen` (None: they are only looked at, in a dry run).
 
-    `snapshot_keyspace`: where the table snapshots is (None: in the journal's, if there is one). `drop_old`: afterwards, what is old goes.
+    `snapshot_keyspace`: where the pipeline's snapshot_table is (None: in the journal's, if there is one). `drop_old`: afterwards, what is
+    old goes.
     """
 
     steps: tuple[Step, ...]

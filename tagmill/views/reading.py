@@ -13,10 +13,11 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tagmill.buckets import VIEW_TABLE, BucketSize, View
+from tagmill.buckets import BucketSize, View
 from tagmill.connector import table
 from tagmill.delivery.scan import FUTURE_TICKS, offset_ticks
 from tagmill.errors import ConfigurationError
+from tagmill.journaltables import OLD_TAGS, JournalTables, tag_columns
 from tagmill.stores.cassandra import Cassandra
 from tagmill.views.model import Reason, Tell
 
@@ -24,8 +25,6 @@ ID = "persistence_id"
 PROGRESS = "array<struct<tag:string,number:bigint,sequence_nr:bigint,offset:string>>"
 REQUIRED = "persistence_id partition_nr sequence_nr timestamp tags event event_manifest ser_id ser_manifest writer_uuid".split()
 META = ["meta_ser_id", "meta_ser_manifest", "meta"]
-# where plugins before 0.80 wrote an event's tags
-OLD_TAGS = ["tag1", "tag2", "tag3"]
 STATIC = "used"
 REACH = 3
 # two, so that a missing event with another one behind it is seen
@@ -50,67 +49,82 @@ LONG, SLICES_AT_ONCE = 100_000, 8
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """The tables of one journal keyspace, as they are: columns differ between versions of the plugin."""
+    """The columns of the tables of one journal keyspace, as they are: they differ between versions of the plugin."""
 
-    keyspace: str
+    names: JournalTables
     tables: dict[str, set[str]]
-    view_table: str = VIEW_TABLE
 
     @classmethod
-    def look(cls, cassandra: Cassandra, keyspace: str, view_table: str) -> "Journal":
+    def look(cls, cassandra: Cassandra, names: JournalTables) -> "Journal":
         """Read the schema; raises ConfigurationError when what a build needs is missing."""
-        journal = cls.there(cassandra, keyspace, view_table)
+        journal = cls.there(cassandra, names)
         journal._check()
         return journal
 
     @classmethod
-    def there(cls, cassandra: Cassandra, keyspace: str, view_table: str) -> "Journal":
+    def there(cls, cassandra: Cassandra, names: JournalTables) -> "Journal":
         """Read the schema, whatever it is; raises ConfigurationError when there is no such keyspace."""
-        tables = cassandra.tables(keyspace)
+        tables = cassandra.tables(names.keyspace)
         if tables is None:
             raise ConfigurationError(
-                f"keyspace {keyspace} does not exist in {cassandra.where}. Nothing was done; check the pipeline's keyspace"
+                f"keyspace {names.keyspace} does not exist in {cassandra.where}. Nothing was done; check the pipeline's keyspace"
             )
-        return cls(keyspace, {name: set(table.columns) for name, table in tables.items()}, view_table)
+        return cls(names, {name: set(table.columns) for name, table in tables.items()})
+
+    @property
+    def keyspace(self) -> str:
+        """The journal's."""
+        return self.names.keyspace
+
+    @property
+    def view_table(self) -> str:
+        """The table of tag views."""
+        return self.names.view
+
+    @property
+    def messages(self) -> set[str]:
+        """Columns of messages, none when there is no such table."""
+        return self.tables.get(self.names.messages, set())
 
     def _check(self) -> None:
-        for name in ("messages", self.view_table, "tag_write_progress"):
+        messages = self.names.messages
+        for name in (messages, self.view_table, "tag_write_progress"):
             if name not in self.tables:
-                way = "is it the journal's keyspace?" if name == "messages" else "create it: tagmill schema apply"
+                way = "is it the journal's keyspace?" if name == messages else "create it: tagmill schema apply"
                 raise ConfigurationError(f"keyspace {self.keyspace} has no table {name}. Nothing was built; {way}")
-        if missing := [column for column in REQUIRED if column not in self.tables["messages"]]:
+        if missing := [column for column in REQUIRED if column not in self.messages]:
             raise ConfigurationError(
-                f"{self.keyspace}.messages has no column {' and '.join(missing)}. Nothing was built; migrate the journal first: "
+                f"{self.keyspace}.{messages} has no column {' and '.join(missing)}. Nothing was built; migrate the journal first: "
                 "tagmill views migrate"
             )
-        if (old := [name for name in OLD_TAGS if name in self.tables["messages"]]) not in ([], OLD_TAGS):
+        if 0 < len(old := [name for name in OLD_TAGS if name in self.messages]) < len(OLD_TAGS):
             raise ConfigurationError(
-                f"{self.keyspace}.messages has {' and '.join(old)}, but not all of tag1 to tag3: events would seem to have only some of "
+                f"{self.keyspace}.{messages} has {' and '.join(old)}, but not all of tag1 to tag3: events would seem to have only some of "
                 "their tags. Nothing was built; if the view has them all, drop the others, too (ALTER TABLE … DROP)"
             )
         if self.meta and (missing := [column for column in META if column not in self.tables[self.view_table]]):
             raise ConfigurationError(
-                f"{self.keyspace}.{self.view_table} has no column {' and '.join(missing)}, messages has. Nothing was built; add what "
+                f"{self.keyspace}.{self.view_table} has no column {' and '.join(missing)}, {messages} has. Nothing was built; add what "
                 "is missing (ALTER TABLE … ADD), or the metadata of replicated events would be lost"
             )
 
     @property
     def meta(self) -> bool:
         """Whether events can have metadata of replicated event sourcing."""
-        return set(META) <= self.tables["messages"]
+        return set(META) <= self.messages
 
     @property
     def columns(self) -> list[str]:
         """Columns of messages that a build reads."""
-        optional = [name for name in ("message", *OLD_TAGS) if name in self.tables["messages"]]
+        optional = [name for name in ("message", *OLD_TAGS) if name in self.messages]
         return [*REQUIRED, *(META if self.meta else []), *optional]
 
 
 def all_events(spark: SparkSession, journal: Journal, columns: Collection[str] | None = None, **options: str) -> DataFrame:
     """The rows of messages, from end to end, with these columns, else with those that a build reads."""
-    rows = table(spark, journal.keyspace, "messages", **options)
+    rows = table(spark, journal.keyspace, journal.names.messages, **options)
     # a partition whose events are all deleted keeps its static column (plugins before 1.0): Cassandra returns it as a row without key
-    kept = rows.where("sequence_nr > 0") if STATIC in journal.tables["messages"] else rows
+    kept = rows.where("sequence_nr > 0") if STATIC in journal.messages else rows
     return kept.select(*(columns or journal.columns))
 
 
@@ -123,15 +137,16 @@ def event_tags(columns: Collection[str]) -> Column:
     alone, and leaves what is in `tags` to recovery.
     """
     none = F.array().cast("array<string>")
-    tags = F.coalesce("tags", none) if "tags" in columns else none
-    old = [F.col(name) for name in OLD_TAGS if name in columns]
+    there = tag_columns(columns)
+    tags = F.coalesce("tags", none) if "tags" in there else none
+    old = [F.col(name) for name in there if name != "tags"]
     return F.array_sort(F.array_union(tags, F.array_compact(F.array(*old)))) if old else tags
 
 
 def persistence_ids(spark: SparkSession, journal: Journal) -> DataFrame:
     """All persistence ids, one row each: from all_persistence_ids, or where that is missing or empty, the keys of messages."""
-    if "all_persistence_ids" in journal.tables:
-        named = table(spark, journal.keyspace, "all_persistence_ids").select(ID)
+    if (listed := journal.names.all_persistence_ids) in journal.tables:
+        named = table(spark, journal.keyspace, listed).select(ID)
         if named.take(1):
             return named
     return with_events(spark, journal)
@@ -144,7 +159,7 @@ def with_events(spark: SparkSession, journal: Journal) -> DataFrame:
     java = jvm.com.datastax.spark.connector.japi.CassandraJavaUtil  # type: ignore[union-attr]
     rows = java.javaFunctions(spark.sparkContext._jsc.sc()).cassandraTable(  # noqa: SLF001
         journal.keyspace,
-        "messages",
+        journal.names.messages,
         java.mapColumnTo(jvm.java.lang.Class.forName("java.lang.String")),  # type: ignore[union-attr]
     )
     columns = spark.sparkContext._gateway.new_array(jvm.java.lang.String, 1)  # type: ignore[union-attr]  # noqa: SLF001
@@ -257,9 +272,9 @@ def _scanned(spark: SparkSession, journal: Journal) -> DataFrame:
 
 
 def _deleted(spark: SparkSession, journal: Journal) -> DataFrame:
-    if "metadata" not in journal.tables:
+    if journal.names.metadata not in journal.tables:
         return spark.range(0).select(F.col("id").cast("string").alias(ID), F.col("id").alias("deleted_to"))
-    return table(spark, journal.keyspace, "metadata").select(ID, "deleted_to")
+    return table(spark, journal.keyspace, journal.names.metadata).select(ID, "deleted_to")
 
 
 class Reader:
@@ -273,10 +288,9 @@ class Reader:
         self.tell = tell
         self.passes = 0
         self.numbered: DataFrame | None = None
-        self.messages = table(spark, journal.keyspace, "messages", directJoinSetting="on").select(*journal.columns)
-        self.partitions = table(spark, journal.keyspace, "messages", directJoinSetting="on", **BY_PARTITION).select(
-            *journal.columns
-        )
+        by_key, messages = {"directJoinSetting": "on"}, journal.names.messages
+        self.messages = table(spark, journal.keyspace, messages, **by_key).select(*journal.columns)
+        self.partitions = table(spark, journal.keyspace, messages, **by_key, **BY_PARTITION).select(*journal.columns)
 
     def stage(self, stands: DataFrame, *, adopt: bool) -> bool:
         """Write all new events to `folder`/pass-N; whether there are any. In: what `stands` returns.

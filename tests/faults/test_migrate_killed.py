@@ -4,13 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from tagmill.buckets import VIEW_TABLE
-from tagmill.views.layout import TABLES as OTHERS
 from tests.faults.conftest import Delivery
 from tests.support.building import VIEWS, recorded, rows
 
 CASE = "legacy-tags"
-TABLES = (VIEW_TABLE, *OTHERS)
+TABLES = ("tag_views", "tag_write_progress", "tag_scanning", "metadata", "all_persistence_ids")
 
 
 @pytest.mark.timeout(900)

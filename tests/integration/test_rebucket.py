@@ -9,6 +9,7 @@ from tagmill.buckets import BucketSize, first_ticks
 from tagmill.delivery import steps
 from tagmill.delivery.interventions import Interventions
 from tagmill.errors import ConfigurationError, DataQualityStop, GuardRefused
+from tagmill.journaltables import JournalTables
 from tagmill.rebucket.rebucket import abandon
 from tagmill.stores import schema
 from tagmill.stores.cassandra import Cassandra
@@ -38,7 +39,7 @@ def assert_counted_by_time(settings, tag):
     """A cleanup finds the rows of each new partition in ClickHouse, whatever the timebucket that they were delivered from."""
     pipeline = settings.pipeline(only(settings))
     with Cassandra(settings.cassandra) as cassandra, ClickHouse(settings.clickhouse) as clickhouse:
-        views = Views(cassandra, pipeline.keyspace, pipeline.view_table)
+        views = Views(cassandra, pipeline.journal)
         buckets = views.buckets([tag])[tag]
         counts = [rows for rows, _ in views.written((tag, bucket) for bucket in buckets)]
         found = clickhouse.bucket_rows(pipeline.destination, tag, buckets[:100], pipeline.bucket_size.milliseconds)
@@ -277,7 +278,7 @@ def test_what_was_cleaned_stays_cleaned_in_buckets_of_another_size(stack, keyspa
     delivered_first(minute, spark)
     view, name = minute.pipeline(only(minute)).view, only(minute)
     with Cassandra(minute.cassandra) as cassandra:
-        views, cleaned = Views(cassandra, journal, view.table), Cleaned(cassandra, "tagmill_test", journal, view)
+        views, cleaned = Views(cassandra, JournalTables(journal, view.table)), Cleaned(cassandra, "tagmill_test", journal, view)
         for bucket in views.buckets(["tag-0"])["tag-0"][:3]:
             ((count, _),) = views.written([("tag-0", bucket)])
             cleaned.decide(name, Cleaning("tag-0", bucket, count, datetime.now(UTC)))

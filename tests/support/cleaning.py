@@ -25,7 +25,7 @@ def audited(settings: Settings, pipeline: str, *, agrees: bool = True) -> None:
     """What an audit of everything as it stands now would leave behind."""
     chosen, at, number = settings.pipeline(pipeline), datetime.now(UTC), next(_audits)
     with Cassandra(settings.cassandra) as cassandra:
-        views = Views(cassandra, chosen.keyspace, chosen.view_table)
+        views = Views(cassandra, chosen.journal)
         keys = [key for key in views.partitions() if key[0] in chosen.tags]
         rows = [rows for rows, _ in views.written(keys)]
         cassandra.write_many(

@@ -65,8 +65,8 @@ def events(persistence_id: str, numbers: Iterable[int], begin: datetime, tag: st
 class Journal:
     """One journal keyspace on the test Cassandra."""
 
-    def __init__(self, session: Session, keyspace: str, view_table: str = "tag_views") -> None:
-        self.session, self.keyspace, self.view_table = session, keyspace, view_table
+    def __init__(self, session: Session, keyspace: str, view_table: str = "tag_views", messages_table: str = "messages") -> None:
+        self.session, self.keyspace, self.view_table, self.messages_table = session, keyspace, view_table, messages_table
 
     def create(self, cassandra: Cassandra) -> "Journal":
         """The plugin's tables."""
@@ -88,7 +88,7 @@ class Journal:
             }
             for record in records
         ]
-        self._insert("messages", [*_IN_JOURNAL, "partition_nr", "tags", "timebucket"], rows)
+        self._insert(self.messages_table, [*_IN_JOURNAL, "partition_nr", "tags", "timebucket"], rows)
 
     def both(self, records: Iterable[dict[str, Any]]) -> None:
         """As a sound application writes."""

@@ -25,6 +25,7 @@ FORBIDDEN = {
     "tagmill/buckets.py": IO,
     "tagmill/timeuuid.py": IO,
     "tagmill/names.py": IO,
+    "tagmill/journaltables.py": IO,
     "tagmill/stores": (
         "tagmill.delivery",
         "tagmill.continuity.rules",
