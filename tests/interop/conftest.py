@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +15,15 @@ SECONDS = 240
 
 
 class Peer:
-    """The program, on one keyspace of the test stack."""
+    """The program, on one keyspace of the test stack; each command gets `always`."""
 
-    def __init__(self, folder: Path, port: int, keyspace: str) -> None:
-        self.folder, self.port, self.keyspace = folder, port, keyspace
+    def __init__(self, folder: Path, port: int, keyspace: str, always: Sequence[str]) -> None:
+        self.folder, self.port, self.keyspace, self.always = folder, port, keyspace, always
 
     def __call__(self, command: str, *arguments: str) -> list[list[str]]:
         """Run a command to a good end; its lines, split at tabs."""
         done = subprocess.run(
-            [self.folder / "peer.sh", command, "--keyspace", self.keyspace, "--port", str(self.port), *arguments],
+            [self.folder / "peer.sh", command, "--keyspace", self.keyspace, "--port", str(self.port), *self.always, *arguments],
             capture_output=True, text=True, timeout=SECONDS, env={**os.environ, "PEER_JAVA_OPTS": "-Xmx512m -XX:+UseSerialGC"},
         )  # fmt: skip
         assert done.returncode == 0, (command, done.stdout[-2000:], done.stderr[-2000:])
@@ -57,12 +57,12 @@ def peer_folder() -> Path:
 
 @pytest.fixture
 def peer(stack: Any, peer_folder: Path) -> Iterator[Callable[[], Peer]]:
-    """peer() -> the plugin on a keyspace of its own, which its first command creates; dropped after the test."""
+    """peer(options) -> the plugin on a keyspace of its own, which its first command creates; dropped after the test."""
     made: list[str] = []
 
-    def make() -> Peer:
+    def make(*always: str) -> Peer:
         made.append(f"t_{uuid.uuid4().hex[:12]}")
-        return Peer(peer_folder, stack.cassandra.port, made[-1])
+        return Peer(peer_folder, stack.cassandra.port, made[-1], always)
 
     yield make
     for name in made:

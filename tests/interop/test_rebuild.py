@@ -18,19 +18,28 @@ ODD = ("Заказ №'/ 1", 'a|b"c\\d %')
 SMALL = ("--set", "pekko.persistence.cassandra.journal.target-partition-size=10", "--batch", "7")
 
 
+# the plugin's settings of its tables' names, and ours
+NAMES = {
+    "journal.table": ("messages_table", "happened"), "journal.metadata-table": ("metadata_table", "about"),
+    "journal.all-persistence-ids-table": ("all_persistence_ids_table", "pids"), "events-by-tag.table": ("view_table", "by_tag"),
+}  # fmt: skip
+OWN_NAMES = [part for key, (_, name) in NAMES.items() for part in ("--set", f"pekko.persistence.cassandra.{key}={name}")]
+
+
 def rebuilt(settings, spark):
     schema.apply(settings)
-    tables = ("messages", "tag_views", "tag_write_progress", "metadata")
-    known_to_spark(settings, only(settings), spark, tables, ("view_progress", "cleaned_buckets"))
+    tables = settings.pipeline(only(settings)).journal
+    names = (tables.messages, tables.view, tables.metadata, "tag_write_progress")
+    known_to_spark(settings, only(settings), spark, names, ("view_progress", "cleaned_buckets"))
     return rebuild(settings, only(settings), Chosen(), owner=OWNER, spark=spark)
 
 
-def without(stack, keyspace, gone):
-    """Delete these rows of tag_views."""
+def without(stack, view, gone):
+    """Delete these rows of a view."""
     where = " AND ".join(f"{name} = %s" for name in VIEW_KEY)
-    for row in stack.session.execute(f"SELECT {', '.join(VIEW_KEY)}, sequence_nr FROM {keyspace}.tag_views"):
+    for row in stack.session.execute(f"SELECT {', '.join(VIEW_KEY)}, sequence_nr FROM {view}"):
         if gone(row):
-            stack.session.execute(f"DELETE FROM {keyspace}.tag_views WHERE {where}", tuple(row)[: len(VIEW_KEY)])
+            stack.session.execute(f"DELETE FROM {view} WHERE {where}", tuple(row)[: len(VIEW_KEY)])
 
 
 def reached(stack, keyspace):
@@ -53,16 +62,17 @@ def last(view):
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("bucket", "options"),
+    ("bucket", "options", "names"),
     [
-        pytest.param("Day", ("--payload", "string"), marks=pytest.mark.long),
-        ("Minute", ("--payload", "json-order", *SMALL)),
-        ("Hour", ("--payload", "bytes", "--replicated")),
+        pytest.param("Day", ("--payload", "string"), {}, marks=pytest.mark.long),
+        ("Minute", ("--payload", "json-order", *SMALL), dict(NAMES.values())),
+        ("Hour", ("--payload", "bytes", "--replicated"), {}),
     ],
-    ids=["day", "minute, small partitions", "hour, replicated"],
+    ids=["day", "minute, small partitions, tables with other names", "hour, replicated"],
 )  # fmt: skip
-def test_a_rebuilt_view_is_the_one_that_the_plugin_wrote(bucket, options, stack, peer, settings, spark):
-    plugin = peer()
+def test_a_rebuilt_view_is_the_one_that_the_plugin_wrote(bucket, options, names, stack, peer, settings, spark):
+    plugin = peer(*OWN_NAMES) if names else peer()
+    view = names.get("view_table", "tag_views")
     ids = [f"r|pid-{n:06d}|A" if "--replicated" in options else f"pid-{n:06d}" for n in range(8)]
     names = [part for tag in ODD for part in ("--tag-name", tag)]
     write = (
@@ -81,21 +91,21 @@ def test_a_rebuilt_view_is_the_one_that_the_plugin_wrote(bucket, options, stack,
         *names,
         *options,
     )
-    configured = settings(plugin.keyspace, tags=list(ODD), bucket_size=bucket, first_time_bucket=FIRST)
+    configured = settings(plugin.keyspace, tags=list(ODD), bucket_size=bucket, first_time_bucket=FIRST, **names)
     plugin.write(*write, tagging=True)
     plugin("delete", "--pid", ids[3], "--to", "12", "--set", "pekko.persistence.cassandra.cleanup.operation-timeout=120s")
-    before = rows(stack, plugin.keyspace, "tag_views")
+    before = rows(stack, plugin.keyspace, view)
     assert len(before) == 2 * 8 * 20 and before[0].keys() == VIEW_COLUMNS.keys()
 
     # first, last and middle rows; a whole persistence id; behind deleted events
     without(
-        stack, plugin.keyspace,
+        stack, f"{plugin.keyspace}.{view}",
         lambda row: row.persistence_id == ids[1] or row.sequence_nr in (1, 13, 24) and row.persistence_id != ids[3]
         or (row.persistence_id, row.sequence_nr) in ((ids[3], 14), (ids[3], 24)),
     )  # fmt: skip
-    assert len(rows(stack, plugin.keyspace, "tag_views")) < len(before) - 2 * 20
+    assert len(rows(stack, plugin.keyspace, view)) < len(before) - 2 * 20
     rebuilt(configured, spark)
-    assert rows(stack, plugin.keyspace, "tag_views") == before
+    assert rows(stack, plugin.keyspace, view) == before
     # the plugin's own may be that of a row before the last: it writes several at once, and stops
     assert reached(stack, plugin.keyspace) == last(before)
     read = plugin.read(ODD[0], bucket, FIRST)
