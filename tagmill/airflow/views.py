@@ -5,6 +5,7 @@ docs/migrate.md have what they do.
 """
 
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def views_dags(settings: Settings, pipeline: str, jobs: Path) -> Iterator[DAG]:
             description=description.format(keyspace),
             doc=__doc__,
             schedule=None,
-            params={**params, "dry_run": DRY_RUN},
+            params=deepcopy({**params, "dry_run": DRY_RUN}),  # a Param keeps the value of the run that it serves
         ) as dag:
             ViewsOperator(
                 task_id=operation,

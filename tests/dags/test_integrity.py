@@ -54,6 +54,11 @@ def test_every_dag_has_tags_no_catchup_and_one_run_at_a_time(dags):
         assert dag.doc_md
 
 
+def test_no_two_dags_share_a_param(dags):
+    params = [dag.params.get_param(name) for dag in dags.values() for name in dag.params]
+    assert len({id(param) for param in params}) == len(params) > 20
+
+
 def test_every_task_ends_some_day_and_retries_with_growing_pauses(dags):
     for task in (task for dag in dags.values() for task in dag.tasks):
         assert task.execution_timeout, task.task_id

@@ -110,7 +110,7 @@ def test_names_of_applications_never_become_markup(user, monkeypatch):
     from tagmill.airflow import overview, web
 
     now = datetime(2026, 11, 21, 7, tzinfo=UTC)
-    line = overview.TagLine(HOSTILE, None, None, 5, 1, 1, 5, HOSTILE)
+    line = overview.TagLine(HOSTILE, 5, 4321, 5, 1, 1, 5, HOSTILE)
     run = overview.RunLine(7, "SEALED", HOSTILE, HOSTILE, 2, 1, 5, now, None, "docs/orders/run-00000007/index.html")
     audit = overview.AuditLine(3, now, False, HOSTILE, "docs/orders/audit-00000003/index.html")
     view = overview.PipelineView("orders", "deliver_orders", HOSTILE, (line,), (run,), audit)
@@ -119,6 +119,7 @@ def test_names_of_applications_never_become_markup(user, monkeypatch):
     assert answer.status_code == 200
     assert "<script>" not in answer.text
     assert answer.text.count("&lt;script&gt;") == 6
+    assert '<td class="number">4321</td>' in answer.text
     assert 'href="docs/orders/run-00000007/index.html"' in answer.text
     assert 'href="docs/orders/audit-00000003/index.html"' in answer.text
     assert user.get("/api/pipelines").json()[0]["tags"][0]["tag"] == HOSTILE
