@@ -139,15 +139,15 @@ class OfChosen(Attempt):
 
     def manifest(
         self, row: BuildRow, places: DataFrame, *, moved: int, rows: int = 0, removed: int = 0, forgotten: int = 0,
-        late_from: dict[str, int] | None = None,
+        late_from: dict[str, int] | None = None, rows_in: str = "changes",
     ) -> Manifest:  # fmt: skip
-        """What is to be committed: a build's manifest, whose rows are `changes`. What is new stays unbuilt."""
+        """What is to be committed: a build's manifest. What is new stays unbuilt."""
         from tagmill.views.model import Manifest
 
         return Manifest(
             journal=self.journal.keyspace, view_table=self.journal.view_table, pipeline=self.name, build=row.build + 1,
             folder=self.folder, until=row.built_to or 0, written_at=max(row.written_at + 2, time.time_ns() // 1000),
-            persistence_ids=places.count(), moved=moved, events=0, rows=rows, rows_in="changes", removed=removed, forgotten=forgotten,
+            persistence_ids=places.count(), moved=moved, events=0, rows=rows, rows_in=rows_in, removed=removed, forgotten=forgotten,
             recorded=self.ours, ttl_seconds=self.pipeline.cleanup.application_ttl_seconds, before_first_time_bucket=0,
             late_from=late_from or {}, waiting={}, examples=[],
         )  # fmt: skip

@@ -67,7 +67,7 @@ class _Rebuilder(OfChosen):
         records, _ = self.numbered(self.folder, staged, runs, whole, stands, -1)
         self.tell("comparing")
         left = ends.where("reason is not null")
-        lines = self._compared(standing.join(left.select(ID), ID, "left_anti"), events, whole)
+        lines, rows_in = self._compared(standing.join(left.select(ID), ID, "left_anti"), events, whole)
         tags, late_from = counts(lines)
         manifest = self.manifest(
             row,
@@ -76,12 +76,13 @@ class _Rebuilder(OfChosen):
             rows=sum(line.added + line.changed for line in tags),
             removed=sum(line.removed + line.changed for line in tags),
             late_from=late_from,
+            rows_in=rows_in,
         )
         report = self.report(manifest, tags, lines, left, self.unknown(places, runs, standing), dry_run=dry_run)
         return manifest, report, places
 
-    def _compared(self, standing: DataFrame, events: DataFrame, whole: DataFrame) -> DataFrame:
-        """The numbered rows held against the view (differences.judged); writes `changes` (rows) and `removed` (keys)."""
+    def _compared(self, standing: DataFrame, events: DataFrame, whole: DataFrame) -> tuple[DataFrame, str]:
+        """The numbered rows held against the view (differences.judged), and which rows are to be written; writes `removed` (keys)."""
         from pyspark.sql import functions as F
 
         from tagmill.stores.journalviews import JournalViews
@@ -89,12 +90,15 @@ class _Rebuilder(OfChosen):
         from tagmill.views.model import VIEW_KEY, Difference
 
         rows = self.of_tags(self._rows())
-        of_whole = whole.select(ID, "from_nr", "upto")
         views = JournalViews(self.builds.cassandra, self.settings.cassandra.ledger_keyspace, self.journal.keyspace)
         had = [self.pipeline.view, *views.earlier(self.pipeline.view)]
         ledger = self.settings.cassandra.ledger_keyspace
         cleaned = reading.cleaned(self.spark, ledger, self.journal.keyspace, had, self.pipeline.bucket_size)
         cleaned = cleaned.withColumnsRenamed({"tag": "tag_name", "bucket": "timebucket"})
+        if not self.chosen.tags and standing.isEmpty() and cleaned.isEmpty():
+            # nothing to hold them against: a view that is lost as a whole, or was never there
+            return rows.select(*VIEW_KEY, "sequence_nr", F.lit(Difference.ADDED.value).alias("what")), "rows"
+        of_whole = whole.select(ID, "from_nr", "upto")
         right = differences.with_content(rows, meta=self.journal.meta)
         compared = self.fixed(differences.compared(right, standing, cleaned), f"{self.url}/compared")
         known = events.join(of_whole, ID).where("sequence_nr > from_nr and sequence_nr <= upto").select(ID, "sequence_nr")
@@ -104,7 +108,7 @@ class _Rebuilder(OfChosen):
         changes.write.parquet(f"{self.url}/changes")
         removed = lines.where(F.col("what").isin(Difference.REMOVED.value, Difference.CHANGED.value)).select(*VIEW_KEY)
         removed.write.parquet(f"{self.url}/removed")
-        return lines
+        return lines, "changes"
 
     def _rows(self) -> DataFrame:
         """The rows of tag_views that the journal gives."""
