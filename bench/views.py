@@ -83,8 +83,10 @@ def _whole(operation: "Operation", rows: int, rounds: int, *, plugin: bool) -> l
                 measured = measure([sys.executable, "-m", "bench.views_data", *write])
             else:
                 _job(operation.reset, name)
-                measured = _plugin(name, rows, *operation.plugin)
-            results.append(_line(f"{operation.name}, {rows:,} rows", what, round_, rows, measured))
+                measured = _plugin(name, *operation.plugin)
+            # what the plugin leaves is said, not asserted
+            came = _count(name) if what == PLUGIN else rows
+            results.append(_line(f"{operation.name}, {rows:,} rows", what, round_, came, measured))
     _job("drop", name, name, f"{name}_ready")
     shutil.rmtree(ready)
     return results
@@ -109,12 +111,16 @@ def _added(name: str, rows: int, view: Callable[[Any], Any], *command: str) -> M
     return measured
 
 
-def _plugin(name: str, rows: int, *command: str) -> Measured:
+def _plugin(name: str, *command: str) -> Measured:
     """Its Reconciliation or its EventsByTagMigration, from an empty view."""
     where = ["--keyspace", name, "--port", str(PORTS["cassandra"]), "--bucket", "Hour", "--timeout", "3600"]
-    measured = measure([os.environ["PEER"], *command, *where], timeout=3600)
-    _job("must_have", name, str(rows))
-    return measured
+    return measure([os.environ["PEER"], *command, *where], timeout=3600)
+
+
+def _count(name: str) -> int:
+    """The rows of the view."""
+    count = [sys.executable, "-m", "bench.views_data", "count", str(_config(name))]
+    return int(subprocess.run(count, check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout.split()[-1])  # noqa: S603
 
 
 def _history(longer: int, rounds: int) -> list[dict[str, Any]]:
