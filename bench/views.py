@@ -208,8 +208,9 @@ def _print(results: list[dict[str, Any]]) -> None:
     for case in dict.fromkeys(line["case"] for line in results):
         here = [line for line in results if line["case"] == case]
         here.sort(key=lambda line: (line["what"] not in READY, len(line["what"])))
+        rows = {line["what"]: line["rows"] for line in here}
         for what, seconds, peak, ratio in medians(here, here[0]["what"]):
-            print(f"| {case} | {what} | {seconds:.1f} | {here[0]['rows'] / seconds:,.0f} | {peak:,.0f} | {ratio:.2f} |")
+            print(f"| {case} | {what} | {seconds:.1f} | {rows[what] / seconds:,.0f} | {peak:,.0f} | {ratio:.2f} |")
 
 
 @dataclass(frozen=True)
