@@ -84,10 +84,11 @@ def finish(settings: Settings, pipeline: str, spark: Any, planned: dict[str, Any
 
 
 def known_to_spark(
-    settings: Settings, pipeline: str, spark: Any, journal: Sequence[str] = ("tag_views",), ledger: Sequence[str] = ("progress",)
+    settings: Settings, pipeline: str, spark: Any, journal: Sequence[str] = (), ledger: Sequence[str] = ("progress",)
 ) -> None:
-    """Wait until the connector's session, which all tests share, has heard of the tables; it learns of them by and by."""
-    connector.await_tables(spark, settings.pipeline(pipeline).keyspace, dict.fromkeys(journal, ()))
+    """Wait until the connector's session, which all tests share, has heard of the tables (of the journal: else of its view)."""
+    chosen = settings.pipeline(pipeline)
+    connector.await_tables(spark, chosen.keyspace, dict.fromkeys(journal or (chosen.view_table,), ()))
     connector.await_tables(spark, settings.cassandra.ledger_keyspace, dict.fromkeys(ledger, ()))
 
 
