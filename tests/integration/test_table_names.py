@@ -75,7 +75,6 @@ def test_everything_works_on_tables_that_have_names_of_their_own(renamed, stack,
     assert sorted(row.persistence_id for row in read.persistence_ids().collect()) == ["a", "b", "c"]
     assert [row.sequence_nr for row in read.events_by_persistence_id("b").collect()] == [4, 5, 6, 7]
     assert read.events_by_tag("t").count() == len(records)
-    assert not any(audit(configured, name, owner=OWNER, spark=spark).findings.values())
 
     planned = migrate(configured, name, Plan.of(offline=True, dry_run=True), owner=OWNER, spark=spark, dry_run=True)
     assert planned.schema_changes == [] and planned.pids.added == 0
