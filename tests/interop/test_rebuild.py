@@ -62,7 +62,7 @@ def last(view):
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("bucket", "options", "names"),
+    ("bucket", "options", "tables"),
     [
         pytest.param("Day", ("--payload", "string"), {}, marks=pytest.mark.long),
         ("Minute", ("--payload", "json-order", *SMALL), dict(NAMES.values())),
@@ -70,9 +70,9 @@ def last(view):
     ],
     ids=["day", "minute, small partitions, tables with other names", "hour, replicated"],
 )  # fmt: skip
-def test_a_rebuilt_view_is_the_one_that_the_plugin_wrote(bucket, options, names, stack, peer, settings, spark):
-    plugin = peer(*OWN_NAMES) if names else peer()
-    view = names.get("view_table", "tag_views")
+def test_a_rebuilt_view_is_the_one_that_the_plugin_wrote(bucket, options, tables, stack, peer, settings, spark):
+    plugin = peer(*OWN_NAMES) if tables else peer()
+    view = tables.get("view_table", "tag_views")
     ids = [f"r|pid-{n:06d}|A" if "--replicated" in options else f"pid-{n:06d}" for n in range(8)]
     names = [part for tag in ODD for part in ("--tag-name", tag)]
     write = (
@@ -91,7 +91,7 @@ def test_a_rebuilt_view_is_the_one_that_the_plugin_wrote(bucket, options, names,
         *names,
         *options,
     )
-    configured = settings(plugin.keyspace, tags=list(ODD), bucket_size=bucket, first_time_bucket=FIRST, **names)
+    configured = settings(plugin.keyspace, tags=list(ODD), bucket_size=bucket, first_time_bucket=FIRST, **tables)
     plugin.write(*write, tagging=True)
     plugin("delete", "--pid", ids[3], "--to", "12", "--set", "pekko.persistence.cassandra.cleanup.operation-timeout=120s")
     before = rows(stack, plugin.keyspace, view)
