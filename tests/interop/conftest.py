@@ -17,7 +17,7 @@ SECONDS = 240
 class Peer:
     """The program, on one keyspace of the test stack; each command gets `always`."""
 
-    def __init__(self, folder: Path, port: int, keyspace: str, always: Sequence[str]) -> None:
+    def __init__(self, folder: Path, port: int, keyspace: str, always: Sequence[str] = ()) -> None:
         self.folder, self.port, self.keyspace, self.always = folder, port, keyspace, always
 
     def __call__(self, command: str, *arguments: str) -> list[list[str]]:
