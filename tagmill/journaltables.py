@@ -12,6 +12,8 @@ from tagmill import names
 
 MESSAGES, METADATA, ALL_PERSISTENCE_IDS = "messages", "metadata", "all_persistence_ids"
 VIEW_TABLE = "tag_views"
+# what a writer of tag views keeps beside them
+WRITERS_TABLES = ("tag_write_progress", "tag_scanning")
 # where plugins before 0.80 wrote an event's tags
 OLD_TAGS = ("tag1", "tag2", "tag3")
 

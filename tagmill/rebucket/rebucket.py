@@ -14,6 +14,7 @@ from uuid import UUID, uuid4
 from tagmill import checkpoints, names
 from tagmill.buckets import BucketSize
 from tagmill.errors import DataQualityStop, GuardRefused
+from tagmill.journaltables import WRITERS_TABLES
 from tagmill.rebucket import advice
 from tagmill.rebucket.situation import Situation, look, must_say
 from tagmill.rebucket.tables import ViewTables
@@ -35,7 +36,6 @@ Result = dict[str, Any]
 # compared and copied so often before it is given up; one is the rule, two after a kill or a deletion meanwhile
 ROUNDS = 3
 NAMED = 20
-WRITERS = ("tag_write_progress", "tag_scanning")
 
 
 def rebucket(
@@ -198,7 +198,7 @@ class _Rebucket:
         guards.must_be_finished(self.settings, self.ledger, self.journal, self.source, self.settings.on_journal(self.journal))
         self._stop_builders()
         standing = self._begin()
-        writers = [name for name in WRITERS if name in self.tables.there()]
+        writers = [name for name in WRITERS_TABLES if name in self.tables.there()]
         self._known(*writers)
         self.tell("looking where the plugin's writers are")
         before = self.rows.fixed(numbered(self.spark, self.journal, writers))

@@ -13,7 +13,7 @@ from cassandra import ConsistencyLevel
 
 from tagmill import names
 from tagmill.errors import ConfigurationError
-from tagmill.journaltables import JournalTables, event_tags, tag_columns
+from tagmill.journaltables import WRITERS_TABLES, JournalTables, event_tags, tag_columns
 from tagmill.stores.cassandra import Cassandra
 from tagmill.stores.views import EMPTY_PARTITIONS_AT_END
 
@@ -156,7 +156,7 @@ class JournalStore:
 
     def forget(self, persistence_id: str, *, numbers: bool) -> None:
         """Metadata and the name itself; with `numbers` also what was numbered and scanned for tags."""
-        tables = ["tag_write_progress", "tag_scanning"] if numbers else []
+        tables = WRITERS_TABLES if numbers else ()
         for table in (*tables, self.journal.metadata, self.journal.all_persistence_ids):
             if table in self.tables:
                 self._write(f"DELETE FROM {self.journal.cql(table)} WHERE persistence_id = ?", [(persistence_id,)])

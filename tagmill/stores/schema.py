@@ -9,13 +9,12 @@ from string import Template
 from tagmill import names
 from tagmill.batches import columns
 from tagmill.errors import ConfigurationError
-from tagmill.journaltables import JournalTables
+from tagmill.journaltables import WRITERS_TABLES, JournalTables
 from tagmill.settings import PipelineSettings, Settings
 from tagmill.stores.cassandra import Cassandra
 from tagmill.stores.clickhouse import ClickHouse
 from tagmill.stores.journalviews import JournalViews
 
-WRITERS_TABLES = ("tag_write_progress", "tag_scanning")
 FOLDER = Path(__file__).resolve().parents[2] / "schema"
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tagmill import checkpoints, names
 from tagmill.errors import GuardRefused
+from tagmill.journaltables import WRITERS_TABLES
 from tagmill.settings import Settings
 from tagmill.views.attempt import at_the_numbers
 from tagmill.views.chosen import Chosen, ViewReport
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
     from tagmill.stores.builds import BuildRow
     from tagmill.views.model import Manifest, Tell
-
-BESIDE = ("tag_write_progress", "tag_scanning")
 
 
 def delete(
@@ -69,7 +68,7 @@ class _Deleter(OfChosen):
         manifest, report, places = self.seal(row, dry_run=False)
         self.must_come_back(report)
         self.must_be_offline(places)
-        for table in (self.journal.view_table, *BESIDE):
+        for table in (self.journal.view_table, *WRITERS_TABLES):
             if table in self.journal.tables:
                 self.tell(f"truncating {table}")
                 self.builds.cassandra.execute(f"TRUNCATE {names.cql(self.journal.keyspace)}.{table}")

@@ -12,9 +12,9 @@ from typing import Any
 from tagmill import names
 from tagmill.delivery.model import Document
 from tagmill.errors import ConfigurationError, StoreUnavailable
-from tagmill.journaltables import OLD_TAGS, JournalTables
+from tagmill.journaltables import OLD_TAGS, WRITERS_TABLES, JournalTables
 from tagmill.stores.cassandra import Cassandra
-from tagmill.stores.schema import WRITERS_TABLES, journal_tables
+from tagmill.stores.schema import journal_tables
 from tagmill.views.model import Step
 
 AGREEMENT_SECONDS = 60
