@@ -37,6 +37,7 @@ from tagmill.stores import schema
 
 COLUMNS = ("tag", "in_view", "delivered", "held", "batches", "clickhouse_rows", "verdict")
 BASE_TIMEOUT_SECONDS = 1200
+PARTS = ("cassandra", "clickhouse", "airflow")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 110)
 app = typer.Typer(add_completion=False)
@@ -206,7 +207,7 @@ def _tell(text: str) -> None:
 @contextmanager
 def _stopped_at_the_end(stack: Stack, lock: IO[str]) -> Iterator[None]:
     """However this ends: by itself, by a signal, or killed (then the guard does it, and keeps the lock until it is done)."""
-    stack.require()
+    stack.require(PARTS)
     guard = Guard(stack.parts(), lock.fileno())
     try:
         yield

@@ -21,6 +21,7 @@ from local.cql import write_partitions
 from local.places import ROOT
 from tagmill.errors import ConfigurationError
 from tagmill.names import cql
+from tagmill.stores.cassandra import refresh_schema
 
 CASES = ROOT / "tests" / "fixtures" / "pekko"
 TABLES = ("messages", "tag_views", "tag_write_progress", "tag_scanning", "metadata", "all_persistence_ids")
@@ -86,7 +87,7 @@ def load_case(session: Session, case: str, keyspace: str, drop: bool = False, ta
         session.execute(f"DROP KEYSPACE IF EXISTS {cql(keyspace)}")
     for statement in statements:
         session.execute(statement)
-    session.cluster.refresh_keyspace_metadata(keyspace)
+    refresh_schema(session.cluster)
     return {table: _load_table(session, source, keyspace, table) for table in tables}
 
 

@@ -1,6 +1,6 @@
 """Fetches the jars of local/jars/ivy.xml with the Ivy that PySpark ships: no Maven, no registry named here.
 
-    python -m local.jars            # build/jars/spark and build/jars/cassandra; nothing to do when they are complete
+    python -m local.jars            # build/jars/spark, cassandra and kafka; nothing to do when they are complete
 
 The cache is ~/.cache/tagmill-jars, or $JARS_CACHE.
 """
@@ -19,7 +19,7 @@ from local.places import ROOT
 from tagmill.errors import ConfigurationError, TransientError
 
 HERE = Path(__file__).resolve().parent / "jars"
-CONFIGURATIONS = ("spark", "cassandra")
+CONFIGURATIONS = ("spark", "cassandra", "kafka")
 UNREACHABLE = ("UnknownHostException", "ConnectException", "Connection refused", "SocketTimeoutException", "NoRouteToHost")
 
 

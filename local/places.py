@@ -11,16 +11,17 @@ from tagmill.errors import ConfigurationError
 ROOT = Path(__file__).resolve().parents[1]
 HOME_VARIABLE = "TAGMILL_HOME"
 PORT_VARIABLE = "TAGMILL_LOCAL_{}_PORT"
-PORTS = {"cassandra": 19042, "clickhouse": 18123, "airflow": 18080}
+PORTS = {"cassandra": 19042, "clickhouse": 18123, "kafka": 19092, "airflow": 18080}
 
 
 @dataclass(frozen=True)
 class Ports:
-    """The TCP ports of a stack, all on 127.0.0.1. Cassandra's internal port is derived from its own."""
+    """The TCP ports of a stack, all on 127.0.0.1. Cassandra's and Kafka's internal ports are derived from their own."""
 
     cassandra: int = PORTS["cassandra"]
     clickhouse: int = PORTS["clickhouse"]
     airflow: int = PORTS["airflow"]
+    kafka: int = PORTS["kafka"]
 
 
 @dataclass(frozen=True)

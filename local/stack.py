@@ -10,11 +10,12 @@ from local.cassandra import Cassandra
 from local.clickhouse import ClickHouse
 from local.config import write_config
 from local.errors import require_room, require_space
+from local.kafka import Kafka
 from local.part import Part
 from local.places import Places
 from tagmill.errors import ConfigurationError, LeaseTaken
 
-NAMES = ("cassandra", "clickhouse", "airflow")
+NAMES = ("cassandra", "clickhouse", "kafka", "airflow")
 Told = Callable[[str], None]
 
 
@@ -41,6 +42,7 @@ class Stack:
         self.places = places
         self.cassandra = Cassandra(places.home / "cassandra", places.ports.cassandra, places.jars / "cassandra")
         self.clickhouse = ClickHouse(places.home / "clickhouse", places.ports.clickhouse)
+        self.kafka = Kafka(places.home / "kafka", places.ports.kafka, places.jars / "kafka")
         self.airflow = Airflow(places)
 
     def parts(self, names: Sequence[str] = ()) -> list[Part]:
@@ -57,8 +59,8 @@ class Stack:
         ports = [port for part in self.parts() for port in part.ports()]
         if twice := {port for port in ports if ports.count(port) > 1}:
             raise ConfigurationError(
-                f"port {min(twice)} is given to two parts of the stack (Cassandra takes its own and that plus 10000). "
-                "Nothing was started. Choose other ports with TAGMILL_LOCAL_CASSANDRA_PORT, …_CLICKHOUSE_PORT, …_AIRFLOW_PORT"
+                f"port {min(twice)} is given to two parts of the stack (Cassandra and Kafka take their own and that plus 10000). "
+                "Nothing was started. Choose other ports with TAGMILL_LOCAL_CASSANDRA_PORT, …_CLICKHOUSE_PORT, …_KAFKA_PORT, …_AIRFLOW_PORT"
             )
         for part in self.parts(names):
             part.require_ports()

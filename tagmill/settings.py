@@ -6,23 +6,27 @@ Unknown keys are errors that name the key.
 
 import os
 import tomllib
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, date, datetime, time
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from tagmill.buckets import BucketSize, View
 from tagmill.errors import ConfigurationError
 from tagmill.journaltables import ALL_PERSISTENCE_IDS, MESSAGES, METADATA, VIEW_TABLE, JournalTables
+from tagmill.kafkasettings import KafkaJournalSettings, KafkaSettings
 from tagmill.names import identifier
+from tagmill.section import Identifier, Section
 from tagmill.timeuuid import from_datetime
 
 CONFIG_VARIABLE = "TAGMILL_CONFIG"
-Identifier = Annotated[str, AfterValidator(identifier)]
+# a pipeline's kind, and the field of Settings that holds those of it
+KINDS = {"tag_views": "pipelines", "kafka_journal": "kafka_journals"}
 Consistency = Literal["ONE", "LOCAL_ONE", "TWO", "THREE", "QUORUM", "LOCAL_QUORUM", "EACH_QUORUM", "ALL"]
 FirstSeen = Literal["require_one", "assume_first", "scan"]
 WhoNumbers = Literal["application", "tagmill"]
@@ -42,12 +46,6 @@ def moment(value: Any) -> Any:
 
 
 Moment = Annotated[datetime, BeforeValidator(moment)]
-
-
-class Section(BaseModel):
-    """A section of the file: unknown keys are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Replication(Section):
@@ -177,6 +175,7 @@ class CleanupSettings(Section):
 class PipelineSettings(Section):
     """One source, its tags, one destination table, one schedule."""
 
+    kind: Literal["tag_views"] = "tag_views"
     keyspace: Identifier
     view_table: Identifier = Field(VIEW_TABLE, description="events-by-tag.table of the application")
     messages_table: Identifier = Field(MESSAGES, description="journal.table of the application")
@@ -285,7 +284,29 @@ class Settings(BaseSettings):
     clickhouse: ClickHouseSettings = Field(default_factory=ClickHouseSettings)
     spark: SparkSettings = Field(default_factory=SparkSettings)
     storage: StorageSettings = Field(default_factory=StorageSettings)
-    pipelines: dict[Identifier, PipelineSettings] = Field(default_factory=dict)
+    kafka: KafkaSettings = Field(default_factory=KafkaSettings)
+    pipelines: dict[Identifier, PipelineSettings] = Field(default_factory=dict, description="those of kind tag_views")
+    kafka_journals: dict[Identifier, KafkaJournalSettings] = Field(
+        default_factory=dict, description="those of kind kafka_journal"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_kind(cls, content: Any) -> Any:
+        """In the file, pipelines of all kinds are `[pipelines.NAME]`."""
+        if not isinstance(content, dict) or not isinstance(pipelines := content.get("pipelines", {}), dict):
+            return content
+        if misplaced := content.keys() & set(KINDS.values()) - {"pipelines"}:
+            raise ValueError(
+                f"{min(misplaced)}: unknown key; a pipeline is [pipelines.NAME], and its key kind says what it reads"
+            )
+        sorted_out: dict[str, dict[str, Any]] = {"pipelines": {}}
+        for name, keys in pipelines.items():
+            kind = keys.get("kind", "tag_views") if isinstance(keys, dict) else "tag_views"
+            if kind not in KINDS:
+                raise ValueError(f"pipelines.{name}.kind: {kind!r} is none of {', '.join(KINDS)}")
+            sorted_out.setdefault(KINDS[kind], {})[name] = keys
+        return {**content, **sorted_out}
 
     @model_validator(mode="after")
     def _apart(self) -> "Settings":
@@ -352,8 +373,19 @@ class Settings(BaseSettings):
         try:
             return self.pipelines[name]
         except KeyError:
-            known = ", ".join(self.pipelines) or "none"
-            raise ConfigurationError(f"pipeline {name!r} is not in the configuration (there: {known})") from None
+            raise self._not_there(name, "tag_views", self.pipelines) from None
+
+    def kafka_journal(self, name: str) -> KafkaJournalSettings:
+        """The same of a pipeline of kind kafka_journal."""
+        try:
+            return self.kafka_journals[name]
+        except KeyError:
+            raise self._not_there(name, "kafka_journal", self.kafka_journals) from None
+
+    def _not_there(self, name: str, kind: str, there: Iterable[str]) -> ConfigurationError:
+        if name in {*self.pipelines, *self.kafka_journals}:
+            return ConfigurationError(f"pipeline {name!r} is of another kind than {kind}, which this is for. Nothing was done")
+        return ConfigurationError(f"pipeline {name!r} is not in the configuration (there: {', '.join(there) or 'none'})")
 
     def _resolved(self, folder: Path) -> "Settings":
         """Relative paths count from the folder of the file."""
@@ -365,7 +397,7 @@ class Settings(BaseSettings):
 
 
 def _refuse_secrets(file: Path, content: dict[str, Any]) -> None:
-    for section in ("cassandra", "clickhouse"):
+    for section in ("cassandra", "clickhouse", "kafka"):
         keys = content.get(section)
         for key in ("username", "password"):
             if isinstance(keys, dict) and key in keys:
@@ -379,7 +411,8 @@ def _explained(error: ValidationError) -> str:
     """One line for all mistakes, each with its key."""
     parts = []
     for mistake in error.errors():
-        key = ".".join(str(step) for step in mistake["loc"])
+        first, *steps = (str(step) for step in mistake["loc"] or [""])
+        key = ".".join(["pipelines" if first in KINDS.values() else first, *steps])
         text = "unknown key" if mistake["type"] == "extra_forbidden" else mistake["msg"].removeprefix("Value error, ")
         parts.append(f"{key}: {text}" if key else text)
     return "; ".join(parts)

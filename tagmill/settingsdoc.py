@@ -7,7 +7,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from tagmill.settings import OtherReader, PipelineSettings, Settings
+from tagmill.kafkasettings import KafkaJournalSettings
+from tagmill.settings import KINDS, OtherReader, PipelineSettings, Settings
 
 HEAD = """# Configuration
 
@@ -25,12 +26,13 @@ def page() -> str:
     """The whole page."""
     parts = [HEAD]
     for name, field in Settings.model_fields.items():
-        if name != "pipelines":
+        if name not in KINDS.values():
             parts.append(f"\n## [{name}]\n\n{_table(field.annotation)}")
     parts.append(f"\n## [pipelines.NAME]\n\n{_table(PipelineSettings)}")
     for section in SECTIONS:
         parts.append(f"\n## [pipelines.NAME.{section}]\n\n{_table(PipelineSettings.model_fields[section].annotation)}")
     parts.append(f"\n## [[pipelines.NAME.cleanup.other_readers]]\n\n{_table(OtherReader)}")
+    parts.append(f'\n## [pipelines.NAME], kind = "kafka_journal"\n\n{_table(KafkaJournalSettings)}')
     return "".join(parts)
 
 

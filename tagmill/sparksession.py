@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING
@@ -41,6 +42,7 @@ def spark_conf(settings: Settings) -> dict[str, str]:
         "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
         "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+        "spark.sql.redaction.options.regex": "(?i)url|password|jaas",
         "spark.sql.extensions": "com.datastax.spark.connector.CassandraSparkExtensions",
         "spark.cassandra.connection.host": ",".join(cassandra.hosts),
         "spark.cassandra.connection.port": str(cassandra.port),
@@ -85,6 +87,13 @@ def spark_session(settings: Settings, name: str) -> Iterator[SparkSession]:
         yield spark
     finally:
         spark.stop()
+
+
+@contextmanager
+def session_when_asked(settings: Settings, name: str) -> Iterator[Callable[[], SparkSession]]:
+    """What makes a session when it is called first, and gives the same one afterwards; stopped at the end if there is one."""
+    with ExitStack() as stack:
+        yield cache(lambda: stack.enter_context(spark_session(settings, name)))
 
 
 def _credentials(settings: Settings) -> dict[str, str]:

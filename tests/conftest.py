@@ -61,6 +61,31 @@ def stack() -> Iterator[Any]:
         shutil.rmtree(home, ignore_errors=True)
 
 
+@pytest.fixture(scope="session")
+def kafka(stack: Any) -> Iterator[Any]:
+    """A Kafka broker beside them, for those tests that want one."""
+    from local.guard import Guard
+    from local.kafka import Kafka
+    from tests.support.stack import KAFKA_JARS, free_port
+
+    broker = Kafka(stack.home / "kafka", free_port(beside=10000), KAFKA_JARS, heap="256m")
+    guard = Guard([broker])
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.stop()
+        guard.release()
+
+
+@pytest.fixture
+def kafka_journal(stack: Any, kafka: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """kafka_journal() makes a pipeline of kind kafka_journal (tests.support.kafka.KafkaJournal) without topics; dropped after the test."""
+    from tests.support.kafka import made
+
+    yield from made(stack, kafka.port, tmp_path)
+
+
 @pytest.fixture
 def keyspace(stack: Any) -> Iterator[Callable[..., str]]:
     """keyspace(case, tables) loads a fixture case (or some tables of it) under a new name and returns the name; dropped after the test."""

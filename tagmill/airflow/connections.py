@@ -8,7 +8,7 @@ import json
 import logging
 import os
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from airflow.sdk import Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
@@ -16,10 +16,11 @@ from airflow.sdk.log import mask_secret
 from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
 
 from tagmill.errors import ConfigurationError
+from tagmill.kafkasettings import KafkaSettings
 from tagmill.settings import CONFIG_VARIABLE, CassandraSettings, ClickHouseSettings, Settings
 
 log = logging.getLogger(__name__)
-Store = TypeVar("Store", CassandraSettings, ClickHouseSettings)
+Store = TypeVar("Store", CassandraSettings, ClickHouseSettings, KafkaSettings)
 
 
 class _Extra(BaseModel):
@@ -43,7 +44,11 @@ def load_settings() -> Settings:
     """
     settings = Settings.load()
     return settings.model_copy(
-        update={"cassandra": _with_connection(settings.cassandra), "clickhouse": _with_connection(settings.clickhouse)}
+        update={
+            "cassandra": _with_connection(settings.cassandra),
+            "clickhouse": _with_connection(settings.clickhouse),
+            "kafka": _with_connection(settings.kafka),
+        }
     )
 
 
@@ -56,19 +61,22 @@ def find(conn_id: str) -> Connection | None:
     return connection
 
 
-def spark_environment(settings: Settings) -> dict[str, str]:
-    """Variables that carry Cassandra's credentials and TLS to a Spark driver (seal has no business in ClickHouse).
+def spark_environment(settings: Settings, *stores: Literal["cassandra", "kafka"]) -> dict[str, str]:
+    """Variables that carry these stores' credentials and TLS to a Spark driver (no job has any business in ClickHouse).
 
     To be given to the process or written to a file of mode 0600, never to a command line.
     """
-    store = settings.cassandra
-    values = {
-        "USERNAME": store.username,
-        "PASSWORD": store.password.get_secret_value() if store.password else None,
-        "TLS": json.dumps(store.tls),
-        "TLS_CA_FILE": str(store.tls_ca_file) if store.tls_ca_file else None,
-    }
-    return {f"TAGMILL_CASSANDRA__{key}": value for key, value in values.items() if value is not None}
+    found: dict[str, str] = {}
+    for name in stores:
+        store = getattr(settings, name)
+        values = {
+            "USERNAME": store.username,
+            "PASSWORD": store.password.get_secret_value() if store.password else None,
+            "TLS": json.dumps(store.tls),
+            "TLS_CA_FILE": str(store.tls_ca_file) if store.tls_ca_file else None,
+        }
+        found |= {f"TAGMILL_{name.upper()}__{key}": value for key, value in values.items() if value is not None}
+    return found
 
 
 def _with_connection(store: Store) -> Store:
@@ -81,12 +89,18 @@ def _with_connection(store: Store) -> Store:
     if connection.password:
         mask_secret(connection.password)
         found["password"] = SecretStr(connection.password)
-    known = store.hosts if isinstance(store, CassandraSettings) else [store.host]
+    known = _hosts(store)
     if connection.host and connection.host not in known:
         log.warning(
             "connection %s: its host %s is not used, the configuration's is: %s", connection.conn_id, connection.host, known
         )
     return store.model_copy(update=found)
+
+
+def _hosts(store: CassandraSettings | ClickHouseSettings | KafkaSettings) -> list[str]:
+    if isinstance(store, KafkaSettings):
+        return [server.rpartition(":")[0] for server in store.bootstrap_servers]
+    return store.hosts if isinstance(store, CassandraSettings) else [store.host]
 
 
 def _tls(connection: Connection) -> dict[str, Any]:

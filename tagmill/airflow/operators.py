@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
@@ -72,6 +72,8 @@ class JobOperator(SparkSubmitOperator):
     """
 
     ui_color = "#d8e8f8"
+    # those that the job logs in to
+    stores: Sequence[Literal["cassandra", "kafka"]] = ("cassandra",)
 
     def __init__(self, *, pipeline: str, application: str, **kwargs: Any) -> None:
         self.step = Path(application).stem
@@ -148,7 +150,7 @@ class JobOperator(SparkSubmitOperator):
     @contextmanager
     def _hook_for(self, settings: Settings) -> Iterator[QuietSparkSubmitHook]:
         """The hook; a driver on a cluster doesn't inherit our environment, so its variables go by a file for us alone."""
-        secrets = connections.spark_environment(settings)
+        secrets = connections.spark_environment(settings, *self.stores)
         hook = self._new_hook(settings, secrets)
         if hook.deploy_mode != "cluster":
             yield hook
@@ -280,6 +282,25 @@ class ViewsOperator(ByParamsOperator):
             arguments.append(f"--snapshot-keyspace={keyspace}")
         flags = ("offline", "drop_old", "dry_run")
         self.arguments = [*arguments, *(f"--{name.replace('_', '-')}" for name in flags if params.get(name))]
+
+
+class ReplicateOperator(ByParamsOperator):
+    """Runs spark_jobs/replicate.py: a Kafka Journal's topics into its tables, or Purge actions for ids that have expired.
+
+    Args:
+        operation: replicate or purge_expired.
+    """
+
+    stores = ("cassandra", "kafka")
+
+    def __init__(self, *, operation: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.step = operation
+
+    def chosen(self, params: Mapping[str, Any]) -> None:
+        """What a run's params say."""
+        flags = ("accept_lost", "dry_run")
+        self.arguments = ["--operation", self.step, *(f"--{name.replace('_', '-')}" for name in flags if params.get(name))]
 
 
 class RebucketOperator(ByParamsOperator):

@@ -17,15 +17,18 @@ from rich.table import Table
 import tagmill
 from tagmill.errors import ConfigurationError, TagmillError
 
-app = typer.Typer(help="The one-machine stack: real Cassandra, the ClickHouse engine, Airflow standalone.", no_args_is_help=True)
+app = typer.Typer(
+    help="The one-machine stack: real Cassandra and Kafka, the ClickHouse engine, Airflow standalone.", no_args_is_help=True
+)
 console = Console(highlight=False, soft_wrap=True)
 
 Home = Annotated[Path | None, typer.Option(help="Folder of the stack; default $TAGMILL_HOME, else build/local.")]
 Parts = Annotated[
-    list[str] | None, typer.Option("--part", help="cassandra, clickhouse or airflow; may be repeated. Default: all.")
+    list[str] | None, typer.Option("--part", help="cassandra, clickhouse, kafka or airflow; may be repeated. Default: all.")
 ]
 CassandraPort = Annotated[int | None, typer.Option(min=1024, max=65535, help="CQL port; its internal port is 10000 higher.")]
 ClickHousePort = Annotated[int | None, typer.Option("--clickhouse-port", min=1024, max=65535, help="HTTP port.")]
+KafkaPort = Annotated[int | None, typer.Option(min=1024, max=65535, help="Clients' port; another is 10000 higher.")]
 AirflowPort = Annotated[int | None, typer.Option(min=1024, max=65535, help="Port of UI and REST.")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
 
@@ -36,12 +39,13 @@ def up(
     part: Parts = None,
     cassandra_port: CassandraPort = None,
     clickhouse_port: ClickHousePort = None,
+    kafka_port: KafkaPort = None,
     airflow_port: AirflowPort = None,
 ) -> None:
     """Start the stack; it goes on running until `tagmill local down`."""
     with _one_line():
         places = _local("places").resolve(
-            home, {"cassandra": cassandra_port, "clickhouse": clickhouse_port, "airflow": airflow_port}
+            home, {"cassandra": cassandra_port, "clickhouse": clickhouse_port, "kafka": kafka_port, "airflow": airflow_port}
         )
         stack = _local("stack").Stack(places)
         with _interruptible():

@@ -6,7 +6,22 @@ from typing import Annotated
 import typer
 
 import tagmill
-from tagmill.cli import audit, cleanup, erase, events, journal, local, look, mend, migrate, run, shared, views
+from tagmill.cli import (
+    audit,
+    cleanup,
+    deadletters,
+    erase,
+    events,
+    journal,
+    kafkajournal,
+    local,
+    look,
+    mend,
+    migrate,
+    run,
+    shared,
+    views,
+)  # fmt: skip
 from tagmill.cli.shared import one_line_errors, out, settings
 
 app = typer.Typer(
@@ -21,6 +36,8 @@ app.add_typer(schema, name="schema")
 app.add_typer(run.app, name="run")
 app.add_typer(views.app, name="views")
 app.add_typer(journal.app, name="journal")
+app.add_typer(kafkajournal.app, name="kafka-journal")
+app.add_typer(deadletters.app, name="deadletters")
 views.app.command()(migrate.migrate)
 app.add_typer(mend.holds, name="holds")
 app.add_typer(mend.progress, name="progress")

@@ -28,7 +28,7 @@ from cassandra.concurrent import execute_concurrent
 from cassandra.policies import DCAwareRoundRobinPolicy, ExponentialReconnectionPolicy, TokenAwarePolicy
 from cassandra.protocol import ErrorMessage
 from cassandra.query import PreparedStatement
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
+from tenacity import Retrying, retry, retry_if_exception_type, stop_after_delay, wait_fixed, wait_random_exponential
 
 from tagmill.errors import ConfigurationError, StoreUnavailable, TagmillError
 from tagmill.settings import CassandraSettings
@@ -92,7 +92,7 @@ class Cassandra:
         All of the schema is read: the driver's refresh of one keyspace leaves out its tables.
         """
         with explained(self.where):
-            self.cluster.refresh_schema_metadata(max_schema_agreement_wait=0)
+            refresh_schema(self.cluster)
         metadata = self.cluster.metadata.keyspaces.get(keyspace)
         return metadata.tables if metadata else None
 
@@ -177,6 +177,14 @@ class Cassandra:
             with attempt:
                 return call()
         raise AssertionError("unreachable")
+
+
+@retry(
+    retry=retry_if_exception_type(DriverException), stop=stop_after_delay(PATIENCE_SECONDS), wait=wait_fixed(0.5), reraise=True
+)
+def refresh_schema(cluster: Cluster) -> None:
+    """Have the driver read all of the schema; again, where a busy node or a control connection that was lost kept it from that."""
+    cluster.refresh_schema_metadata(max_schema_agreement_wait=0)
 
 
 @overload

@@ -28,6 +28,11 @@ destination = "payments"
 views = "tagmill"
 schedule = "30 2 * * *"
 audit_schedule = "45 3 * * 1"
+[pipelines.carts]
+kind = "kafka_journal"
+keyspace = "carts"
+topic_prefixes = ["journal-"]
+schedule = "*/10 * * * *"
 """
 
 os.environ.update(
@@ -43,7 +48,7 @@ for name in [name for name in os.environ if name.startswith(("AIRFLOW_CONN_", "T
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A configuration file with two pipelines, named by TAGMILL_CONFIG; its storage root is the test's own folder."""
+    """A configuration file with three pipelines, named by TAGMILL_CONFIG; its storage root is the test's own folder."""
     file = tmp_path / "tagmill.toml"
     jars = tmp_path / "build" / "jars" / "spark"
     jars.mkdir(parents=True)

@@ -43,7 +43,8 @@ def dags(config):
 
 
 def test_each_pipeline_of_the_configuration_is_a_dag(dags):
-    assert set(dags) == {f"{kind}_{name}" for kind in KINDS for name in ("orders", "payments")}
+    of_views = {f"{kind}_{name}" for kind in KINDS for name in ("orders", "payments")}
+    assert set(dags) == of_views | {"replicate_carts", "purge_expired_carts"}
 
 
 def test_every_dag_has_tags_no_catchup_and_one_run_at_a_time(dags):
@@ -121,6 +122,31 @@ def test_an_audit_repairs_when_its_param_says_so_for_a_reason_that_names_the_run
     with pytest.raises(ParamValidationError):
         dag.params.update({"repair": "yes"})
         dag.params.validate()
+
+
+def test_a_replication_looks_first_and_then_is_one_spark_job(dags):
+    from airflow.sdk.exceptions import ParamValidationError
+
+    dag = dags["replicate_carts"]
+    assert dag.timetable.expression == "*/10 * * * *" and set(dag.task_dict) == {"look", "replicate"}
+    task = dag.task_dict["replicate"]
+    assert (task.pool, task.application.split("/")[-1], task.upstream_task_ids) == ("spark", "replicate.py", {"look"})
+    for params, arguments in (({}, []), ({"accept_lost": True}, ["--accept-lost"])):
+        dag.params.update(params)
+        task.chosen(dag.params.validate())
+        assert list(task._job_arguments()) == ["--operation", "replicate", *arguments]
+    with pytest.raises(ParamValidationError):
+        dag.params.update({"accept_lost": "yes"})
+        dag.params.validate()
+
+
+def test_expired_ids_are_purged_daily_and_a_dry_run_publishes_nothing(dags):
+    dag = dags["purge_expired_carts"]
+    (task,) = dag.tasks
+    assert dag.timetable.expression == "0 0 * * *"
+    for dry_run, arguments in ((False, []), (True, ["--dry-run"])):
+        task.chosen({"dry_run": dry_run})
+        assert list(task._job_arguments()) == ["--operation", "purge_expired", *arguments]
 
 
 def test_a_rebucket_is_never_scheduled_and_only_counts_unless_told_otherwise(dags):
@@ -237,12 +263,12 @@ def test_a_missing_configuration_file_is_an_import_error_that_names_it(config):
     assert errors and all(str(config) in error for error in errors.values())
 
 
-@pytest.mark.parametrize("file", ["deliver.py", "audit.py", "cleanup.py", "rebucket.py", "erase.py"])
+@pytest.mark.parametrize("file", ["deliver.py", "audit.py", "cleanup.py", "rebucket.py", "erase.py", "replicate.py"])
 def test_parsing_the_dag_file_loads_no_store(config, file):
     code = """
 import runpy, sys
 runpy.run_path(sys.argv[1])
-stores = ("cassandra", "clickhouse_connect", "pyspark", "pyarrow", "great_expectations")
+stores = ("cassandra", "clickhouse_connect", "confluent_kafka", "pyspark", "pyarrow", "great_expectations")
 print("loaded:", *[name for name in stores if name in sys.modules])
 """
     shown = subprocess.run(

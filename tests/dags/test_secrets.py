@@ -206,3 +206,16 @@ def test_credentials_without_a_connection_come_from_the_environment(config, monk
 
     monkeypatch.setenv("TAGMILL_CLICKHOUSE__USERNAME", "from the environment")
     assert load_settings().clickhouse.username == "from the environment"
+
+
+def test_kafkas_credentials_reach_only_the_job_that_reads_kafka(spark_submit, monkeypatch):
+    from tagmill.airflow import connections
+    from tagmill.airflow.operators import ReplicateOperator
+
+    connection = {"conn_type": "generic", "login": "reader", "password": PASSWORD, "extra": {"tls": True}}
+    monkeypatch.setenv("AIRFLOW_CONN_TAGMILL_KAFKA", json.dumps(connection))
+    spark_submit()
+    assert not [name for name in spark_submit.seen()["environment"] if name.startswith("TAGMILL_KAFKA__")]
+    found = connections.spark_environment(connections.load_settings(), *ReplicateOperator.stores)
+    assert found["TAGMILL_KAFKA__PASSWORD"] == PASSWORD and found["TAGMILL_KAFKA__USERNAME"] == "reader"
+    assert found["TAGMILL_KAFKA__TLS"] == "true" and found["TAGMILL_CASSANDRA__PASSWORD"] == PASSWORD

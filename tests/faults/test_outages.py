@@ -11,6 +11,8 @@ from cassandra import DriverException
 from cassandra.cluster import NoHostAvailable
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
+from tagmill.stores.cassandra import refresh_schema
+
 
 @contextmanager
 def away(stack: Any, spark: Any, seconds: float) -> Iterator[None]:
@@ -32,7 +34,7 @@ def is_back(stack: Any, spark: Any) -> None:
     ):
         with attempt:
             stack.session.execute("SELECT release_version FROM system.local")
-            stack.session.cluster.refresh_schema_metadata()
+            refresh_schema(stack.session.cluster)
     # Spark's own would find the node after a minute: the next test gets a new one
     spark._jvm.com.datastax.spark.connector.cql.CassandraConnector.evictCache()
 

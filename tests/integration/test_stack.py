@@ -17,7 +17,7 @@ from local.clickhouse import ClickHouse
 from local.cql import session
 from local.places import ROOT, resolve
 from local.processes import marked
-from local.stack import Stack
+from local.stack import NAMES, Stack
 from tests.support.stack import JARS, free_port
 
 CLI = "import sys; from tagmill.cli.local import app; app(prog_name='tagmill local')"
@@ -26,14 +26,15 @@ CLI = "import sys; from tagmill.cli.local import app; app(prog_name='tagmill loc
 @pytest.fixture
 def home(tmp_path):
     yield tmp_path / "home"
-    for part in ("cassandra", "clickhouse", "airflow"):
+    for part in NAMES:
         for process in marked(str(tmp_path / "home" / part)):
             process.kill()
 
 
 @pytest.fixture
 def ports():
-    return {"cassandra": free_port(beside=10000), "clickhouse": free_port(), "airflow": free_port()}
+    beside = {"cassandra": 10000, "kafka": 10000}
+    return {name: free_port(beside=beside.get(name, 0)) for name in NAMES}
 
 
 def cli(home, *arguments, ports=None, **environment):
@@ -49,7 +50,7 @@ def cli(home, *arguments, ports=None, **environment):
 
 
 def remaining(home):
-    return [process for part in ("cassandra", "clickhouse", "airflow") for process in marked(str(home / part))]
+    return [process for part in NAMES for process in marked(str(home / part))]
 
 
 def wait_until(condition, seconds=60.0):
@@ -60,11 +61,12 @@ def wait_until(condition, seconds=60.0):
 
 
 def test_up_status_down_leave_no_process(home, ports):
-    done = cli(home, "up", "--part", "cassandra", "--part", "clickhouse", ports=ports)
+    done = cli(home, "up", "--part", "cassandra", "--part", "clickhouse", "--part", "kafka", ports=ports)
     assert done.returncode == 0, done.stderr
+    assert f"127.0.0.1:{ports['kafka']} (bootstrap server)" in done.stdout
     assert f"127.0.0.1:{ports['cassandra']}" in done.stdout
     status = {part["part"]: part["up"] for part in json.loads(cli(home, "status", "--json").stdout)}
-    assert status == {"cassandra": True, "clickhouse": True, "airflow": False}
+    assert status == {"cassandra": True, "clickhouse": True, "kafka": True, "airflow": False}
     assert "runs already" in cli(home, "up", "--part", "clickhouse").stdout
     loaded = cli(home, "load", "gap-first", "--keyspace", "fx")
     assert "fx.tag_views: 319 rows" in loaded.stdout, loaded
@@ -85,9 +87,9 @@ def test_a_busy_port_is_one_line_and_nothing_stays_started(home, ports):
 
 
 def test_an_unknown_part_is_one_line(home):
-    done = cli(home, "up", "--part", "kafka")
+    done = cli(home, "up", "--part", "redis")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "there is no part kafka" in done.stderr
+    assert "there is no part redis; the parts are cassandra, clickhouse, kafka, airflow" in done.stderr
 
 
 def test_a_missing_java_is_one_line(home, ports):

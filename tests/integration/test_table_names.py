@@ -12,6 +12,7 @@ from tagmill.journaltables import JournalTables
 from tagmill.queries import ReadJournal
 from tagmill.settings import Settings
 from tagmill.stores import schema
+from tagmill.stores.cassandra import refresh_schema
 from tagmill.views.chosen import Chosen
 from tagmill.views.ids import rebuild_ids
 from tagmill.views.migrate import migrate
@@ -41,7 +42,7 @@ def renamed(stack):
     )
     for statement in schema.journal_tables(tables).values():
         stack.session.execute(statement)
-    stack.session.cluster.refresh_schema_metadata()
+    refresh_schema(stack.session.cluster)
     yield tables
     stack.session.execute(f"DROP KEYSPACE {tables.keyspace}")
 

@@ -42,11 +42,19 @@ destination = "orders"
 schedule = "@hourly"
 eventual_consistency_delay_seconds = 0
 lease_seconds = 10
+[kafka]
+bootstrap_servers = ["127.0.0.1:{kafka}"]
+[pipelines.carts]
+kind = "kafka_journal"
+keyspace = "carts_by_airflow"
+topic_prefixes = ["carts-"]
+schedule = "@yearly"
+purge_schedule = "@yearly"
 """
 
 
 @pytest.fixture(scope="package")
-def airflow(stack):
+def airflow(stack, kafka):
     """Airflow with the DAG parsed and still paused; the journal is loaded and the schema applied."""
     from tagmill.settings import Settings
     from tagmill.stores import schema
@@ -57,7 +65,7 @@ def airflow(stack):
     places = Places(stack.home / "standalone", ports)
     places.home.mkdir()
     values = {"jars": places.jars / "spark", "conf": toml_value(SHORT_LIVED), "keyspace": keyspace}
-    places.config.write_text(CONFIG.format(cassandra=ports.cassandra, clickhouse=ports.clickhouse, **values))
+    places.config.write_text(CONFIG.format(cassandra=ports.cassandra, clickhouse=ports.clickhouse, kafka=kafka.port, **values))
     schema.apply(Settings.load(places.config))
     server = AirflowWithPasswords(places)
     try:
@@ -73,6 +81,7 @@ def airflow(stack):
         server.stop()
         stack.session.execute(f"DROP KEYSPACE IF EXISTS {keyspace}")
         stack.session.execute("DROP KEYSPACE IF EXISTS tagmill_by_airflow")
+        stack.session.execute("DROP KEYSPACE IF EXISTS carts_by_airflow")
     assert running.left() == []
 
 

@@ -7,6 +7,7 @@ from cassandra.concurrent import execute_concurrent_with_args
 from cassandra.query import UNSET_VALUE
 
 from local.fixtures import Case
+from tagmill.stores.cassandra import refresh_schema
 
 CASE = "legacy-tags"
 # EventsByTagMigrationSpec, the plugin's own test, has this table and this view
@@ -53,5 +54,5 @@ def create(session: Any, keyspace: str, *, meta: bool = False, views: int = 3) -
 
 def schema(session: Any, keyspace: str) -> str:
     """The keyspace as Cassandra describes it."""
-    session.cluster.refresh_schema_metadata()
+    refresh_schema(session.cluster)
     return str(session.cluster.metadata.keyspaces[keyspace].export_as_string())

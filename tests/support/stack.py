@@ -20,6 +20,7 @@ from local.processes import MARKER, port_is_free
 
 FOLDER = ROOT / "build" / "test-stack"
 JARS = Path(os.environ.get("TAGMILL_TEST_JARS") or ROOT / "build" / "jars" / "cassandra")
+KAFKA_JARS = JARS.parent / "kafka"
 # tests make and drop hundreds of tables: a change of the schema isn't flushed (the commit log has it), code isn't compiled twice
 CASSANDRA_FLAGS = (
     "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dcassandra.unsafesystem=true",

@@ -133,7 +133,13 @@ def test_that_nobody_else_reads_is_something_else_than_not_stated(load) -> None:
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("[kafka]\nport = 1\n", "kafka: unknown key"),
+        ("[kafcka]\nport = 1\n", "kafcka: unknown key"),
+        ("[kafka]\nport = 1\n", "kafka.port: unknown key"),
+        ('[kafka]\npassword = "p"\n', "kafka.password doesn't belong in the file; set TAGMILL_KAFKA__PASSWORD"),
+        (pipeline(kind='"views"'), "pipelines.orders.kind: 'views' is none of tag_views, kafka_journal"),
+        ('[pipelines.j]\nkind = "kafka_journal"\nkeyspace = "j"\n', "pipelines.j: topics: name at least one"),
+        ('[pipelines.j]\nkind = "kafka_journal"\nkeyspace = "j"\ntopics = ["t"]\ntags = []\n', "pipelines.j.tags: unknown key"),
+        ('[kafka_journals.j]\nkeyspace = "j"\n', "kafka_journals: unknown key; a pipeline is [pipelines.NAME]"),
         ("[cassandra]\nprot = 1\n", "cassandra.prot: unknown key"),
         (pipeline(tagz='["a"]'), "pipelines.orders.tagz: unknown key"),
         (pipeline() + "[pipelines.orders.quality]\nshare = 1\n", "pipelines.orders.quality.share: unknown key"),
@@ -233,3 +239,16 @@ def test_a_journal_is_built_by_one_pipeline(load) -> None:
     )
     load(first + second.replace('"tagmill"', '"application"'))
     load(first + second.replace('"orders"', '"another"'))
+
+
+def test_a_kafka_journal_is_a_pipeline_of_its_own_kind(load) -> None:
+    text = pipeline() + '[pipelines.carts]\nkind = "kafka_journal"\nkeyspace = "carts"\ntopic_prefixes = ["journal-"]\n'
+    settings = load(text, KAFKA__PASSWORD="s3cr3t", PIPELINES__CARTS__SEGMENT_SIZE="500")
+    assert list(settings.pipelines) == ["orders"] and list(settings.kafka_journals) == ["carts"]
+    assert settings.kafka_journal("carts").segment_size == 500
+    assert "s3cr3t" not in repr(settings)
+    for wrong, name in ((settings.pipeline, "carts"), (settings.kafka_journal, "orders")):
+        with pytest.raises(ConfigurationError, match=f"pipeline '{name}' is of another kind"):
+            wrong(name)
+    with pytest.raises(ConfigurationError, match=r"'nope' is not in the configuration \(there: carts\)"):
+        settings.kafka_journal("nope")

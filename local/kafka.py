@@ -1,0 +1,118 @@
+"""A real single-node Apache Kafka 4.1 (KRaft) from plain jars. Needs Java 17.
+
+One node: replication can't be tested with it. Data survive a stop and a kill.
+"""
+
+import base64
+import socket
+import struct
+import subprocess
+import uuid
+from pathlib import Path
+from typing import ClassVar
+
+from local.errors import PartDidNotStart, one_line
+from local.java import SPARK, find_java
+from local.part import Part
+from tagmill.errors import ConfigurationError
+
+COLLECTOR = "-XX:+UseSerialGC"
+BROKER, FORMATTER = "kafka.Kafka", "kafka.tools.StorageTool"
+API_VERSIONS = 18
+
+PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+log.dirs={home}/data
+num.partitions=1
+auto.create.topics.enable=false
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+group.initial.rebalance.delay.ms=0
+# a topic that is to lose records says so itself
+log.retention.ms=-1
+log.retention.bytes=-1
+"""
+LOG4J = """\
+appender.c.type=Console
+appender.c.name=C
+appender.c.layout.type=PatternLayout
+appender.c.layout.pattern=[%d] %p %m (%c)%n
+rootLogger.level=WARN
+rootLogger.appenderRef.c.ref=C
+"""
+
+
+class Kafka(Part):
+    """A broker on 127.0.0.1:port that is its own controller; `heap` as Java writes it."""
+
+    name: ClassVar[str] = "kafka"
+
+    def __init__(self, home: Path, port: int, jars: Path, heap: str = "512m") -> None:
+        super().__init__(home, port)
+        self.jars, self.heap = jars.resolve(), heap
+        self.controller_port = port + 10000 if port + 10000 < 65536 else port - 10000
+
+    def ports(self) -> list[int]:
+        """Clients' and the controller's."""
+        return [self.port, self.controller_port]
+
+    def where(self) -> str:
+        """Bootstrap server."""
+        return f"127.0.0.1:{self.port} (bootstrap server)"
+
+    def configure(self) -> None:
+        """Write server.properties and log4j2.properties; format the storage once."""
+        if not any(self.jars.glob("*.jar")):
+            raise ConfigurationError(f"there are no Kafka jars in {self.jars}; Kafka was not started. Run bin/setup")
+        (self.home / "tmp").mkdir(exist_ok=True)
+        text = PROPERTIES.format(home=self.home, port=self.port, controller=self.controller_port)
+        (self.home / "server.properties").write_text(text)
+        (self.home / "log4j2.properties").write_text(LOG4J)
+        if not (self.home / "data" / "meta.properties").exists():
+            self._format()
+
+    def command(self) -> list[str]:
+        """The JVM with its flags."""
+        return [*self._java(f"-Xms{self.heap}", f"-Xmx{self.heap}", COLLECTOR), BROKER, str(self.home / "server.properties")]
+
+    def healthy(self) -> bool:
+        """Send an ApiVersions request; an answer to it without an error means that clients are served."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), 2) as connection:
+                connection.settimeout(5)
+                body = struct.pack(">hhih", API_VERSIONS, 0, 7, 5) + b"probe"
+                connection.sendall(struct.pack(">i", len(body)) + body)
+                return struct.unpack(">iih", connection.recv(10))[1:] == (7, 0)
+        except (OSError, struct.error):
+            return False
+
+    def _java(self, *flags: str) -> list[str]:
+        scratch = self.home / "tmp"
+        return [
+            find_java(SPARK), *flags, "-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError", "-Djava.net.preferIPv4Stack=true",
+            f"-Djava.io.tmpdir={scratch}", f"-Dkafka.logs.dir={self.home}", f"-Dlog4j2.configurationFile=file://{self.home}/log4j2.properties",
+            "-cp", f"{self.home}:{self.jars}/*",
+        ]  # fmt: skip
+
+    def _format(self) -> None:
+        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A", 1)
+        command = [
+            *self._java("-XX:TieredStopAtLevel=1"),
+            FORMATTER,
+            "format",
+            "-t",
+            cluster,
+            "-c",
+            str(self.home / "server.properties"),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise PartDidNotStart(f"kafka: formatting {self.home / 'data'} failed: {one_line(done.stdout + done.stderr)}")

@@ -1,0 +1,48 @@
+"""A Kafka Journal replicated to Cassandra, or its expired ids purged, as a Spark job: arguments in, one call, a job report out."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from datetime import date
+from functools import partial
+from typing import Any
+
+from tagmill.jobreport import job_arguments, job_report
+from tagmill.kafkajournal.purge import purge_expired
+from tagmill.kafkajournal.replicate import replicate
+from tagmill.settings import Settings
+from tagmill.sparksession import session_when_asked
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Arguments of the job."""
+    parser = job_arguments(__doc__)
+    parser.add_argument("--operation", required=True, choices=("replicate", "purge_expired"))
+    parser.add_argument("--accept-lost", action="store_true", help="go on although records are gone from Kafka")
+    parser.add_argument("--until", type=date.fromisoformat, help="ids that expire on this day or before; left out: today")
+    parser.add_argument("--dry-run", action="store_true", help="publish nothing")
+    return parser.parse_args(argv)
+
+
+def operation_of(args: argparse.Namespace) -> Callable[..., Any]:
+    """What the arguments ask for."""
+    if args.operation == "replicate":
+        return partial(replicate, accept_lost=args.accept_lost)
+    return partial(purge_expired, until=args.until, dry_run=args.dry_run)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Do it."""
+    args = parse(argv)
+    with job_report(args.operation, args.pipeline, None, args.report) as report:
+        settings, operation = Settings.load(args.config), operation_of(args)
+        with session_when_asked(settings, f"tagmill {args.operation} {args.pipeline}") as spark:
+            done = operation(settings, args.pipeline, owner=args.owner, spark=spark, tell=partial(print, flush=True))
+        for line in done.lines:
+            print(line.model_dump_json(), flush=True)
+        report.result = {**done.model_dump(mode="json"), "message": done.message}
+    return report.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,53 @@
+"""`tagmill deadletters`: records of Kafka that could not be read."""
+
+import json
+from itertools import islice
+from typing import Annotated
+
+import typer
+
+from tagmill.cli.shared import AsJson, Pipeline, one_line_errors, out, settings, show
+
+app = typer.Typer(help="Records of Kafka that could not be read, kept as they came.", no_args_is_help=True)
+COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "bytes", "reason")
+
+
+@app.callback()
+def deadletters() -> None:
+    """Look at them."""
+
+
+@app.command("list")
+@one_line_errors
+def list_letters(
+    pipeline: Pipeline,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=100_000, help="Show so many.")] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """Show where each came from and why it could not be read; with --json its bytes, too (in hexadecimal)."""
+    from tagmill.stores.cassandra import Cassandra
+    from tagmill.stores.deadletters import DeadLetters
+
+    configured = settings()
+    configured.kafka_journal(pipeline)
+    with Cassandra(configured.cassandra) as cassandra:
+        found = list(islice(DeadLetters(cassandra, configured.cassandra.ledger_keyspace, pipeline).listed(), limit))
+    rows = [
+        {
+            "topic": one.record.topic,
+            "partition": one.record.partition,
+            "offset": one.record.offset,
+            "timestamp": one.record.timestamp,
+            "key": None if one.record.key is None else one.record.key.decode("utf-8", "backslashreplace"),
+            "bytes": len(one.record.value or b""),
+            "reason": one.reason,
+        }
+        for one in found
+    ]
+    if as_json:
+        values = [{"value": None if one.record.value is None else one.record.value.hex()} for one in found]
+        print(json.dumps([row | value for row, value in zip(rows, values, strict=True)], default=str))
+    elif rows:
+        show(rows, COLUMNS, as_json=False)
+    else:
+        out.print(f"{pipeline} has no dead letters", markup=False)

@@ -1,0 +1,1 @@
+"""Kafka as a source: which records a run reads, and how Spark reads them."""

@@ -1,0 +1,75 @@
+"""Which records a run reads: from what was read last to what is committed in Kafka now."""
+
+from collections.abc import Mapping, Sequence
+
+from tagmill.delivery.model import Document
+from tagmill.errors import ConfigurationError, GuardRefused
+from tagmill.stores.kafka import Kafka, Place, Span
+
+
+class Range(Document):
+    """Records of a topic's partition: offsets from `first` (inclusive) to `end` (exclusive), of which some may hold no record."""
+
+    topic: str
+    partition: int
+    first: int
+    end: int
+
+    @property
+    def place(self) -> Place:
+        """Topic and partition."""
+        return self.topic, self.partition
+
+
+def places(kafka: Kafka, pipeline: str, topics: Sequence[str], prefixes: Sequence[str]) -> list[Place]:
+    """The partitions of a pipeline's topics: those that are named, and those that begin as named.
+
+    Raises ConfigurationError: a named topic doesn't exist.
+    """
+    there = kafka.topics()
+    if missing := [topic for topic in topics if topic not in there]:
+        raise ConfigurationError(
+            f"pipelines.{pipeline}.topics: {kafka.where} has no topic {', '.join(missing)}. Nothing was read"
+        )
+    found = {*topics, *(topic for topic in there if topic.startswith(tuple(prefixes)))}
+    return [(topic, partition) for topic in sorted(found) for partition in range(there[topic])]
+
+
+def unread(
+    pipeline: str, spans: Mapping[Place, Span], read_to: Mapping[Place, int], *, accept_lost: bool, go_on: str
+) -> tuple[list[Range], list[str]]:
+    """What is to be read, and warnings. In: what Kafka has; the offset behind the last record that was read, of places that were.
+
+    `go_on`: the command that accepts that records are lost.
+
+    Raises GuardRefused: records are gone before they were read, or a topic is shorter than what was read of it.
+    """
+    ranges, warnings = list[Range](), list[str]()
+    for (topic, partition), span in spans.items():
+        begin = read_to.get((topic, partition), span.first)
+        where = f"topic {topic}, partition {partition}"
+        if begin > span.end:
+            raise GuardRefused(
+                f"{pipeline}: {where} ends at offset {span.end}, but {begin} were read: it was made anew. Nothing was read. Give the new "
+                "topic a pipeline and tables of its own, or make an end of the old one's tables first"
+            )
+        if begin < span.first:
+            lost = f"{where}: {span.first - begin} records (offsets {begin} to {span.first - 1}) were gone from Kafka before they were read"
+            if not accept_lost:
+                raise GuardRefused(f"{pipeline}: {lost}. Nothing was read. To go on with what is there: {go_on}")
+            warnings.append(lost)
+        elif span.first and (topic, partition) not in read_to:
+            warnings.append(f"{where} is read for the first time, and begins at offset {span.first}")
+        if max(begin, span.first) < span.end:
+            ranges.append(Range(topic=topic, partition=partition, first=max(begin, span.first), end=span.end))
+    return ranges, warnings
+
+
+def capped(ranges: Sequence[Range], most: int) -> list[Range]:
+    """At most so many records (but one of each partition), every partition's share alike; what has less leaves more to the others."""
+    left, done = most, list[Range]()
+    for number, one in enumerate(sorted(ranges, key=lambda one: one.end - one.first)):
+        end = min(one.end, one.first + max(1, left // (len(ranges) - number)))
+        done.append(one.model_copy(update={"end": end}))
+        left -= end - one.first
+    return sorted(done, key=lambda one: one.place)

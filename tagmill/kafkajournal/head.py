@@ -1,0 +1,132 @@
+"""One id of a Kafka Journal as its readers see it: what is in Cassandra, and what is in Kafka behind it."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from tagmill.errors import TerminalError
+from tagmill.kafka.ranges import places
+from tagmill.kafkajournal import records
+from tagmill.kafkajournal.model import Head, HeadEvent
+from tagmill.kafkajournal.rules import Entry, Fold, Position, Record, entry_segments, segment_of
+from tagmill.settings import Settings
+from tagmill.stores.cassandra import Cassandra, utc
+from tagmill.stores.kafka import Kafka, KafkaRecord, Place, Span
+from tagmill.stores.kafkajournal import KafkaJournalTables, Pointer, milliseconds, uuid
+
+MOST_SEGMENTS = 100_000
+
+
+def heads(settings: Settings, pipeline: str, key: str, *, most: int = 100) -> list[Head]:
+    """The id in each of the pipeline's topics that knows it, with its first `most` events. Nothing is written.
+
+    Kafka is read from behind the pointers to its end, as Kafka Journal's own readers do: that takes long where replication is far behind.
+
+    Raises ConfigurationError: a named topic doesn't exist. TerminalError: its sequence numbers skip too far to look for all events.
+    """
+    chosen = settings.kafka_journal(pipeline)
+    with Cassandra(settings.cassandra) as cassandra, Kafka(settings.kafka) as kafka:
+        tables = KafkaJournalTables(cassandra, chosen.keyspace)
+        there = tables.there()
+        found: dict[str, list[Place]] = {}
+        for place in places(kafka, pipeline, chosen.topics, chosen.topic_prefixes):
+            found.setdefault(place[0], []).append(place)
+        every = (_Reader(tables if there else None, kafka, topic, parts).head(key, most) for topic, parts in found.items())
+        return [one for one in every if one.seq_nr is not None or one.unreplicated]
+
+
+class _Reader:
+    """Reads one topic."""
+
+    def __init__(self, tables: KafkaJournalTables | None, kafka: Kafka, topic: str, parts: Sequence[Place]) -> None:
+        self.tables, self.kafka, self.topic, self.parts = tables, kafka, topic, parts
+
+    def head(self, key: str, most: int) -> Head:
+        pointers = self.tables.pointers(self.parts) if self.tables else {}  # first: what is replicated meanwhile is read twice
+        before = self._entry(key)
+        fold = Fold(before, 1)
+        fresh: list[tuple[Position, HeadEvent]] = []
+        count = 0
+        for record in self._behind(key, pointers):
+            count += 1
+            fresh += self._folded(fold, record)
+        if fold.entry is None:
+            return Head(topic=self.topic, id=key, unreplicated=count)
+        old = [] if fold.purged or before is None else self._events(key, before, max(before.delete_to or 0, fold.cut_to))
+        new = (
+            event for at, event in fresh if (fold.dropped is None or at > fold.dropped) and event.seq_nr > _deleted_to(fold, at)
+        )
+        events, more = _first(old, new, fold.entry.delete_to or 0, most)
+        entry = fold.entry
+        return Head(
+            topic=self.topic, id=key, seq_nr=entry.seq_nr, delete_to=entry.delete_to, created=entry.created, updated=entry.updated,
+            expire_on=entry.expire_on, unreplicated=count, events=events, more=more,
+        )  # fmt: skip
+
+    def _entry(self, key: str) -> Entry | None:
+        row = self.tables.entry(self.topic, entry_segments(key), key) if self.tables else None
+        if row is None:
+            return None
+        return Entry(
+            row.partition, row.offset, row.segment_size, row.seq_nr, row.delete_to, utc(row.created), utc(row.updated), row.origin,
+            uuid(row.record_id), milliseconds(row.expire_after), row.expire_on.date() if row.expire_on else None,
+        )  # fmt: skip
+
+    def _behind(self, key: str, pointers: Mapping[Place, Pointer]) -> Iterator[KafkaRecord]:
+        """The id's records that are not replicated, partition by partition."""
+        wanted = key.encode()
+        for place, span in self.kafka.spans(self.parts).items():
+            begin = max(span.first, pointers[place].offset + 1) if place in pointers else span.first
+            yield from (one for one in self.kafka.read(*place, Span(begin, span.end)) if one.key == wanted)
+
+    def _folded(self, fold: Fold, record: KafkaRecord) -> Iterator[tuple[Position, HeadEvent]]:
+        """Fold a record that can be read, and yield its events."""
+        try:
+            action = records.decode_action(next((value for name, value in record.headers if name == records.ACTION), None))
+            found = records.decode_events(action, record.value) if isinstance(action, records.Append) else None
+        except records.Undecodable:
+            return
+        if action is None:
+            return
+        kind = records.kind_of(action)
+        to = found.last if found else getattr(action, "to", 0)
+        after = found.expire_after_ms if found else None
+        fold.add(Record(kind, record.topic, record.partition, record.offset, record.timestamp, to, action.origin, after))
+        at = Position(len(fold.partitions) - 1, record.offset)
+        for event in found.events if found else ():
+            payload = event.data.hex() if event.data is not None else event.text
+            yield at, HeadEvent(
+                seq_nr=event.seq_nr, timestamp=record.timestamp, tags=sorted(set(event.tags)), payload_type=event.payload_type,
+                payload=payload, replicated=False,
+            )  # fmt: skip
+
+    def _events(self, key: str, entry: Entry, after: int) -> Iterator[HeadEvent]:
+        assert self.tables is not None
+        first, last = segment_of(after + 1, entry.segment_size), segment_of(entry.seq_nr, entry.segment_size)
+        if last - first >= MOST_SEGMENTS:
+            raise TerminalError(f"id {key!r} has {last - first + 1} segments, too many to look through. Nothing was read")
+        for row in self.tables.events(key, self.topic, range(first, last + 1), after):
+            if row.meta_record_id in (None, entry.record_id):
+                yield _event(row)
+
+
+def _event(row: Any) -> HeadEvent:
+    payload = row.payload_bin.hex() if row.payload_bin is not None else row.payload_txt
+    return HeadEvent(
+        seq_nr=row.seq_nr, timestamp=utc(row.timestamp), tags=sorted(row.tags or ()), payload_type=row.payload_type, payload=payload,
+        replicated=True,
+    )  # fmt: skip
+
+
+def _deleted_to(fold: Fold, at: Position) -> int:
+    return next((to for behind, to in fold.deletes if behind > at), 0)
+
+
+def _first(old: Iterable[HeadEvent], new: Iterable[HeadEvent], delete_to: int, most: int) -> tuple[list[HeadEvent], bool]:
+    """The first so many events that a reader sees: those above delete_to; and whether there are more."""
+    found = [*_some(old, delete_to, most + 1), *_some(new, delete_to, most + 1)]
+    return found[:most], len(found) > most
+
+
+def _some(events: Iterable[HeadEvent], delete_to: int, most: int) -> Iterator[HeadEvent]:
+    return islice((event for event in events if event.seq_nr > delete_to), most)

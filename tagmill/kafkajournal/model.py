@@ -1,0 +1,130 @@
+"""What a replication fixes in its manifest, and what it reports."""
+
+from collections.abc import Callable, Sequence
+from datetime import date, datetime
+
+from tagmill.delivery.model import Document
+from tagmill.kafka.ranges import Range
+
+Tell = Callable[[str], None]
+JOURNAL_KINDS = ("append", "delete", "purge", "mark")
+
+
+class Counts(Document):
+    """Records by what they are; `skipped`: no journal records; `unreadable`: now dead letters; `applied`: replicated before."""
+
+    records: int = 0
+    appends: int = 0
+    deletes: int = 0
+    purges: int = 0
+    marks: int = 0
+    skipped: int = 0
+    unreadable: int = 0
+    applied: int = 0
+    events: int = 0
+    ids: int = 0
+    warnings: int = 0
+
+    def plus(self, other: "Counts") -> "Counts":
+        """The sum."""
+        return Counts(**{name: value + getattr(other, name) for name, value in self.model_dump().items()})
+
+
+class Manifest(Document):
+    """A sealed replication: what `folder` holds (records, folds) is written with the timestamp `written_at` (microseconds)."""
+
+    replication: int
+    folder: str
+    written_at: int
+    ranges: list[Range]
+    counts: Counts
+    warnings: list[str]
+
+
+class HeadEvent(Document):
+    """An event as a reader sees it: a payload is text, or bytes in hexadecimal. `replicated`: it comes from Cassandra, else from Kafka."""
+
+    seq_nr: int
+    timestamp: datetime
+    tags: list[str]
+    payload_type: str | None
+    payload: str | None
+    replicated: bool
+
+
+class Head(Document):
+    """An id as its readers see it now. `seq_nr` None: there is no such journal; `unreplicated`: its records that are only in Kafka yet."""
+
+    topic: str
+    id: str
+    seq_nr: int | None = None
+    delete_to: int | None = None
+    created: datetime | None = None
+    updated: datetime | None = None
+    expire_on: date | None = None
+    unreplicated: int = 0
+    events: list[HeadEvent] = []
+    more: bool = False
+
+
+class PartitionStatus(Document):
+    """A topic's partition: `replicated_to` (None: never) and `end` are offsets behind the last record, `waiting` what is between."""
+
+    topic: str
+    partition: int
+    replicated_to: int | None
+    first: int
+    end: int
+    waiting: int
+
+
+class PurgeReport(Document):
+    """What was, or in a dry run would be, published: `purged` Purge actions for ids that expired on `until` or before."""
+
+    pipeline: str
+    until: date
+    dry_run: bool
+    purged: int
+    examples: list[str]
+
+    @property
+    def lines(self) -> Sequence[Document]:
+        """What a log shows."""
+        return []
+
+    @property
+    def message(self) -> str:
+        """One line."""
+        done = "would be published" if self.dry_run else "were published; the next replication deletes what they name"
+        return f"{self.pipeline}: {self.purged} ids have expired by {self.until}: {self.purged} Purge actions {done}"
+
+
+class ReplicationReport(Document):
+    """What a replication did: `sealed` pieces, from where to where, and what the records were."""
+
+    pipeline: str
+    keyspace: str
+    replications: int
+    ranges: list[Range]
+    counts: Counts
+    warnings: list[str]
+
+    @property
+    def lines(self) -> Sequence[Range]:
+        """What a log shows."""
+        return self.ranges
+
+    @property
+    def message(self) -> str:
+        """One line."""
+        c = self.counts
+        if not self.replications:
+            return f"{self.keyspace} has everything that the topics of {self.pipeline} hold"
+        unreadable = (
+            f"; {c.unreadable} can't be read: tagmill deadletters list --pipeline {self.pipeline}" if c.unreadable else ""
+        )
+        topics = len({one.topic for one in self.ranges})
+        return (
+            f"{c.records} records of {topics} topics are in {self.keyspace}: {c.events} events of {c.ids} ids, "
+            f"{c.deletes} deletes, {c.purges} purges, {c.marks} marks, {c.skipped} skipped{unreadable}"
+        )

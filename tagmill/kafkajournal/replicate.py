@@ -1,0 +1,243 @@
+"""Replicates a Kafka Journal's topics to Cassandra, in pieces that are sealed before anything of them is written.
+
+A piece is sealed when its records are decoded, what they do to each id is computed, and both are fixed as files; the commit is one
+conditional update in replications. Before it nothing is written into the journal's keyspace; after it nothing is computed again: whoever
+goes on writes the same rows with the same timestamp. Pointers come last, so what was not finished is read again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from tagmill import checkpoints
+from tagmill.delivery.runfiles import read_document, write_document
+from tagmill.errors import TagmillError
+from tagmill.kafka.ranges import Range, capped, places, unread
+from tagmill.kafkajournal.model import Counts, Manifest, PartitionStatus, ReplicationReport, Tell
+from tagmill.settings import Settings
+from tagmill.stores.cassandra import Cassandra
+from tagmill.stores.deadletters import DeadLetters
+from tagmill.stores.files import RunFiles
+from tagmill.stores.kafka import Kafka, Place, Span
+from tagmill.stores.kafkajournal import KafkaJournalTables, Pointer
+from tagmill.stores.lease import Lease
+from tagmill.stores.replications import SEALED, ReplicationRow, Replications
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+NAMED_WARNINGS = 20
+
+
+def replicate(
+    settings: Settings,
+    pipeline: str,
+    *,
+    owner: str,
+    spark: Callable[[], SparkSession],
+    accept_lost: bool = False,
+    tell: Tell | None = None,
+) -> ReplicationReport:
+    """Bring everything that is committed in Kafka now into the tables. Safe to stop and to start again at any moment.
+
+    `spark` is asked for a session only if there is anything to do.
+
+    Raises GuardRefused: records are gone from Kafka that were not replicated (unless `accept_lost`). LeaseTaken, FenceRaised: another
+    replicator is at work. ConfigurationError: a topic or the ledger's tables are missing.
+    """
+    from tagmill.delivery.sparkerrors import explained
+
+    chosen = settings.kafka_journal(pipeline)
+    with Cassandra(settings.cassandra) as cassandra, Kafka(settings.kafka) as kafka, explained(cassandra.where):
+        attempt = _Attempt(settings, pipeline, cassandra, kafka, spark, tell or (lambda _: None))
+        lease = Lease(cassandra, settings.cassandra.ledger_keyspace, pipeline, owner, chosen.lease_seconds)
+        with lease.held(chosen.lease_wait_seconds):
+            return attempt.run(owner, accept_lost)
+
+
+def status(settings: Settings, pipeline: str) -> list[PartitionStatus]:
+    """How far each partition of the pipeline's topics is replicated. Raises ConfigurationError: a named topic doesn't exist."""
+    chosen = settings.kafka_journal(pipeline)
+    with Cassandra(settings.cassandra) as cassandra, Kafka(settings.kafka) as kafka:
+        tables = KafkaJournalTables(cassandra, chosen.keyspace)
+        found = places(kafka, pipeline, chosen.topics, chosen.topic_prefixes)
+        pointers = tables.pointers(found) if tables.there() else {}
+        return [_status(place, span, pointers.get(place)) for place, span in kafka.spans(found).items()]
+
+
+def _status(place: Place, span: Span, pointer: Pointer | None) -> PartitionStatus:
+    read_to = pointer.offset + 1 if pointer else None
+    waiting = max(0, span.end - max(span.first, read_to or 0))
+    return PartitionStatus(
+        topic=place[0], partition=place[1], replicated_to=read_to, first=span.first, end=span.end, waiting=waiting
+    )
+
+
+def pending(settings: Settings, pipeline: str) -> bool:
+    """Whether there is anything to replicate, or something sealed that is not written yet."""
+    with Cassandra(settings.cassandra) as cassandra:
+        row = Replications(cassandra, settings.cassandra.ledger_keyspace, pipeline).newest()
+    return (row is not None and row.state == SEALED) or any(one.waiting for one in status(settings, pipeline))
+
+
+class _Attempt:
+    """One attempt at replicating, under the lease."""
+
+    def __init__(
+        self, settings: Settings, pipeline: str, cassandra: Cassandra, kafka: Kafka, spark: Callable[[], SparkSession], tell: Tell
+    ) -> None:
+        self.settings, self.name, self.chosen = settings, pipeline, settings.kafka_journal(pipeline)
+        self.cassandra, self.kafka, self.spark, self.tell = cassandra, kafka, spark, tell
+        self.tables = KafkaJournalTables(cassandra, self.chosen.keyspace)
+        self.replications = Replications(cassandra, settings.cassandra.ledger_keyspace, pipeline)
+        self.files, self.home = RunFiles(settings.storage.root), f"{pipeline}/replications"
+
+    def run(self, owner: str, accept_lost: bool) -> ReplicationReport:
+        """Finish what is sealed, then go on piece by piece until the end that Kafka had at the beginning."""
+        done = list[Manifest]()
+        row = self.replications.take_over(owner)
+        with self._fenced(row.fence):
+            if row.state == SEALED:
+                self.tell(f"finishing replication {row.replication}")
+                done.append(_read(self.files, row))
+                row = self._write(done[-1], row)
+            self._sweep()
+            chosen = places(self.kafka, self.name, self.chosen.topics, self.chosen.topic_prefixes)
+            if not self.tables.there():
+                self.tables.create(
+                    self.settings.cassandra.replication.options(), owner=owner, lock_seconds=self.chosen.lock_seconds
+                )
+            ends = self.kafka.spans(chosen)
+            while (next_piece := self._unread(ends, accept_lost))[0]:
+                manifest, row = self._seal(*next_piece, row)
+                row = self._write(manifest, row)
+                done.append(manifest)
+        return ReplicationReport(
+            pipeline=self.name, keyspace=self.chosen.keyspace, replications=len(done), ranges=_joined(done), counts=_sum(done),
+            warnings=list(dict.fromkeys(text for one in done for text in one.warnings)),
+        )  # fmt: skip
+
+    def _unread(self, ends: Mapping[Place, Span], accept_lost: bool) -> tuple[list[Range], list[str]]:
+        go_on = f"tagmill kafka-journal replicate --pipeline {self.name} --accept-lost"
+        read_to = {place: one.offset + 1 for place, one in self.tables.pointers(list(ends)).items()}
+        ranges, warnings = unread(self.name, ends, read_to, accept_lost=accept_lost, go_on=go_on)
+        return capped(ranges, self.chosen.max_records_per_run), warnings
+
+    def _seal(self, ranges: list[Range], warnings: list[str], row: ReplicationRow) -> tuple[Manifest, ReplicationRow]:
+        from tagmill.connector import await_tables
+        from tagmill.kafka.source import explained, kafka_records
+        from tagmill.kafkajournal import staging
+
+        folder, spark = f"{self.home}/attempt-{uuid4().hex[:12]}", self.spark()
+        url = self.files.url(folder)
+        self.tell(f"reading {sum(one.end - one.first for one in ranges)} records of {len(ranges)} partitions")
+        checkpoints.reached("replicate.planned")
+        with explained(self.kafka):
+            staged = _fixed(spark, staging.decoded(kafka_records(spark, self.kafka, ranges)), f"{url}/records")
+        checkpoints.reached("replicate.staged")
+        self.tell("finding out what they do")
+        await_tables(spark, self.chosen.keyspace, {"metajournal": ["seq_nr"], "journal": ["seq_nr"]})
+        stands = staging.entries(spark, self.chosen.keyspace, staged)
+        folds = _fixed(spark, staging.folded(staged, stands, self.chosen.segment_size), f"{url}/folds")
+        counts, found = _counts(staged, folds)
+        manifest = Manifest(
+            replication=row.replication + 1, folder=folder, written_at=max(time.time_ns() // 1000, row.written_at + 2), ranges=ranges,
+            counts=counts, warnings=[*warnings, *found],
+        )  # fmt: skip
+        file = f"{folder}/manifest.json"
+        sha256 = write_document(self.files, file, manifest)
+        checkpoints.reached("replicate.before_commit")
+        sealed = self.replications.seal(row, file, sha256, manifest.written_at)
+        checkpoints.reached("replicate.after_commit")
+        return manifest, sealed
+
+    def _write(self, manifest: Manifest, row: ReplicationRow) -> ReplicationRow:
+        """Everything that is sealed, pointers last."""
+        from tagmill.kafkajournal.writing import Writing
+
+        writing = Writing(self.spark(), self.tables, self.files, manifest, self.tell)
+        writing.write()
+        if manifest.counts.unreadable:
+            DeadLetters(self.cassandra, self.settings.cassandra.ledger_keyspace, self.name).add(writing.dead_letters())
+        self._point(manifest)
+        checkpoints.reached("replicate.before_end")
+        done = self.replications.finish(row)
+        self._sweep()
+        return done
+
+    def _point(self, manifest: Manifest) -> None:
+        known, now = self.tables.pointers([one.place for one in manifest.ranges]), datetime.now(UTC)
+        created = {place: one.created for place, one in known.items()}
+        pointers = ((one.place, Pointer(one.end - 1, created.get(one.place, now))) for one in manifest.ranges)
+        self.tables.point(pointers, manifest.written_at + 1)
+
+    def _sweep(self) -> None:
+        """Remove the files of attempts that are done or never were committed: they can't commit any more."""
+        for folder in self.files.folders(self.home):
+            self.files.remove_folder(f"{self.home}/{folder}")
+
+    @contextmanager
+    def _fenced(self, fence: int) -> Iterator[None]:
+        """Whoever took over may have removed this attempt's files: then that is the error, not the file that is missing."""
+        try:
+            yield
+        except TagmillError:
+            raise
+        except Exception:
+            self.replications.current(fence)
+            raise
+
+
+def _read(files: RunFiles, row: ReplicationRow) -> Manifest:
+    of = f"replication {row.replication} of {row.pipeline}"
+    return read_document(files, Manifest, str(row.manifest_file), row.manifest_sha256, of=of)
+
+
+def _fixed(spark: SparkSession, rows: DataFrame, url: str) -> DataFrame:
+    """The same rows whenever they are read again."""
+    rows.write.parquet(url)
+    return spark.read.schema(rows.schema).parquet(url)
+
+
+def _counts(staged: DataFrame, folds: DataFrame) -> tuple[Counts, list[str]]:
+    from pyspark.sql import functions as F
+
+    found = staged.groupBy("kind").agg(
+        F.count("*").alias("records"), F.sum(F.size("events")).alias("events"), F.count("warning").alias("warnings")
+    )
+    by_kind = {row["kind"]: row for row in found.collect()}
+
+    def count(kind: str) -> int:
+        return int(by_kind[kind]["records"]) if kind in by_kind else 0
+
+    ids = folds.agg(F.count("*").alias("ids"), F.coalesce(F.sum("applied"), F.lit(0)).alias("applied")).collect()[0]
+    warned = staged.where("warning IS NOT NULL").select("topic", "id", "warning").limit(NAMED_WARNINGS).collect()
+    append: Any = by_kind.get("append")
+    counts = Counts(
+        records=sum(int(row["records"]) for row in by_kind.values()), appends=count("append"), deletes=count("delete"),
+        purges=count("purge"), marks=count("mark"), skipped=count("none"), unreadable=count("broken"), applied=ids["applied"],
+        events=int(append["events"]) if append else 0, ids=ids["ids"], warnings=int(append["warnings"]) if append else 0,
+    )  # fmt: skip
+    return counts, [f"topic {row['topic']}, id {row['id']}: {row['warning']}" for row in warned]
+
+
+def _sum(done: list[Manifest]) -> Counts:
+    """What several replications counted; an id of two of them counts twice."""
+    total = Counts()
+    for one in done:
+        total = total.plus(one.counts)
+    return total
+
+
+def _joined(done: list[Manifest]) -> list[Range]:
+    """The ranges of pieces that follow each other as one a partition."""
+    found: dict[tuple[str, int], Range] = {}
+    for one in (part for manifest in done for part in manifest.ranges):
+        place = (one.topic, one.partition)
+        found[place] = found[place].model_copy(update={"end": one.end}) if place in found else one
+    return [found[place] for place in sorted(found)]

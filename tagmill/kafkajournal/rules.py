@@ -1,0 +1,157 @@
+"""What the actions of one id do to its entry in metajournal and its rows in journal: the storage cases of Kafka Journal. Pure.
+
+| action | without an entry | with one |
+|---|---|---|
+| Append | creates it: seq_nr of the last event, delete_to null | updates seq_nr |
+| Delete | nothing | sets delete_to, deletes the events up to it |
+| Purge | nothing | deletes the events, then the entry |
+| Mark | nothing | nothing |
+
+Actions before the last Purge of what is folded are dropped; events before a Delete that covers them are never written. seq_nr may skip,
+delete_to may be above it, and seq_nr and delete_to never go back.
+"""
+
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
+from uuid import UUID, uuid5
+
+SEGMENTS, OLD_SEGMENTS = 10_000, 100
+RECORD_IDS = UUID("7f0bd1a2-55c5-4d3e-9a0e-6f6a2f0c8f11")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An id's row in metajournal. `delete_to` None: nothing was deleted; `expire_after_ms` and `expire_on` None: never."""
+
+    partition: int
+    offset: int
+    segment_size: int
+    seq_nr: int
+    delete_to: int | None
+    created: datetime
+    updated: datetime
+    origin: str | None
+    record_id: UUID
+    expire_after_ms: int | None = None
+    expire_on: date | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One journal record of an id, without its events: `kind` append, delete, purge or mark; `to`: an append's last seq_nr, a delete's."""
+
+    kind: str
+    topic: str
+    partition: int
+    offset: int
+    timestamp: datetime
+    to: int = 0
+    origin: str | None = None
+    expire_after_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Position:
+    """Where a record stands among those of its id: `turn` counts the id's partitions (one, unless the topic got more)."""
+
+    turn: int
+    offset: int
+
+
+class Fold:
+    """The actions of one id, one after the other, from the entry that stands.
+
+    Give it the records of each partition in the order of their offsets, one partition after the other.
+    """
+
+    def __init__(self, entry: Entry | None, segment_size: int) -> None:
+        self.before, self.entry, self.segment_size = entry, entry, segment_size
+        self.partitions: list[int] = []
+        self.purged = self.appended = False
+        # events at or before this position are not to be written: purged, or written before
+        self.dropped: Position | None = None
+        # deletes of the life that goes on, each with a higher position and a lower bound than the one before it
+        self.deletes: list[tuple[Position, int]] = []
+
+    def add(self, record: Record) -> bool:
+        """The next record; False: it was applied before, and changes nothing."""
+        if not self.partitions or self.partitions[-1] != record.partition:
+            self.partitions.append(record.partition)
+        at = Position(len(self.partitions) - 1, record.offset)
+        if not self.purged and self._applied(record):
+            self.dropped = at
+            return False
+        if record.kind == "append":
+            self._append(record)
+        elif record.kind == "delete" and self.entry:
+            self._delete(record, self.entry, at)
+        elif record.kind == "purge":
+            self._purge(at)
+        return True
+
+    @property
+    def cut_to(self) -> int:
+        """Events that stood before and are deleted though their life goes on: those up to here."""
+        if self.purged or not self.before or not self.deletes:
+            return 0
+        return min(self.deletes[0][1], self.before.seq_nr)
+
+    def _applied(self, record: Record) -> bool:
+        return self.before is not None and self.before.partition == record.partition and record.offset <= self.before.offset
+
+    def _append(self, record: Record) -> None:
+        stands = self.entry or Entry(
+            record.partition, record.offset, self.segment_size, record.to, None, record.timestamp, record.timestamp, record.origin,
+            record_id(record.topic, record.partition, record.offset),
+        )  # fmt: skip
+        after, self.appended = record.expire_after_ms, True
+        self.entry = replace(
+            stands, partition=record.partition, offset=record.offset, updated=record.timestamp, seq_nr=max(stands.seq_nr, record.to),
+            expire_after_ms=after, expire_on=expire_on(record.timestamp, after) if after is not None else None,
+        )  # fmt: skip
+
+    def _delete(self, record: Record, entry: Entry, at: Position) -> None:
+        self.entry = replace(
+            entry, partition=record.partition, offset=record.offset, updated=record.timestamp,
+            delete_to=max(entry.delete_to or 0, record.to),
+        )  # fmt: skip
+        while self.deletes and self.deletes[-1][1] <= record.to:
+            self.deletes.pop()
+        self.deletes.append((at, record.to))
+
+    def _purge(self, at: Position) -> None:
+        self.entry, self.purged, self.dropped = None, True, at
+        self.deletes.clear()
+
+
+def expire_on(timestamp: datetime, after_ms: int) -> date:
+    """The day (UTC) on which an append's expireAfter ends; far away is the last day that there is."""
+    try:
+        return (timestamp.astimezone(UTC) + timedelta(milliseconds=after_ms)).date()
+    except OverflowError:
+        return date.max
+
+
+def record_id(topic: str, partition: int, offset: int) -> UUID:
+    """The id of an entry and of the rows of its life, from the record that created it: the same whenever it is replicated."""
+    return uuid5(RECORD_IDS, f"{topic}/{partition}/{offset}")
+
+
+def segment_of(seq_nr: int, segment_size: int) -> int:
+    """Which partition of `journal` an event is in."""
+    return (seq_nr - 1) // segment_size
+
+
+def java_hash(text: str) -> int:
+    """Java's String.hashCode: over UTF-16 units, a signed 32-bit number."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
+    return value - 2**32 if value >= 2**31 else value
+
+
+def entry_segments(key: str) -> tuple[int, int]:
+    """In which segment of metajournal an id's entry is: today's, and that of older rows."""
+    value = abs(java_hash(key.lower()))
+    return value % SEGMENTS, value % OLD_SEGMENTS

@@ -1,0 +1,239 @@
+"""The records of a replication in Spark: decoded into files, then folded, id by id, into what they do.
+
+Decoding and folding are Python over Arrow batches, not Spark expressions: a payload has to stay as it was written, byte for byte, and the
+rules are those that a single id's query uses (docs/decisions/0019).
+"""
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from tagmill.connector import table
+from tagmill.kafkajournal import records
+from tagmill.kafkajournal.model import JOURNAL_KINDS
+from tagmill.kafkajournal.rules import Entry, Fold, Record, entry_segments
+from tagmill.stores.kafkajournal import uuid
+
+KEY = ["topic", "id"]
+EVENT = pa.struct(
+    {
+        "seq_nr": pa.int64(), "tags": pa.list_(pa.string()), "payload_type": pa.string(), "payload_txt": pa.string(),
+        "payload_bin": pa.binary(),
+    }
+)  # fmt: skip
+HEADERS = pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}))
+MOMENT = pa.timestamp("us", "UTC")
+# one row a record: `kind` append, delete, purge, mark, none (no journal record) or broken; `to` an append's last seq_nr, a delete's;
+# reason, key, value and raw_headers only of broken ones
+STAGED = pa.schema(
+    {
+        "topic": pa.string(), "partition": pa.int32(), "offset": pa.int64(), "timestamp": MOMENT, "kind": pa.string(), "id": pa.string(),
+        "segment": pa.int64(), "old_segment": pa.int64(), "to": pa.int64(), "origin": pa.string(), "version": pa.string(),
+        "expire_after_ms": pa.int64(), "metadata": pa.string(), "headers": pa.map_(pa.string(), pa.string()), "events": pa.list_(EVENT),
+        "warning": pa.string(), "reason": pa.string(), "key": pa.binary(), "value": pa.binary(), "raw_headers": HEADERS,
+    }
+)  # fmt: skip
+PAYLOAD = ("payload_type", "payload_txt", "payload_bin")
+# what a fold has to know of a record
+FACTS = ["topic", "id", "partition", "offset", "timestamp", "kind", "to", "origin", "expire_after_ms", "segment"]
+# an id's entry as it stands, under these names
+STANDS = {
+    "segment": "at", "partition": "e_partition", "offset": "e_offset", "segment_size": "e_segment_size", "seq_nr": "e_seq_nr",
+    "delete_to": "e_delete_to", "created": "e_created", "updated": "e_updated", "origin": "e_origin", "record_id": "e_record_id",
+    "expire_on": "e_expire_on",
+}  # fmt: skip
+# one row an id: its entry afterwards (record_id null: none) and the segment that it is in, what of it changes, which events go (doomed)
+# and which are not to be written; old_segment: of the entry that stood before
+FOLDED = pa.schema(
+    {
+        "topic": pa.string(), "id": pa.string(), "segment": pa.int64(), "old_segment": pa.int64(), "partitions": pa.list_(pa.int32()),
+        "dropped": pa.struct({"turn": pa.int32(), "offset": pa.int64()}),
+        "deletes": pa.list_(pa.struct({"at": pa.struct({"turn": pa.int32(), "offset": pa.int64()}), "to": pa.int64()})),
+        "existed": pa.bool_(), "purged": pa.bool_(), "moved": pa.bool_(), "doomed_to": pa.int64(), "doomed_size": pa.int32(),
+        "old_delete_to": pa.int64(), "expiry": pa.bool_(),
+        "partition": pa.int32(), "offset": pa.int64(), "segment_size": pa.int32(), "seq_nr": pa.int64(), "delete_to": pa.int64(),
+        "created": MOMENT, "updated": MOMENT, "origin": pa.string(), "record_id": pa.string(), "expire_after_ms": pa.int64(),
+        "expire_on": pa.date32(), "applied": pa.int64(),
+    }
+)  # fmt: skip
+# columns of FOLDED that are those of the entry afterwards
+AFTERWARDS = (
+    "partition", "offset", "segment_size", "seq_nr", "delete_to", "created", "updated", "origin", "expire_after_ms", "expire_on",
+)  # fmt: skip
+
+
+def schema_of(columns: pa.Schema) -> StructType:
+    """As Spark says it."""
+    return from_arrow_schema(columns)
+
+
+def decoded(raw: DataFrame) -> DataFrame:
+    """STAGED, one row a record. In: tagmill.kafka.source.kafka_records."""
+    read = raw.select("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+    return read.mapInArrow(_decode, schema_of(STAGED))
+
+
+def _decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield pa.RecordBatch.from_pylist([decode(row) for row in batch.to_pylist()], STAGED)
+
+
+def decode(row: dict[str, Any]) -> dict[str, Any]:
+    """One record as STAGED. In: topic, partition, offset, timestamp, key, value, headers."""
+    place = {name: row[name] for name in ("topic", "partition", "offset", "timestamp")}
+    headers = row["headers"] or []
+    try:
+        action = records.decode_action(next((one["value"] for one in headers if one["key"] == records.ACTION), None))
+        if action is None:
+            return {**place, "kind": "none"}
+        if row["key"] is None:
+            raise records.Undecodable("a journal record without a key")
+        return {**place, **_facts(row["key"].decode(), action), **_content(action, row["value"], headers)}
+    except (records.Undecodable, UnicodeDecodeError) as error:
+        raw = {"reason": str(error)[:1000], "key": row["key"], "value": row["value"], "raw_headers": headers}
+        return {**place, "kind": "broken", **raw}
+
+
+def _facts(key: str, action: records.Action) -> dict[str, Any]:
+    segment, old_segment = entry_segments(key)
+    kind = records.kind_of(action)
+    return {
+        "id": key, "segment": segment, "old_segment": old_segment, "kind": kind, "origin": action.origin, "version": action.version,
+        "to": action.to if isinstance(action, records.Delete) else None,
+    }  # fmt: skip
+
+
+def _content(action: records.Action, value: bytes | None, headers: list[dict[str, Any]]) -> dict[str, Any]:
+    if not isinstance(action, records.Append):
+        return {}
+    found = records.decode_events(action, value)
+    others = {one["key"]: _text(one["value"]) for one in headers if one["key"] != records.ACTION}
+    return {
+        "to": found.last,
+        "expire_after_ms": found.expire_after_ms,
+        "metadata": records.row_metadata(action, found),
+        "headers": list(others.items()),
+        "warning": found.warning,
+        "events": [
+            {"seq_nr": e.seq_nr, "tags": e.tags, "payload_type": e.payload_type, "payload_txt": e.text, "payload_bin": e.data}
+            for e in found.events
+        ],
+    }
+
+
+def _text(value: bytes | None) -> str:
+    return (value or b"").decode("utf-8", "backslashreplace")
+
+
+def entries(spark: SparkSession, keyspace: str, staged: DataFrame) -> DataFrame:
+    """The entries of the staged ids that have one, as they stand (STANDS) and KEY: in today's segment, else in that of older rows."""
+    keys = staged.where(F.col("kind").isin(*JOURNAL_KINDS)).select(*KEY, "segment", "old_segment").distinct()
+    rows = table(spark, keyspace, "metajournal", directJoinSetting="on").select(*KEY, *STANDS).where("seq_nr IS NOT NULL")
+    today = keys.select(*KEY, "segment").join(rows, [*KEY, "segment"])
+    older = keys.select(*KEY, F.col("old_segment").alias("segment")).join(rows, [*KEY, "segment"]).join(today, KEY, "left_anti")
+    both = today.unionByName(older)
+    return both.select(*KEY, *(F.col(name).alias(alias) for name, alias in STANDS.items()))
+
+
+def folded(staged: DataFrame, stands: DataFrame, segment_size: int) -> DataFrame:
+    """FOLDED, one row an id whose records do anything, or are marks. In: STAGED, entries."""
+    first = F.min("timestamp").over(Window.partitionBy(*KEY, "partition"))
+    facts = staged.where(F.col("kind").isin(*JOURNAL_KINDS)).select(*FACTS)
+    known = facts.join(stands, KEY, "left").repartition(*KEY).withColumn("since", first)
+    in_order = known.sortWithinPartitions(*KEY, "since", "partition", "offset")
+    return in_order.mapInArrow(partial(_fold, segment_size=segment_size), schema_of(FOLDED))
+
+
+def _fold(batches: Iterable[pa.RecordBatch], segment_size: int) -> Iterator[pa.RecordBatch]:
+    """Rows of one id come one after the other; an id may go on in the next batch."""
+    first: dict[str, Any] | None = None
+    fold, applied = Fold(None, segment_size), 0
+    for batch in batches:
+        done = []
+        for row in batch.to_pylist():
+            if first is None or (row["topic"], row["id"]) != (first["topic"], first["id"]):
+                if first is not None:
+                    done.append(_outcome(first, fold, applied))
+                first, fold, applied = row, Fold(_entry(row), segment_size), 0
+            applied += not fold.add(_record(row))
+        yield pa.RecordBatch.from_pylist(done, FOLDED)
+    if first is not None:
+        yield pa.RecordBatch.from_pylist([_outcome(first, fold, applied)], FOLDED)
+
+
+def _entry(row: dict[str, Any]) -> Entry | None:
+    if row["e_record_id"] is None and row["e_seq_nr"] is None:
+        return None
+    return Entry(
+        row["e_partition"], row["e_offset"], row["e_segment_size"], row["e_seq_nr"], row["e_delete_to"], row["e_created"], row["e_updated"],
+        row["e_origin"], uuid(row["e_record_id"]), None, row["e_expire_on"],
+    )  # fmt: skip
+
+
+def _record(row: dict[str, Any]) -> Record:
+    return Record(
+        row["kind"],
+        row["topic"],
+        row["partition"],
+        row["offset"],
+        row["timestamp"],
+        row["to"] or 0,
+        row["origin"],
+        row["expire_after_ms"],
+    )
+
+
+def _outcome(row: dict[str, Any], fold: Fold, applied: int) -> dict[str, Any]:
+    before, after = fold.before, fold.entry
+    doomed_to = before.seq_nr if before and fold.purged else fold.cut_to
+    found: dict[str, Any] = {
+        "topic": row["topic"], "id": row["id"], "old_segment": row["at"],
+        "segment": row["segment"] if before is None or fold.purged else row["at"],
+        "partitions": fold.partitions, "dropped": fold.dropped and _position(fold.dropped),
+        "deletes": [{"at": _position(at), "to": to} for at, to in fold.deletes],
+        "existed": before is not None, "purged": before is not None and fold.purged, "moved": after is not None and after != before,
+        "doomed_to": doomed_to or None, "doomed_size": before.segment_size if before else None,
+        "old_delete_to": before.delete_to if before else None, "applied": applied,
+    }  # fmt: skip
+    if after is not None:
+        found |= {name: getattr(after, name) for name in AFTERWARDS}
+        found["record_id"] = str(after.record_id)
+        expired = before is not None and not fold.purged and before.expire_on is not None
+        found["expiry"] = fold.appended and (expired or after.expire_on is not None)
+    return found
+
+
+def _position(at: Any) -> dict[str, int]:
+    return {"turn": at.turn, "offset": at.offset}
+
+
+def rows(staged: DataFrame, folds: DataFrame) -> DataFrame:
+    """Rows of `journal` that are to be written, in the order of its partitions. In: STAGED and FOLDED of the same replication."""
+    chosen = folds.where("moved").select(
+        *KEY, "partitions", "dropped", "deletes", "segment_size", F.col("record_id").alias("meta_record_id")
+    )
+    appends = staged.where(F.col("kind") == "append").drop(
+        "segment", "old_segment", "kind", "to", "reason", "key", "value", "raw_headers"
+    )
+    at = F.struct(F.expr("int(array_position(partitions, partition) - 1)").alias("turn"), "offset")
+    kept = appends.join(chosen, KEY).withColumn("at", at).where(F.col("dropped").isNull() | (F.col("at") > F.col("dropped")))
+    # the first delete behind a record has the highest bound of all behind it
+    deleted_to = F.coalesce(F.filter("deletes", _behind(F.col("at")))[0]["to"], F.lit(0))
+    events = kept.withColumn("deleted_to", deleted_to).withColumn("event", F.explode("events")).where("event.seq_nr > deleted_to")
+    return events.select(
+        "id", "topic", F.expr("(event.seq_nr - 1) div segment_size").alias("segment"), "event.seq_nr", "partition", "offset", "timestamp",
+        "origin", "version", "meta_record_id", "event.tags", "metadata", *(f"event.{name}" for name in PAYLOAD), "headers",
+    ).sortWithinPartitions("topic", "id", "segment", "seq_nr")  # fmt: skip
+
+
+def _behind(at: Column) -> Any:
+    def behind(delete: Column) -> Column:
+        return delete["at"] > at
+
+    return behind

@@ -1,0 +1,136 @@
+"""Writes a sealed replication into Cassandra. All of it may be done again: each row has the replication's own timestamp.
+
+The order is Kafka Journal's: a delete moves delete_to, then its events go; events are written before the entry that counts them; of a
+purge the entry goes last. What is deleted is a microsecond older than what is written.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tagmill import checkpoints
+from tagmill.connector import CASSANDRA, table
+from tagmill.kafkajournal import staging
+from tagmill.kafkajournal.model import Manifest, Tell
+from tagmill.kafkajournal.rules import segment_of
+from tagmill.stores.deadletters import DeadLetter
+from tagmill.stores.files import RunFiles
+from tagmill.stores.kafka import KafkaRecord
+from tagmill.stores.kafkajournal import KafkaJournalTables
+from tagmill.views.writing import BATCHES
+
+AT_ONCE = 10_000
+# sequence numbers may skip: beyond so many segments of an id, those that exist are looked for
+MOST_SEGMENTS = 10_000
+# below so many, those that earlier deletes have emptied are deleted again, whatever a strange log may have left in them
+FEW_SEGMENTS = 1000
+ENTRY = (
+    "topic", "segment", "id", "partition", "offset", "segment_size", "seq_nr", "delete_to", "created", "updated", "origin", "record_id",
+)  # fmt: skip
+DOOMED = ["topic", "id", "purged", "doomed_to", "doomed_size", "old_delete_to"]
+
+
+class Writing:
+    """One sealed replication."""
+
+    def __init__(self, spark: SparkSession, tables: KafkaJournalTables, files: RunFiles, manifest: Manifest, tell: Tell) -> None:
+        self.spark, self.tables, self.files, self.manifest, self.tell = spark, tables, files, manifest, tell
+        self.folder, url = manifest.folder, files.url(manifest.folder)
+        self.staged = spark.read.schema(staging.schema_of(staging.STAGED)).parquet(f"{url}/records")
+        self.folds = spark.read.schema(staging.schema_of(staging.FOLDED)).parquet(f"{url}/folds")
+        self.removed_at, self.written_at = manifest.written_at, manifest.written_at + 1
+
+    def write(self) -> None:
+        """All of it but the pointers."""
+        counts = self.manifest.counts
+        if counts.deletes:
+            moved = self.folds.where("moved AND existed AND NOT purged AND NOT delete_to <=> old_delete_to")
+            self._append(moved.select("topic", "segment", "id", "delete_to"), "metajournal", self.removed_at)
+            checkpoints.reached("replicate.after_delete_to")
+        if counts.deletes or counts.purges:
+            self.tell("deleting events")
+            self._delete_events()
+            checkpoints.reached("replicate.after_deletes")
+        if counts.appends:
+            self.tell(f"writing {counts.events} events")
+            self._append(staging.rows(self.staged, self.folds), "journal", self.written_at)
+        checkpoints.reached("replicate.after_events")
+        self.tell(f"writing the entries of {counts.ids} ids")
+        self._write_entries()
+        checkpoints.reached("replicate.after_entries")
+
+    def dead_letters(self) -> Iterator[DeadLetter]:
+        """The records that can't be read, as they came."""
+        broken = self.staged.where("kind = 'broken'")
+        for row in broken.select(
+            "topic", "partition", "offset", "timestamp", "key", "value", "raw_headers", "reason"
+        ).toLocalIterator():
+            headers = [(header["key"], _bytes(header["value"])) for header in row["raw_headers"] or ()]
+            place = (row["topic"], row["partition"], row["offset"], row["timestamp"])
+            yield DeadLetter(KafkaRecord(*place, _bytes(row["key"]), _bytes(row["value"]), headers), row["reason"])
+
+    def _write_entries(self) -> None:
+        if self.manifest.counts.purges:
+            for part in self._folds(["topic", "old_segment", "id", "purged"]):
+                purged = ((row["topic"], row["old_segment"], row["id"]) for row in part if row["purged"])
+                self.tables.delete_entries(purged, self.removed_at)
+            checkpoints.reached("replicate.after_purges")
+        entries = self.folds.where("moved").select(*ENTRY, F.to_date("created").alias("created_date"))
+        self._append(entries, "metajournal", self.written_at)
+        for part in self._folds(["expire_after_ms", "expire_on", "topic", "segment", "id", "expiry"]):
+            self.tables.expire((tuple(row.values())[:-1] for row in part if row["expiry"]), self.written_at)
+
+    def _delete_events(self) -> None:
+        """Events of purged ids, and those that a delete of a life that goes on covers."""
+        for part in self._folds(DOOMED):
+            doomed = [row for row in part if row["doomed_to"] and _last(row) - _first(row) < MOST_SEGMENTS]
+            self.tables.delete_segments(
+                ((r["id"], r["topic"], segment) for r in doomed for segment in _whole(r)), self.removed_at
+            )
+            heads = (r for r in doomed if not r["purged"])
+            self.tables.delete_events(((r["id"], r["topic"], _last(r), r["doomed_to"]) for r in heads), self.removed_at)
+        self._delete_wide()
+
+    def _delete_wide(self) -> None:
+        """The same of ids whose sequence numbers have skipped so far that their segments can't be counted through."""
+        span = f"(doomed_to - 1) div doomed_size - IF(purged, 0, coalesce(old_delete_to, 0) div doomed_size) >= {MOST_SEGMENTS}"
+        wide = self.folds.where(f"doomed_to IS NOT NULL AND {span}").select(*DOOMED)
+        if wide.isEmpty():
+            return
+        keys = table(self.spark, self.tables.name, "journal").select("topic", "id", "segment").distinct()
+        for row in keys.join(F.broadcast(wide), ["topic", "id"]).toLocalIterator():
+            last = segment_of(row["doomed_to"], row["doomed_size"])
+            if row["segment"] < last or row["purged"]:
+                self.tables.delete_segments([(row["id"], row["topic"], row["segment"])], self.removed_at)
+            elif row["segment"] == last:
+                self.tables.delete_events([(row["id"], row["topic"], last, row["doomed_to"])], self.removed_at)
+
+    def _folds(self, columns: list[str]) -> Iterator[list[dict[str, Any]]]:
+        for part in self.files.record_batches(f"{self.folder}/folds", AT_ONCE, columns):
+            yield part.select(columns).to_pylist()
+
+    def _append(self, rows: DataFrame, name: str, written_at: int) -> None:
+        options = {**BATCHES, "spark.cassandra.output.timestamp": str(written_at), "keyspace": self.tables.name, "table": name}
+        rows.write.format(CASSANDRA).options(**options).mode("append").save()
+
+
+def _bytes(value: Any) -> bytes | None:
+    return None if value is None else bytes(value)
+
+
+def _last(row: dict[str, Any]) -> int:
+    return segment_of(row["doomed_to"], row["doomed_size"])
+
+
+def _first(row: dict[str, Any]) -> int:
+    """From which segment on: the first, unless there are many that an earlier delete has emptied."""
+    if row["purged"] or _last(row) < FEW_SEGMENTS:
+        return 0
+    return segment_of((row["old_delete_to"] or 0) + 1, row["doomed_size"])
+
+
+def _whole(row: dict[str, Any]) -> range:
+    """Segments all of whose events go."""
+    return range(_first(row), _last(row) + 1 if row["purged"] else _last(row))

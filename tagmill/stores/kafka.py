@@ -1,0 +1,224 @@
+"""Kafka: which topics there are, how far they reach, single records; errors in Tagmill's words. Spark reads the bulk itself."""
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from confluent_kafka import (
+    TIMESTAMP_NOT_AVAILABLE,
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
+from tagmill.errors import ConfigurationError, StoreUnavailable, TagmillError
+from tagmill.kafkasettings import KafkaSettings
+
+Place = tuple[str, int]
+REFUSED = {
+    KafkaError._AUTHENTICATION,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError._SSL,
+}
+UNKNOWN = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.TOPIC_EXCEPTION}
+POLLED = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Offsets of a topic's partition: from `first` (inclusive) to `end` (exclusive), of which some may hold no record."""
+
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaRecord:
+    """One record; headers in their order, a name may come twice."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: datetime
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+
+
+class Kafka:
+    """A cluster. Close it, or use it in `with`."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self.settings = settings
+        self.where = f"Kafka at {', '.join(settings.bootstrap_servers)}"
+        self._admin = AdminClient(self._conf())
+
+    def __enter__(self) -> "Kafka":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._admin.poll(0)
+
+    def topics(self) -> dict[str, int]:
+        """How many partitions each topic has; Kafka's own topics are left out."""
+        try:
+            found = self._admin.list_topics(timeout=self.settings.request_timeout_seconds)
+        except KafkaException as error:
+            raise self._explained(error) from None
+        return {name: len(topic.partitions) for name, topic in found.topics.items() if not name.startswith("__")}
+
+    def spans(self, places: Iterable[Place]) -> dict[Place, Span]:
+        """From the first record that is still there to behind the last one that is committed."""
+        places = list(places)
+        ends = [self._offsets(places, spec) for spec in (OffsetSpec.earliest(), OffsetSpec.latest())]  # type: ignore[no-untyped-call]
+        return {place: Span(ends[0][place], ends[1][place]) for place in places}
+
+    def read(self, topic: str, partition: int, span: Span) -> Iterator[KafkaRecord]:
+        """The records of a span one by one: for few. Raises StoreUnavailable when they don't come in request_timeout_seconds."""
+        if span.first >= span.end:
+            return
+        consumer = Consumer(
+            {
+                **self._conf(), "group.id": "tagmill", "enable.auto.commit": False, "auto.offset.reset": "error",
+                "isolation.level": "read_committed", "enable.partition.eof": True,
+            }
+        )  # fmt: skip
+        try:
+            consumer.assign([TopicPartition(topic, partition, span.first)])
+            yield from self._polled(consumer, span)
+        except KafkaException as error:
+            raise self._explained(error) from None
+        finally:
+            consumer.close()
+
+    def publish(self, records: Iterable[KafkaRecord]) -> int:
+        """Write records to the partitions that they name, acknowledged by all replicas; returns how many. Offsets are Kafka's business."""
+        producer = Producer({**self._conf(), "acks": "all", "enable.idempotence": True, "linger.ms": 20})
+        failed: list[KafkaError] = []
+        count = 0
+
+        def delivered(error: KafkaError | None, _: Any) -> None:
+            if error is not None:
+                failed.append(error)
+
+        try:
+            for record in records:
+                count += 1
+                full = True
+                while full:
+                    try:
+                        where: Any = {"partition": record.partition, "headers": record.headers, "on_delivery": delivered}
+                        producer.produce(record.topic, record.value, record.key, **where)
+                        full = False
+                    except BufferError:
+                        producer.poll(1)
+                producer.poll(0)
+            left = producer.flush(self.settings.request_timeout_seconds)
+        except KafkaException as error:
+            raise self._explained(error) from None
+        if failed:
+            raise self._explained(KafkaException(failed[0]))
+        if left:
+            raise StoreUnavailable(f"{self.where} did not acknowledge {left} records. Run the same command again")
+        return count
+
+    def spark_options(self) -> dict[str, str]:
+        """How Spark's Kafka source reaches the same cluster; secrets included, so never to be logged."""
+        chosen = self.settings
+        options = {
+            "kafka.bootstrap.servers": ",".join(chosen.bootstrap_servers),
+            "kafka.security.protocol": self._protocol(),
+            "kafka.isolation.level": "read_committed",
+        }
+        if chosen.tls and chosen.tls_ca_file:
+            options |= {"kafka.ssl.truststore.type": "PEM", "kafka.ssl.truststore.location": str(chosen.tls_ca_file)}
+        if chosen.sasl_mechanism:
+            module = "plain.PlainLoginModule" if chosen.sasl_mechanism == "PLAIN" else "scram.ScramLoginModule"
+            login = f"org.apache.kafka.common.security.{module} required username={_quoted(chosen.username)} "
+            password = chosen.password.get_secret_value() if chosen.password else None
+            options |= {
+                "kafka.sasl.mechanism": chosen.sasl_mechanism,
+                "kafka.sasl.jaas.config": f"{login}password={_quoted(password)};",
+            }
+        return options
+
+    def _conf(self) -> dict[str, Any]:
+        chosen = self.settings
+        conf: dict[str, Any] = {
+            "bootstrap.servers": ",".join(chosen.bootstrap_servers),
+            "security.protocol": self._protocol().lower(),
+            "socket.timeout.ms": int(chosen.request_timeout_seconds * 1000),
+            "log_level": 0,
+        }
+        if chosen.tls and chosen.tls_ca_file:
+            conf["ssl.ca.location"] = str(chosen.tls_ca_file)
+        if chosen.sasl_mechanism:
+            conf |= {
+                "sasl.mechanism": chosen.sasl_mechanism,
+                "sasl.username": chosen.username or "",
+                "sasl.password": chosen.password.get_secret_value() if chosen.password else "",
+            }
+        return conf
+
+    def _protocol(self) -> str:
+        return ("SASL_" if self.settings.sasl_mechanism else "") + ("SSL" if self.settings.tls else "PLAINTEXT")
+
+    def _offsets(self, places: list[Place], spec: OffsetSpec) -> Mapping[Place, int]:
+        if not places:
+            return {}
+        seconds = self.settings.request_timeout_seconds
+        asked = self._admin.list_offsets(
+            {TopicPartition(*place): spec for place in places},
+            isolation_level=IsolationLevel.READ_COMMITTED,
+            request_timeout=seconds,
+        )
+        try:
+            return {(one.topic, one.partition): answer.result(seconds).offset for one, answer in asked.items()}
+        except KafkaException as error:
+            raise self._explained(error) from None
+        except TimeoutError:
+            raise StoreUnavailable(f"{self.where} did not answer in {seconds:g} s. Nothing was done; try again") from None
+
+    def _polled(self, consumer: Consumer, span: Span) -> Iterator[KafkaRecord]:
+        patience = time.monotonic() + self.settings.request_timeout_seconds
+        while time.monotonic() < patience:
+            for message in self._some(consumer):
+                patience = time.monotonic() + self.settings.request_timeout_seconds
+                error, offset = message.error(), message.offset()
+                if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                    raise KafkaException(error)
+                if error is None and offset < span.end:
+                    yield _record(message)
+                if error is not None or offset >= span.end - 1:
+                    return
+        raise StoreUnavailable(f"{self.where}: records did not come in {self.settings.request_timeout_seconds:g} s. Try again")
+
+    @staticmethod
+    def _some(consumer: Consumer) -> list[Any]:
+        return list(consumer.consume(POLLED, timeout=1))
+
+    def _explained(self, error: KafkaException) -> TagmillError:
+        cause: KafkaError = error.args[0]
+        text = f"{self.where}: {cause.str()}"
+        if cause.code() in REFUSED | UNKNOWN:
+            return ConfigurationError(f"{text}. Nothing was done")
+        return StoreUnavailable(f"{text}. Every step is safe to repeat: run the same command again")
+
+
+def _record(message: Any) -> KafkaRecord:
+    kind, milliseconds = message.timestamp()
+    moment = datetime.fromtimestamp(0 if kind == TIMESTAMP_NOT_AVAILABLE else milliseconds / 1000, UTC)
+    place = (str(message.topic()), int(message.partition() or 0), int(message.offset() or 0))
+    return KafkaRecord(*place, moment, message.key(), message.value(), list(message.headers() or ()))
+
+
+def _quoted(text: str | None) -> str:
+    escaped = (text or "").replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

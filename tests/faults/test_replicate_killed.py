@@ -1,0 +1,123 @@
+"""A replication that is killed or frozen at announced instants, and one whose Kafka goes away: nothing is lost, nothing comes twice."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tagmill.stores import schema
+from tests.conftest import SHORT_LIVED
+from tests.support.commands import Command
+from tests.support.kafka import KafkaJournal, Topic
+
+INSTANTS = (
+    "replicate.staged", "replicate.before_commit", "replicate.after_commit", "replicate.after_delete_to", "replicate.after_deletes",
+    "replicate.after_events", "replicate.after_purges", "replicate.after_entries", "replicate.before_end",
+)  # fmt: skip
+
+
+@pytest.fixture
+def replicated(kafka_journal: Callable[[], KafkaJournal]) -> Iterator[Callable[..., Any]]:
+    """replicated(at=instant) starts the command on a journal with every kind of action; `.journal` and `.topic` are what it is."""
+    journal = kafka_journal()
+    schema.apply(journal.settings(SHORT_LIVED, segment_size=2))
+    commands: list[Command] = []
+
+    class Journal:
+        topic: Topic = journal.topic()
+
+        def __call__(self, *options: str, at: str | None = None) -> Command:
+            commands.append(Command(journal.file, "kafka-journal", "replicate", "--pipeline", journal.name, *options, instant=at))
+            return commands[-1].paused() if at else commands[-1]
+
+    Journal.journal = journal  # type: ignore[attr-defined]
+    yield Journal()
+    for command in commands:
+        if command.process.poll() is None:
+            command.kill()
+
+
+def first_poll(topic: Topic) -> None:
+    for key in ("stays", "cut", "ends", "begins anew"):
+        topic.append(key, [(n, f"{key} {n}") for n in range(1, 6)])
+    topic.flush()
+
+
+def second_poll(topic: Topic) -> None:
+    topic.append("stays", [(6, "stays 6")])
+    topic.append("new", [(1, "new 1")], expire_after="1 day")
+    topic.delete("cut", 3)
+    topic.purge("ends")
+    topic.purge("begins anew")
+    topic.append("begins anew", [(1, "again 1")])
+    topic.flush()
+
+
+def expect_all(journal: KafkaJournal) -> None:
+    found = {(row["id"], row["seq_nr"]): row["payload_txt"] for row in journal.rows()}
+    assert found == {
+        **{("stays", n): f'"stays {n}"' for n in range(1, 7)}, ("cut", 4): '"cut 4"', ("cut", 5): '"cut 5"',
+        ("new", 1): '"new 1"', ("begins anew", 1): '"again 1"',
+    }  # fmt: skip
+    entries = {key: (row["seq_nr"], row["delete_to"], row["expire_on"] is not None) for key, row in journal.entries().items()}
+    assert entries == {
+        "stays": (6, None, False), "cut": (5, 3, False), "new": (1, None, True), "begins anew": (1, None, False),
+    }  # fmt: skip
+    assert {row["meta_record_id"] for row in journal.rows() if row["id"] == "begins anew"} == {
+        journal.entries()["begins anew"]["record_id"]
+    }
+
+
+@pytest.mark.timeout(900)
+def test_killed_at_every_instant_it_goes_on_where_it_was(replicated: Any) -> None:
+    journal, topic = replicated.journal, replicated.topic
+    first_poll(topic)
+    assert replicated().end().code == 0
+    second_poll(topic)
+    for instant in INSTANTS:
+        replicated(at=instant).kill()
+    ended = replicated("--json").end()
+    assert ended.code == 0, ended
+    expect_all(journal)
+    assert journal.pointers() == {(topic.name, 0): 9}
+
+
+def test_one_that_wakes_up_after_others_went_on_takes_nothing_back(replicated: Any) -> None:
+    journal, topic = replicated.journal, replicated.topic
+    first_poll(topic)
+    frozen = replicated(at="replicate.after_commit")
+    frozen.freeze()
+    journal.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (journal.name,))
+    assert replicated().end().code == 0
+    second_poll(topic)
+    assert replicated().end().code == 0
+    before = (journal.rows(), journal.entries(), journal.pointers())
+    expect_all(journal)
+    woken = frozen.wake()
+    assert woken.code == 75 and "was taken over" in woken.error
+    assert (journal.rows(), journal.entries(), journal.pointers()) == before
+
+
+def test_a_broker_that_restarts_is_waited_for(replicated: Any, kafka: Any) -> None:
+    journal, topic = replicated.journal, replicated.topic
+    first_poll(topic)
+    assert replicated().end().code == 0
+    second_poll(topic)
+    command = replicated(at="replicate.planned")
+    kafka.kill()
+    command.pause_file.unlink()
+    time.sleep(5)
+    kafka.start()
+    ended = command.end()
+    assert ended.code == 0, ended
+    expect_all(journal)
+
+
+def test_without_a_broker_it_says_so_in_one_line(replicated: Any, kafka: Any) -> None:
+    kafka.stop()
+    try:
+        ended = replicated().end()
+        assert ended.code == 75 and "Kafka at 127.0.0.1" in ended.error
+    finally:
+        kafka.start()

@@ -1,0 +1,64 @@
+"""`tagmill kafka-journal` and `tagmill deadletters` as a person types them."""
+
+import json
+
+import pytest
+
+from tagmill.stores import schema
+from tests.conftest import FEW_ROWS
+from tests.support.delivery import tagmill
+from tests.support.kafka import append_header
+
+
+@pytest.fixture
+def said(kafka_journal, spark):
+    """said(*arguments) -> exit code, output and error of a command on a journal of its own; said.journal is that."""
+    from tagmill import sparksession
+
+    journal = kafka_journal()
+    settings = journal.settings(FEW_ROWS)
+    schema.apply(settings)
+
+    def run(*arguments, pipeline=journal.name):
+        return tagmill(journal.file, *arguments, "--pipeline", pipeline)
+
+    run.journal = journal
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sparksession, "session", lambda *_, **__: spark)
+        patch.setattr(type(spark), "stop", lambda _: None)
+        yield run
+
+
+def test_replicate_status_head_and_deadletters_show_what_there_is(said):
+    topic = said.journal.topic()
+    topic.append("cart-[1]", [(1, {"a": 1}), (2, "b")], tags=["t"])
+    topic.send("cart-[1]", b"cut", [append_header(3, 3, "binary")])
+    topic.flush()
+    assert said("deadletters", "list")[:2] == (0, f"{said.journal.name} has no dead letters\n")
+    code, shown, _ = said("kafka-journal", "status", "--json")
+    assert code == 0 and [(one["waiting"], one["replicated_to"]) for one in json.loads(shown)] == [(2, None)]
+    code, shown, _ = said("kafka-journal", "replicate")
+    assert code == 0 and "2 events of 1 ids" in shown and "1 can't be read" in shown
+    code, shown, _ = said("deadletters", "list", "--json")
+    (letter,) = json.loads(shown)
+    assert (letter["offset"], letter["value"], letter["key"]) == (1, b"cut".hex(), "cart-[1]") and "cut off" in letter["reason"]
+    code, shown, _ = said("kafka-journal", "head", "cart-[1]")
+    assert code == 0 and '{"a": 1}' in shown and topic.name in shown
+    code, shown, _ = said("kafka-journal", "head", "nobody")
+    assert code == 1 and "knows no id 'nobody'" in shown
+    code, shown, _ = said("kafka-journal", "purge-expired", "--dry-run")
+    assert code == 0 and "0 Purge actions would be published" in shown
+    assert said("kafka-journal", "purge-expired")[0] == 2  # nobody said yes
+
+
+def test_a_mistake_is_one_line_and_nothing_is_done(said):
+    for arguments, pipeline, text in (
+        (("kafka-journal", "replicate"), "nope", "pipeline 'nope' is not in the configuration"),
+        (("run", "deliver"), said.journal.name, "is of another kind than tag_views"),
+        (("audit",), said.journal.name, "is of another kind than tag_views"),
+    ):
+        code, _, error = said(*arguments, pipeline=pipeline)
+        assert code == 2 and text in error and error.count("\n") == 1, error
+    said.journal.settings(FEW_ROWS, topics=["no-such-topic"])
+    code, _, error = said("kafka-journal", "replicate")
+    assert code == 2 and "has no topic no-such-topic" in error and error.count("\n") == 1

@@ -1,0 +1,427 @@
+"""Kafka Journal replicated: each storage case and action rule on a real broker and real Cassandra."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+import pytest
+
+from tagmill.kafkajournal.replicate import replicate
+from tagmill.stores import schema
+from tests.conftest import FEW_ROWS
+from tests.support.kafka import KafkaJournal, Topic, append_header, binary, header, made, moment
+
+
+def replicator(journal: KafkaJournal, spark: Any, **keys: Any) -> Any:
+    """What replicates the journal, and gives its report."""
+    settings = journal.settings(FEW_ROWS, **keys)
+    schema.apply(settings)
+
+    def run(**options: Any) -> Any:
+        return replicate(settings, journal.name, owner="cli/test/1/0", spark=lambda: spark, **options)
+
+    return run
+
+
+@dataclass
+class Told:
+    """A journal after two replications, and what was sent."""
+
+    journal: KafkaJournal
+    topic: Topic
+    sent: dict[str, int]
+    reports: list[Any]
+    rows: list[dict[str, Any]]
+    entries: dict[str, dict[str, Any]]
+
+    def seq_nrs(self, key: str) -> list[int]:
+        return [row["seq_nr"] for row in self.rows if row["id"] == key]
+
+    def state(self, key: str) -> tuple[int, int | None] | None:
+        entry = self.entries.get(key)
+        return (entry["seq_nr"], entry["delete_to"]) if entry else None
+
+
+FAR = 4_000_000_000_000
+
+
+@pytest.fixture(scope="module")
+def told(stack, kafka, spark, tmp_path_factory) -> Iterator[Told]:
+    """Two polls of one topic, each with something for every id, in segments of two events."""
+    with_end = made(stack, kafka.port, tmp_path_factory.mktemp("journal"))
+    journal = next(with_end)()
+    run, topic = replicator(journal, spark, segment_size=2), journal.topic()
+    sent = {"whole": topic.append("whole", [(1, {"a": 1}), (2, "x"), (3, None)], tags=["t", "ü"], headers=[("h", b"v")])}
+    topic.delete("delete-none", 3)
+    topic.purge("purge-none")
+    topic.mark("mark-none")
+    topic.append("collapsed", [(n, n) for n in range(1, 6)])
+    topic.delete("collapsed", 3)
+    topic.append("all-deleted", [(1, 1), (2, 2), (3, 3)])
+    topic.delete("all-deleted", 3)
+    topic.append("reborn", [(n, "old") for n in range(1, 5)])
+    topic.append("purged-at-once", [(1, 1)])
+    topic.purge("purged-at-once")
+    topic.append("above", [(1, 1), (2, 2)])
+    topic.delete("above", 100)
+    topic.append("skipping", [(1, 1), (FAR, 2)])
+    topic.append("gone-far", [(1, 1), (FAR, 2)])
+    topic.append("expiring", [(1, 1)], expire_after="36 hours")
+    topic.append("for-ever-now", [(1, 1)], expire_after="1 day")
+    topic.append("later-deleted", [(n, n) for n in range(1, 10)])
+    topic.append("later-purged", [(n, n) for n in range(1, 10)])
+    topic.send("binary", binary([(1, ["b"], 1, b"\x00\xff"), (2, [], 3, b"text"), (3, [], 2, b"[1.10]"), (4, [], 0, b"")]),
+               [append_header(1, 4, "binary")])  # fmt: skip
+    topic.flush()
+    reports = [run()]
+    stack.session.execute(  # an interrupted purge of an earlier life has left this behind
+        f"INSERT INTO {journal.name}.journal (id, topic, segment, seq_nr, timestamp) VALUES ('whole', %s, 0, 1, 77)",
+        (topic.name,),
+    )
+    sent["second"] = topic.append("whole", [(4, 4), (7, 7)])
+    topic.mark("whole")
+    topic.delete("collapsed", 4)
+    topic.append("reborn", [(5, "old")])
+    topic.purge("reborn")
+    sent["reborn"] = topic.append("reborn", [(1, "new")])
+    topic.append("above", [(3, 3)])
+    topic.delete("skipping", 5)
+    topic.append("skipping", [(FAR + 1, 3)])
+    topic.purge("gone-far")
+    topic.append("for-ever-now", [(2, 2)])
+    topic.delete("later-deleted", 2)
+    topic.delete("later-deleted", 7)
+    topic.purge("later-purged")
+    topic.flush()
+    reports.append(run())
+    yield Told(journal, topic, sent, reports, journal.rows(), journal.entries())
+    next(with_end, None)
+
+
+def test_append_without_an_entry_creates_it_and_writes_the_events(told):
+    rows = [row for row in told.rows if row["id"] == "whole" and row["seq_nr"] <= 3 and row["meta_record_id"]]
+    assert [(row["seq_nr"], row["segment"], row["payload_type"], row["payload_txt"]) for row in rows] == [
+        (1, 0, "json", '{"a": 1}'), (2, 0, "json", '"x"'), (3, 1, None, None),
+    ]  # fmt: skip
+    of_all = {(row["partition"], row["offset"], row["timestamp"], row["origin"], row["version"]) for row in rows}
+    assert of_all == {(0, 0, moment(told.sent["whole"]), "app", None)}
+    assert rows[0]["tags"] == {"t", "ü"} and rows[0]["headers"] == {"h": "v"} and rows[0]["metadata"] is None
+
+
+def test_append_with_an_entry_updates_seq_nr_and_a_mark_changes_nothing(told):
+    entry = told.entries["whole"]
+    assert told.state("whole") == (7, None) and told.seq_nrs("whole") == [1, 1, 2, 3, 4, 7]
+    assert entry["created"] == moment(told.sent["whole"]) and entry["updated"] == moment(told.sent["second"])
+    assert entry["created_date"].date() == entry["created"].date()
+    assert entry["segment_size"] == 2 and entry["origin"] == "app" and entry["expire_on"] is None
+    assert {row["meta_record_id"] for row in told.rows if row["id"] == "whole"} == {entry["record_id"], None}
+
+
+@pytest.mark.parametrize("key", ["delete-none", "purge-none", "mark-none", "purged-at-once"])
+def test_delete_purge_and_mark_without_an_entry_do_nothing(told, key):
+    assert told.state(key) is None and told.seq_nrs(key) == []
+
+
+def test_appends_before_a_delete_collapse_into_what_it_leaves(told):
+    assert told.reports[0].counts.events > len([row for row in told.rows if row["offset"] is not None])
+    assert told.state("collapsed") == (5, 4) and told.seq_nrs("collapsed") == [5]
+    assert told.state("all-deleted") == (3, 3) and told.seq_nrs("all-deleted") == []
+
+
+def test_delete_with_an_entry_sets_delete_to_and_deletes_the_events_up_to_it(told):
+    assert told.state("later-deleted") == (9, 7) and told.seq_nrs("later-deleted") == [8, 9]
+
+
+def test_purge_deletes_the_events_and_then_the_entry(told):
+    assert told.state("later-purged") is None and told.seq_nrs("later-purged") == []
+
+
+def test_an_append_behind_a_purge_begins_a_new_life(told):
+    entry = told.entries["reborn"]
+    assert told.state("reborn") == (1, None) and entry["created"] == moment(told.sent["reborn"])
+    (row,) = (row for row in told.rows if row["id"] == "reborn")
+    assert (row["payload_txt"], row["meta_record_id"]) == ('"new"', entry["record_id"])
+
+
+def test_delete_to_may_be_above_seq_nr(told):
+    assert told.state("above") == (3, 100) and told.seq_nrs("above") == [3]
+
+
+def test_sequence_numbers_may_skip_far(told):
+    assert told.state("skipping") == (FAR + 1, 5) and told.seq_nrs("skipping") == [FAR, FAR + 1]
+    assert told.state("gone-far") is None and told.seq_nrs("gone-far") == []
+
+
+def test_an_expiry_counts_from_the_append_and_the_last_append_decides(told):
+    entry = told.entries["expiring"]
+    assert entry["expire_on"].date() == date(2026, 9, 23) and str(entry["expire_after"]) == "0mo1d43200000000000ns"
+    assert told.entries["for-ever-now"]["expire_on"] is None and told.entries["for-ever-now"]["expire_after"] is None
+
+
+def test_binary_text_and_json_payloads_have_their_own_columns(told):
+    rows = [row for row in told.rows if row["id"] == "binary"]
+    assert [(row["payload_type"], row["payload_txt"], row["payload_bin"]) for row in rows] == [
+        ("binary", None, b"\x00\xff"), ("text", "text", None), ("json", "[1.10]", None), (None, None, None),
+    ]  # fmt: skip
+    assert rows[0]["tags"] == {"b"}
+
+
+def test_pointers_name_the_last_record_that_was_read(told):
+    assert told.journal.pointers() == {(told.topic.name, 0): sum(report.counts.records for report in told.reports) - 1}
+    found = told.reports[0].counts
+    assert (found.appends, found.deletes, found.purges, found.marks, found.unreadable) == (13, 4, 2, 1, 0)
+    assert found.records == 20 and found.ids == 16
+
+
+def test_nothing_new_starts_no_spark_and_status_says_what_waits(kafka_journal):
+    from tagmill.kafkajournal.replicate import pending, status
+
+    journal = kafka_journal()
+    topic = journal.topic("a", 2)
+    settings = journal.settings(FEW_ROWS)
+    schema.apply(settings)
+    assert not pending(settings, journal.name)
+    report = replicate(settings, journal.name, owner="o", spark=pytest.fail)
+    assert report.replications == 0 and "has everything" in report.message
+    assert journal.entries() == {}
+    topic.append("id", [(1, 1)], partition=1)
+    topic.flush()
+    assert pending(settings, journal.name)
+    assert [(one.partition, one.replicated_to, one.end, one.waiting) for one in status(settings, journal.name)] == [
+        (0, None, 0, 0), (1, None, 1, 1),
+    ]  # fmt: skip
+
+
+def test_topics_and_partitions_that_appear_are_read_and_an_id_that_moves_keeps_its_order(kafka_journal, spark):
+    journal = kafka_journal()
+    run, first, second = replicator(journal, spark, max_records_per_run=5), journal.topic("a", 2), journal.topic("b")
+    for n in range(1, 5):
+        first.append("moves", [(n, n)], partition=0)
+        first.append("stays", [(n, n)], partition=1)
+    second.append("moves", [(1, "another topic")])
+    for one in (first, second):
+        one.flush()
+    report = run()
+    assert report.replications == 2 and report.counts.records == 9
+    assert journal.pointers() == {(first.name, 0): 3, (first.name, 1): 3, (second.name, 0): 0}
+    first.grow(3)
+    first.append("moves", [(5, 5)], partition=0)
+    first.append("moves", [(6, 6)], partition=2)
+    first.delete("moves", 5, partition=2)
+    third = journal.topic("c")
+    third.append("new", [(1, 1)])
+    for one in (first, third):
+        one.flush()
+    run()
+    assert journal.pointers() == {
+        (first.name, 0): 4,
+        (first.name, 1): 3,
+        (first.name, 2): 1,
+        (second.name, 0): 0,
+        (third.name, 0): 0,
+    }
+    rows = [(row["topic"], row["id"], row["seq_nr"]) for row in journal.rows() if row["id"] != "stays"]
+    assert rows == [(first.name, "moves", 6), (second.name, "moves", 1), (third.name, "new", 1)]
+
+
+def test_what_cannot_be_read_is_kept_as_it_came_and_the_rest_flows(kafka_journal, stack, spark, capsys):
+    from tagmill.stores.cassandra import Cassandra
+    from tagmill.stores.deadletters import DeadLetters
+
+    journal = kafka_journal()
+    run, topic = replicator(journal, spark), journal.topic()
+    topic.append("good", [(1, 1)], expire_after="soon")
+    cut = binary([(2, ["t"], 1, b"payload")])[:-30]
+    topic.send("good", cut, [append_header(2, 2, "binary"), ("user", b"\xff")])
+    topic.send(None, b"{}", [append_header(1, 1)])
+    topic.send(b"\xff\xfe", b'{"events":[{"seqNr":1}]}', [append_header(1, 1)])
+    topic.send("good", None, [append_header(3, 3)])
+    topic.send("good", b"{}", [header(append={"payloadType": "xml"})])
+    topic.send("good", b"whatever", [header(unknown={})])
+    topic.send("good", b"no header")
+    topic.send("good", None)
+    topic.append("good", [(4, 4)])
+    topic.flush()
+    report = run()
+    assert (report.counts.unreadable, report.counts.skipped, report.counts.appends) == (5, 3, 2)
+    assert [text for text in report.warnings if "expireAfter" in text and "soon" in text]
+    assert "5 can't be read: tagmill deadletters list" in report.message
+    assert journal.seq_nrs("good") == [1, 4]
+    with Cassandra(journal.settings(FEW_ROWS).cassandra) as cassandra:
+        letters = list(DeadLetters(cassandra, "tagmill_test", journal.name).listed())
+    assert [one.record.offset for one in letters] == [1, 2, 3, 4, 5]
+    first = letters[0]
+    assert first.record.value == cut and first.record.key == b"good" and "cut off" in first.reason
+    assert first.record.headers == [append_header(2, 2, "binary"), ("user", b"\xff")]
+    assert letters[2].record.key == b"\xff\xfe" and "without a key" in letters[1].reason
+
+
+def test_aborted_transactions_and_their_markers_are_no_records(kafka_journal, kafka, spark):
+    from confluent_kafka import Producer
+
+    journal = kafka_journal()
+    run, topic = replicator(journal, spark), journal.topic()
+    producer = Producer({"bootstrap.servers": f"127.0.0.1:{kafka.port}", "transactional.id": journal.name, "log_level": 0})
+    producer.init_transactions(30)
+    for seq_nr, end in ((1, producer.commit_transaction), (2, producer.abort_transaction), (3, producer.commit_transaction)):
+        producer.begin_transaction()
+        value = f'{{"events":[{{"seqNr":{seq_nr}}}]}}'.encode()
+        producer.produce(topic.name, value, "id", 0, headers=[append_header(seq_nr, seq_nr)])
+        end(30)
+    report = run()
+    assert journal.seq_nrs("id") == [1, 3] and report.counts.records == 2
+    assert run().replications == 0
+
+
+def test_records_that_are_gone_are_counted_and_skipped_only_on_a_word(kafka_journal, kafka, spark):
+    from tagmill.errors import GuardRefused
+    from tests.support.kafka import lose
+
+    journal = kafka_journal()
+    run, topic = replicator(journal, spark), journal.topic()
+    topic.append("id", [(1, 1)])
+    topic.flush()
+    run()
+    for n in range(2, 8):
+        topic.append("id", [(n, n)])
+    topic.flush()
+    lose(kafka.port, topic.name, 0, 5)
+    with pytest.raises(GuardRefused, match=r"4 records \(offsets 1 to 4\) were gone.*--accept-lost"):
+        run()
+    assert journal.seq_nrs("id") == [1]
+    report = run(accept_lost=True)
+    assert journal.seq_nrs("id") == [1, 6, 7] and "4 records" in report.warnings[0]
+
+
+def test_a_topic_that_was_made_anew_is_refused(kafka_journal, kafka, spark):
+    from tagmill.errors import GuardRefused
+    from tests.support.kafka import create, delete
+
+    journal = kafka_journal()
+    run, topic = replicator(journal, spark), journal.topic()
+    for n in (1, 2, 3):
+        topic.append("id", [(n, n)])
+    topic.flush()
+    run()
+    delete(kafka.port, topic.name)
+    create(kafka.port, topic.name)
+    with pytest.raises(GuardRefused, match="made anew"):
+        run()
+    assert journal.seq_nrs("id") == [1, 2, 3]
+
+
+def test_an_entry_of_an_older_segment_goes_on_there(kafka_journal, stack, spark):
+    from tagmill.kafkajournal.rules import entry_segments
+
+    journal = kafka_journal()
+    run, topic = replicator(journal, spark, segment_size=3), journal.topic()
+    topic.append("other", [(1, 1)])
+    topic.flush()
+    run()
+    today, older = entry_segments("Old-Id")
+    assert today != older
+    stack.session.execute(
+        f"INSERT INTO {journal.name}.metajournal (topic, segment, id, partition, offset, segment_size, seq_nr, created, updated, record_id)"
+        " VALUES (%s, %s, 'Old-Id', 0, 0, 100, 2, 1000, 1000, 00000000-0000-4000-8000-000000000001)",
+        (topic.name, older),
+    )
+    topic.append("Old-Id", [(3, 3), (150, 4)])
+    topic.flush()
+    run()
+    entry = journal.entries()["Old-Id"]
+    assert (entry["segment"], entry["seq_nr"], entry["segment_size"]) == (older, 150, 100)
+    assert [(row["seq_nr"], row["segment"]) for row in journal.rows() if row["id"] == "Old-Id"] == [(3, 0), (150, 1)]
+    topic.purge("Old-Id")
+    topic.append("Old-Id", [(1, 1)])
+    topic.flush()
+    run()
+    entry = journal.entries()["Old-Id"]
+    assert (entry["segment"], entry["seq_nr"], entry["segment_size"]) == (today, 1, 3) and journal.seq_nrs("Old-Id") == [1]
+
+
+def test_tables_are_made_under_a_lock_that_expires(kafka_journal, stack, spark):
+    import time
+
+    from tagmill.stores.cassandra import Cassandra
+    from tagmill.stores.kafkajournal import TABLES, KafkaJournalTables
+
+    journal = kafka_journal()
+    settings = journal.settings(FEW_ROWS)
+    options = {"class": "SimpleStrategy", "replication_factor": "1"}
+    with Cassandra(settings.cassandra) as cassandra:
+        tables = KafkaJournalTables(cassandra, journal.name)
+        assert not tables.there()
+        tables.create(options, owner="first", lock_seconds=5)
+        assert tables.there()
+        session, keyspace = stack.session, journal.name
+        assert list(session.execute(f"SELECT * FROM {keyspace}.locks")) == []
+        session.execute(
+            f"INSERT INTO {keyspace}.locks (id, expiry_ms, metadata) VALUES ('tagmill-schema', 2000, 'a dead one') USING TTL 2"
+        )
+        session.execute(f"DROP TABLE {keyspace}.pointer2")
+        begun = time.monotonic()
+        tables.create(options, owner="second", lock_seconds=5)
+        assert time.monotonic() - begun > 1 and tables.there()
+        assert set(TABLES) <= set(cassandra.tables(keyspace))
+        assert session.execute(f"SELECT value FROM {keyspace}.setting WHERE key = 'tagmill-schema'").one().value == "1"
+
+
+def test_a_head_is_what_readers_see_of_cassandra_and_of_kafka_behind_it(kafka_journal, spark):
+    from tagmill.kafkajournal.head import heads
+
+    journal = kafka_journal()
+    run, topic = replicator(journal, spark, segment_size=2), journal.topic()
+    settings = journal.settings(FEW_ROWS)
+    topic.append("id", [(n, {"n": n}) for n in range(1, 6)], tags=["t"])
+    topic.flush()
+
+    def shown(key="id", **options):
+        (found,) = heads(settings, journal.name, key, **options)
+        return (found.seq_nr, found.delete_to, found.unreplicated, [event.seq_nr for event in found.events])
+
+    assert shown() == (5, None, 1, [1, 2, 3, 4, 5])
+    run()
+    assert shown() == (5, None, 0, [1, 2, 3, 4, 5])
+    assert shown(most=2)[3] == [1, 2]
+    topic.delete("id", 3)
+    topic.append("id", [(8, 8)])
+    topic.send("id", b"cut", [append_header(9, 9, "binary")])
+    topic.append("someone-else", [(1, 1)])
+    topic.flush()
+    assert shown() == (8, 3, 3, [4, 5, 8])
+    (found,) = heads(settings, journal.name, "id")
+    assert [(event.payload, event.replicated) for event in found.events] == [('{"n": 4}', True), ('{"n": 5}', True), ("8", False)]
+    run()
+    assert shown() == (8, 3, 0, [4, 5, 8])
+    topic.purge("id")
+    topic.flush()
+    assert shown() == (None, None, 1, [])
+    assert heads(settings, journal.name, "nobody") == []
+
+
+def test_expired_ids_are_purged_through_kafka_once(kafka_journal, stack, spark):
+    from tagmill.kafkajournal.purge import purge_expired
+
+    journal = kafka_journal()
+    run, topic = replicator(journal, spark), journal.topic("a", 2)
+    settings = journal.settings(FEW_ROWS)
+    topic.append("expired", [(1, 1)], expire_after="1 day", partition=1)
+    topic.append("lives on", [(1, 1)], expire_after="1 day")
+    topic.append("lives longer", [(1, 1)], expire_after="30000 days")
+    topic.append("for ever", [(1, 1)])
+    topic.flush()
+    run()
+    topic.append("lives on", [(2, 2)], expire_after="30000 days")  # not replicated yet
+    topic.flush()
+
+    def purge(**options):
+        return purge_expired(settings, journal.name, owner="o", spark=lambda: spark, **options)
+
+    assert purge(dry_run=True).purged == 2
+    report = purge()
+    assert (report.purged, report.examples) == (1, [f"{topic.name}: expired"])
+    assert sorted(journal.entries()) == ["expired", "for ever", "lives longer", "lives on"]
+    assert purge().purged == 0
+    assert sorted(journal.entries()) == ["for ever", "lives longer", "lives on"] and journal.seq_nrs("expired") == []
+    assert journal.pointers()[(topic.name, 1)] == 1

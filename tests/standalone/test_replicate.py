@@ -1,0 +1,28 @@
+"""A Kafka Journal in a real Airflow: replicated, purged when it has expired, and no Spark where nothing is new."""
+
+from tests.support.kafka import Topic, create
+
+REPLICATE, PURGE = "replicate_carts", "purge_expired_carts"
+
+
+def test_a_kafka_journal_is_replicated_and_purged_by_its_dags(airflow, stack, kafka):
+    topic = Topic(kafka.port, "carts-1")
+    create(kafka.port, topic.name)
+    topic.append("cart", [(1, "a"), (2, "b")])
+    topic.append("short-lived", [(1, "a")], expire_after="1 day")
+    topic.flush()
+
+    def rows():
+        found = stack.session.execute("SELECT id, seq_nr FROM carts_by_airflow.journal")
+        return sorted((row.id, row.seq_nr) for row in found)
+
+    runs = airflow.scheduled(REPLICATE)
+    assert set(runs.values()) == {"success"}, {run: airflow.errors(REPLICATE, run) for run in runs}
+    assert rows() == [("cart", 1), ("cart", 2), ("short-lived", 1)]
+    with airflow.lookout() as seen:
+        idle = airflow.api.trigger(REPLICATE)
+        airflow.succeed(REPLICATE, idle)
+    assert airflow.tasks(REPLICATE, idle) == {"look": "skipped", "replicate": "skipped"} and not seen.jvms
+    assert set(airflow.scheduled(PURGE).values()) == {"success"}
+    airflow.succeed(REPLICATE, airflow.api.trigger(REPLICATE))
+    assert rows() == [("cart", 1), ("cart", 2)]
