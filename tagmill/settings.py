@@ -296,16 +296,14 @@ class Settings(BaseSettings):
         """In the file, pipelines of all kinds are `[pipelines.NAME]`."""
         if not isinstance(content, dict) or not isinstance(pipelines := content.get("pipelines", {}), dict):
             return content
-        if misplaced := content.keys() & set(KINDS.values()) - {"pipelines"}:
-            raise ValueError(
-                f"{min(misplaced)}: unknown key; a pipeline is [pipelines.NAME], and its key kind says what it reads"
-            )
-        sorted_out: dict[str, dict[str, Any]] = {"pipelines": {}}
+        sorted_out: dict[str, dict[str, Any]] = {field: dict(content.get(field, {})) for field in KINDS.values()} | {
+            "pipelines": {}
+        }
         for name, keys in pipelines.items():
             kind = keys.get("kind", "tag_views") if isinstance(keys, dict) else "tag_views"
             if kind not in KINDS:
                 raise ValueError(f"pipelines.{name}.kind: {kind!r} is none of {', '.join(KINDS)}")
-            sorted_out.setdefault(KINDS[kind], {})[name] = keys
+            sorted_out[KINDS[kind]][name] = keys
         return {**content, **sorted_out}
 
     @model_validator(mode="after")
@@ -357,6 +355,7 @@ class Settings(BaseSettings):
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise ConfigurationError(f"{file}: can't be read as TOML: {error}") from None
         _refuse_secrets(file, content)
+        _refuse_fields(file, content)
         try:
             return cls(**content)._resolved(file.resolve().parent)
         except ValidationError as error:
@@ -405,6 +404,13 @@ def _refuse_secrets(file: Path, content: dict[str, Any]) -> None:
                     f"{file}: {section}.{key} doesn't belong in the file; "
                     f"set TAGMILL_{section.upper()}__{key.upper()} or use the Airflow connection"
                 )
+
+
+def _refuse_fields(file: Path, content: dict[str, Any]) -> None:
+    for field in content.keys() & set(KINDS.values()) - {"pipelines"}:
+        raise ConfigurationError(
+            f"{file}: {field}: unknown key; a pipeline is [pipelines.NAME], and its key kind says what it reads"
+        )
 
 
 def _explained(error: ValidationError) -> str:
