@@ -27,8 +27,8 @@ def replicated(kafka_journal: Callable[[], KafkaJournal]) -> Iterator[Callable[.
     class Journal:
         topic: Topic = journal.topic()
 
-        def __call__(self, *options: str, at: str | None = None) -> Command:
-            commands.append(Command(journal.file, "kafka-journal", "replicate", "--pipeline", journal.name, *options, instant=at))
+        def __call__(self, *options: str, at: str | None = None, what: str = "replicate") -> Command:
+            commands.append(Command(journal.file, "kafka-journal", what, "--pipeline", journal.name, *options, instant=at))
             return commands[-1].paused() if at else commands[-1]
 
     Journal.journal = journal  # type: ignore[attr-defined]
@@ -81,6 +81,24 @@ def test_killed_at_every_instant_it_goes_on_where_it_was(replicated: Any) -> Non
     assert ended.code == 0, ended
     expect_all(journal)
     assert journal.pointers() == {(topic.name, 0): 9}
+
+
+@pytest.mark.timeout(900)
+def test_a_purge_that_is_killed_publishes_nothing_twice(replicated: Any, kafka: Any) -> None:
+    from confluent_kafka import Consumer, TopicPartition
+
+    journal, topic = replicated.journal, replicated.topic
+    topic.append("expired", [(1, "x")], expire_after="1 day")
+    topic.append("stays", [(1, "x")])
+    topic.flush()
+    for instant in ("purge.before_publish", "purge.after_publish"):
+        replicated("--yes", what="purge-expired", at=instant).kill()
+    ended = replicated("--yes", what="purge-expired").end()
+    assert ended.code == 0 and "0 ids have expired" in ended.out
+    assert list(journal.entries()) == ["stays"]
+    consumer = Consumer({"bootstrap.servers": f"127.0.0.1:{kafka.port}", "group.id": "t", "log_level": 0})
+    assert consumer.get_watermark_offsets(TopicPartition(topic.name, 0), 10) == (0, 3)
+    consumer.close()
 
 
 def test_one_that_wakes_up_after_others_went_on_takes_nothing_back(replicated: Any) -> None:
