@@ -171,7 +171,8 @@ class KafkaJournal:
         conf = ", ".join(f"{json.dumps(key)} = {json.dumps(value)}" for key, value in spark_conf.items())
         lines = [
             "[cassandra]", f"port = {self.stack.cassandra.port}", 'ledger_keyspace = "tagmill_test"', "[clickhouse]",
-            f"port = {self.stack.clickhouse.port}", "[kafka]", f'bootstrap_servers = ["127.0.0.1:{self.port}"]', "[spark]",
+            f"port = {self.stack.clickhouse.port}", "[kafka]",
+            f'bootstrap_servers = ["127.0.0.1:{self.port}"]', "request_timeout_seconds = 10", "[spark]",
             'driver_memory = "1g"', f"jars = {json.dumps(str(Path(__file__).resolve().parents[2] / 'build' / 'jars' / 'spark'))}",
             f"conf = {{ {conf} }}", "[storage]", 'root = "data"', f"[pipelines.{self.name}]", 'kind = "kafka_journal"',
             *(f"{key} = {json.dumps(value)}" for key, value in wanted.items()),
