@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tagmill import checkpoints
-from tagmill.connector import CASSANDRA, table
+from tagmill.connector import table
 from tagmill.kafkajournal import staging
 from tagmill.kafkajournal.model import Manifest, Tell
 from tagmill.kafkajournal.rules import segment_of
@@ -19,7 +19,7 @@ from tagmill.stores.deadletters import DeadLetter
 from tagmill.stores.files import RunFiles
 from tagmill.stores.kafka import KafkaRecord
 from tagmill.stores.kafkajournal import KafkaJournalTables
-from tagmill.views.writing import BATCHES
+from tagmill.views.writing import append
 
 AT_ONCE = 10_000
 # sequence numbers may skip: beyond so many segments of an id, those that exist are looked for
@@ -112,8 +112,7 @@ class Writing:
             yield part.select(columns).to_pylist()
 
     def _append(self, rows: DataFrame, name: str, written_at: int) -> None:
-        options = {**BATCHES, "spark.cassandra.output.timestamp": str(written_at), "keyspace": self.tables.name, "table": name}
-        rows.write.format(CASSANDRA).options(**options).mode("append").save()
+        append(rows, self.tables.name, name, written_at)
 
 
 def _bytes(value: Any) -> bytes | None:

@@ -27,7 +27,7 @@ class DeadLetters:
 
     def add(self, letters: Iterable[DeadLetter]) -> int:
         """Keep them; returns how many."""
-        places, count = set[tuple[str, int]](), 0
+        places = set[tuple[str, int]]()
 
         def values() -> Iterator[tuple[Any, ...]]:
             for letter in letters:

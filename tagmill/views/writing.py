@@ -42,7 +42,7 @@ def write(
         _delete(cassandra, files, manifest, "forgotten", "tag_write_progress", (ID, "tag"))
     if manifest.rows:
         tell(f"writing {manifest.rows} rows of {manifest.view_table}")
-        _append(
+        append(
             spark.read.parquet(f"{url}/{manifest.rows_in}"),
             manifest.journal,
             manifest.view_table,
@@ -53,7 +53,7 @@ def write(
     records = spark.read.parquet(f"{url}/records")
     tell(f"writing the progress of {manifest.moved} persistence ids")
     progress = records.select(ID, "new", F.explode("progress").alias("line")).where(F.array_contains("new", F.col("line.tag")))
-    _append(
+    append(
         progress.select(
             ID, F.col("line.tag").alias("tag"), F.col("line.offset").alias("offset"),
             F.col("line.sequence_nr").alias("sequence_nr"), F.col("line.number").alias("tag_pid_sequence_nr"),
@@ -62,7 +62,7 @@ def write(
     )  # fmt: skip
     checkpoints.reached("build.after_progress")
     if manifest.recorded:
-        _append(_as_records(records, manifest), ledger_keyspace, "view_progress", manifest.written_at)
+        append(_as_records(records, manifest), ledger_keyspace, "view_progress", manifest.written_at)
 
 
 def _delete(cassandra: Cassandra, files: RunFiles, manifest: Manifest, folder: str, table: str, key: Sequence[str]) -> None:
@@ -87,7 +87,8 @@ def _as_records(records: DataFrame, manifest: Manifest) -> DataFrame:
     )  # fmt: skip
 
 
-def _append(rows: DataFrame, keyspace: str, table: str, written_at: int, ttl_seconds: int | None = None) -> None:
+def append(rows: DataFrame, keyspace: str, table: str, written_at: int, ttl_seconds: int | None = None) -> None:
+    """Write rows with a timestamp of their own (microseconds), in BATCHES."""
     ttl = {"spark.cassandra.output.ttl": str(ttl_seconds)} if ttl_seconds else {}
     options = {**BATCHES, **ttl, "spark.cassandra.output.timestamp": str(written_at), "keyspace": keyspace, "table": table}
     rows.write.format(CASSANDRA).options(**options).mode("append").save()
