@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tagmill.errors import ConfigurationError
 from tagmill.settings import Settings
@@ -76,7 +76,15 @@ def session(settings: Settings, *, name: str = "tagmill") -> SparkSession:
     for key, value in _credentials(settings).items():
         spark.conf.set(key, value)  # after the start: settings given before it stand on the JVM's command line
     spark.sparkContext.setLogLevel("ERROR")
+    _keep_names(spark)
     return spark
+
+
+def _keep_names(spark: SparkSession) -> None:
+    """Look the JVM's names that pyspark uses up once: py4j searches all jars for them at every column that is made, seconds a job."""
+    jvm: Any = spark.sparkContext._jvm
+    for name in ("functions", "PythonUtils", "PythonSQLUtils", "SparkSession", "Column", "Dataset", "java", "org"):
+        setattr(jvm, name, getattr(jvm, name))
 
 
 @contextmanager

@@ -18,8 +18,10 @@ import pytest
 
 from tests.support import archive
 
-# few rows: the compilation of every plan, its picture for a page that nobody opens, and more tasks than cores take more time than they give
+# few rows: the compilation of every plan, a new plan (and its picture for a page that nobody opens) after each of its stages,
+# and more tasks than cores take more time than they give
 FEW_ROWS = {
+    "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.shuffle.partitions": "2",

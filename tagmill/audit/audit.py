@@ -178,7 +178,7 @@ class _Audit:
         for_good = staging.deleted_for_good(self.spark, self.ledger_keyspace, self.journal.keyspace)
         deleted = staging.stage_deleted(self.spark, self.journal, events, view, for_good, scope, self._url("deleted"))
         self.tell("comparing")
-        lines = staging.kept(sums.bucket_sums(events, view, in_clickhouse, deleted, cleaned, scope), self._url("sums"))
+        lines = staging.kept(sums.bucket_sums(events, view, in_clickhouse, deleted, cleaned, scope), self._url("lines"))
         found = [comparing.misplaced(view, scope), comparing.unreadable(events, view, scope)]
         differing = lines.where("differs")
         if differing.take(1):

@@ -154,13 +154,23 @@ class OfChosen(Attempt):
 
     # -- what is said
 
-    def unknown(self, places: DataFrame, runs: DataFrame, standing: DataFrame) -> DataFrame:
-        """Of those that were named, the persistence ids of which there is nothing."""
+    def unknown(self, places: DataFrame, runs: DataFrame, standing: DataFrame) -> tuple[int, list[str]]:
+        """Of those that were named, the persistence ids of which there is nothing: how many, and the first ones."""
+        if self.chosen.persistence_ids is None:
+            return 0, []
         unknown = places.where("size(found) = 0 and deleted_to = 0").select(ID)
-        return unknown.join(runs.select(ID), ID, "left_anti").join(standing.select(ID), ID, "left_anti").localCheckpoint()
+        unknown = unknown.join(runs.select(ID), ID, "left_anti").join(standing.select(ID), ID, "left_anti").localCheckpoint()
+        return unknown.count(), [line.persistence_id for line in unknown.orderBy(ID).limit(EXAMPLES).collect()]
 
     def report(
-        self, manifest: Manifest, tags: list[TagChange], lines: DataFrame, left: DataFrame, unknown: DataFrame, *, dry_run: bool
+        self,
+        manifest: Manifest,
+        tags: list[TagChange],
+        lines: DataFrame,
+        left: DataFrame,
+        unknown: tuple[int, list[str]],
+        *,
+        dry_run: bool,
     ) -> ViewReport:
         """What is done; raises ConfigurationError when the journal knows nothing of what was chosen.
 
@@ -170,7 +180,8 @@ class OfChosen(Attempt):
 
         from tagmill.views.model import Difference, Reason
 
-        count, ids = unknown.count(), [line.persistence_id for line in unknown.orderBy(ID).limit(EXAMPLES).collect()]
+        count, ids = unknown
+        waiting = left.count()
         self._must_know_some(count == manifest.persistence_ids, ids, tags)
         changing = F.col("what").isin(*(one.value for one in (Difference.ADDED, Difference.CHANGED, Difference.REMOVED)))
         shown = (ID, "sequence_nr", "tag_pid_sequence_nr", "what")
@@ -185,10 +196,10 @@ class OfChosen(Attempt):
                 Changed(tag=line.tag_name, **{name: line[name] for name in shown})
                 for line in lines.where(changing).orderBy("tag_name", *shown).limit(EXAMPLES).collect()
             ],
-            left=left.count(),
+            left=waiting,
             left_examples=[
                 Left(persistence_id=line.persistence_id, sequence_nr=line.upto, why=Reason(line.reason).text)
-                for line in left.orderBy(ID).limit(EXAMPLES).collect()
+                for line in (left.orderBy(ID).limit(EXAMPLES).collect() if waiting else ())
             ],
             unknown_ids=count,
             unknown_examples=ids,

@@ -20,11 +20,9 @@ def refused(one: Any, file: Path) -> None:
     assert one.run_state()[0] == "SEALED"
 
 
-def test_a_sealed_file_that_was_changed_or_is_missing_is_not_followed_until_it_is_restored(
-    delivery: Callable[..., Any], spark: Any
-) -> None:
+def test_a_sealed_file_that_was_changed_or_is_missing_is_not_followed_until_it_is_restored(delivery: Callable[..., Any]) -> None:
     one = delivery(tags=["tag-0"])
-    one.sealed(spark)
+    one.sealed()
     batch = one.manifest().batches[0]
     file = one.path(batch.file)
     for position in (5, -5):
@@ -49,7 +47,7 @@ def test_a_sealed_file_that_was_changed_or_is_missing_is_not_followed_until_it_i
         flip(file, 20)
         refused(one, file)
         flip(file, 20)
-    one.finish(spark)
+    one.finish()
     assert len(one.rows()) == sum(b.rows for b in one.manifest().batches)
     assert one.check().code == 0
 
@@ -76,11 +74,11 @@ CHANGES = {
 }
 
 
-def test_any_change_in_clickhouse_makes_check_fail_and_name_the_batch(delivery: Callable[..., Any], spark: Any) -> None:
+def test_any_change_in_clickhouse_makes_check_fail_and_name_the_batch(delivery: Callable[..., Any]) -> None:
     """Each change is made to one row, found, and taken back by sending the batch again."""
     one = delivery(tags=["tag-0"])
-    one.sealed(spark)
-    one.finish(spark)
+    one.sealed()
+    one.finish()
     (batch,) = one.manifest().batches[:1]
     persistence_id, sequence_nr = one.stack.rows(f"SELECT persistence_id, sequence_nr FROM {one.table} LIMIT 1")[0]
     key = f"persistence_id = '{persistence_id}' AND sequence_nr = {sequence_nr}"
@@ -94,10 +92,10 @@ def test_any_change_in_clickhouse_makes_check_fail_and_name_the_batch(delivery: 
         assert one.check().code == 0, what
 
 
-def test_a_row_of_nobody_makes_check_fail_and_is_named(delivery: Callable[..., Any], spark: Any) -> None:
+def test_a_row_of_nobody_makes_check_fail_and_is_named(delivery: Callable[..., Any]) -> None:
     one = delivery(tags=["tag-0"])
-    one.sealed(spark)
-    one.finish(spark)
+    one.sealed()
+    one.finish()
     foreign = "00000000-0000-4000-8000-000000000001"
     columns = "persistence_id, tag, sequence_nr"
     one.sql(f"INSERT INTO {one.table} ({columns}, batch_id, generation) VALUES ('nobody', 'tag-0', 1, '{foreign}', 1)")

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,11 +13,11 @@ from tests.support.delivery import clickhouse_rows
 @pytest.mark.timeout(900)
 def test_killed_and_started_again_it_says_what_an_undisturbed_one_says(delivery: Callable[..., Delivery]) -> None:
     audited = delivery("partition-boundary")
-    for instant in ("audit.view_read", "audit.before_end"):
-        audited.start("audit", at=instant).kill()
+    audited.start("audit", at="audit.view_read").kill()
+    audited.crash("audit", at="audit.before_end")
     home = Path(audited.settings.storage.root) / audited.pipeline / "audit"
     assert [folder.name for folder in home.iterdir()] == ["00000002"], "the first one's files are swept by the second one"
-    ended = audited.start("audit", "--json").end()
+    ended = audited.here("audit", "--json")
     assert ended.code == 0, ended
     report = json.loads(ended.out)
     assert (report["audit"], report["agrees"]) == (3, True)
@@ -33,9 +32,9 @@ def test_killed_and_started_again_it_says_what_an_undisturbed_one_says(delivery:
 
 
 @pytest.mark.timeout(900)
-def test_a_repair_killed_and_started_again_leaves_nothing_damaged(delivery: Callable[..., Delivery], spark: Any) -> None:
+def test_a_repair_killed_and_started_again_leaves_nothing_damaged(delivery: Callable[..., Delivery]) -> None:
     repaired = delivery("partition-boundary", lease_seconds=5)
-    repaired.finish(spark)
+    repaired.finish()
     delivered, view = clickhouse_rows(repaired.settings, repaired.table), repaired.view()
     repaired.sql(f"ALTER TABLE {repaired.table} DELETE WHERE batch_id = toUUID('{repaired.manifest().batches[0].batch_id}')")
     session, table = repaired.stack.session, f"{repaired.keyspace}.tag_views"
@@ -44,9 +43,9 @@ def test_a_repair_killed_and_started_again_leaves_nothing_damaged(delivery: Call
     where = " AND ".join(f"{name} = %s" for name in key)
     session.execute(f"DELETE FROM {table} WHERE {where}", [getattr(row, name) for name in key])
     repair = ("audit", "--repair", "--why", "seen in a test", "--yes", "--json")
-    for instant in ("repair.rows_written", "repair.resent"):
-        repaired.start(*repair, at=instant).kill()
-    ended = repaired.start(*repair).end()
+    repaired.start(*repair, at="repair.rows_written").kill()
+    repaired.crash(*repair, at="repair.resent")
+    ended = repaired.here(*repair)
     assert ended.code == 0, ended
     report = json.loads(ended.out)
     assert report["agrees"] and report["findings"] == {}

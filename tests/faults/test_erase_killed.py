@@ -1,7 +1,6 @@
 """An erasure that is killed at announced instants is finished by the next one, and until then nothing else is done."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -11,9 +10,9 @@ INSTANTS = ("erase.events_erased", "erase.resealed", "erase.before_end")
 
 
 @pytest.mark.timeout(900)
-def test_killed_at_every_instant_it_ends_where_an_undisturbed_one_does(delivery: Callable[..., Delivery], spark: Any) -> None:
+def test_killed_at_every_instant_it_ends_where_an_undisturbed_one_does(delivery: Callable[..., Delivery]) -> None:
     disturbed = delivery("gap-middle")
-    disturbed.finish(spark)
+    disturbed.finish()
     ids = sorted({row[1] for row in disturbed.rows()})[:3]
     others = [row for row in disturbed.rows() if row[1] not in ids]
     progress = [row for row in disturbed.progress() if row[1] not in ids]
@@ -30,5 +29,5 @@ def test_killed_at_every_instant_it_ends_where_an_undisturbed_one_does(delivery:
     assert not any(one in cell for row in disturbed.view() for cell in row for one in map(repr, ids))
     assert sum(delivered for _, delivered in disturbed.marks()) == len(others)
     assert disturbed.check().code == 0
-    disturbed.finish(spark)
+    disturbed.finish()
     assert disturbed.rows() == others

@@ -52,16 +52,16 @@ def test_a_sealer_that_wakes_up_after_another_has_sealed_changes_nothing(
 
 @pytest.mark.parametrize("window", ["remembers", "has forgotten"])
 def test_a_pusher_that_wakes_up_between_asking_and_inserting_inserts_nothing(
-    window: str, slow: Callable[..., Any], spark: Any, undisturbed: Callable[[str], Any]
+    window: str, slow: Callable[..., Any], undisturbed: Callable[[str], Any]
 ) -> None:
     """Another process has pushed and closed meanwhile; ClickHouse's deduplication `window` is off in one of the cases."""
     one = slow()
-    one.sealed(spark)
+    one.sealed()
     if window == "has forgotten":
         one.without_deduplication()
     frozen = one.deliver(at="push.before_insert")
     frozen.freeze()
-    one.finish(spark)
+    one.finish()
     before = one.batches()
     late = frozen.wake()
     assert late.code == 75
@@ -72,10 +72,10 @@ def test_a_pusher_that_wakes_up_between_asking_and_inserting_inserts_nothing(
 
 
 def test_a_pusher_frozen_after_its_insert_does_not_move_the_batch(
-    slow: Callable[..., Any], spark: Any, undisturbed: Callable[[str], Any]
+    slow: Callable[..., Any], undisturbed: Callable[[str], Any]
 ) -> None:
     one = slow()
-    one.sealed(spark)
+    one.sealed()
     frozen = one.deliver(at="push.after_insert")
     frozen.freeze()
     time.sleep(LEASE_SECONDS + 1)
@@ -88,14 +88,14 @@ def test_a_pusher_frozen_after_its_insert_does_not_move_the_batch(
 
 
 def test_a_closer_that_wakes_up_after_a_later_run_takes_nothing_back(
-    slow: Callable[..., Any], spark: Any, undisturbed: Callable[[str], Any]
+    slow: Callable[..., Any], undisturbed: Callable[[str], Any]
 ) -> None:
     """Its progress, holds and watermarks bear its run's number, the later run's a higher one."""
     one = slow("minute-buckets", max_slices_per_run=10)
-    one.sealed(spark)
+    one.sealed()
     frozen = one.deliver(at="close.before_progress")
     frozen.freeze()
-    one.finish(spark)
+    one.finish()
     late = frozen.wake()
     assert late.code == 75
     undisturbed("minute-buckets").equals(one)
@@ -103,16 +103,16 @@ def test_a_closer_that_wakes_up_after_a_later_run_takes_nothing_back(
 
 
 def test_a_pusher_that_wakes_up_after_its_batches_were_voided_inserts_nothing(
-    slow: Callable[..., Any], spark: Any, undisturbed: Callable[[str], Any]
+    slow: Callable[..., Any], undisturbed: Callable[[str], Any]
 ) -> None:
     """A person has given the run up, a later run has delivered the events under other batch ids; no token knows of it."""
     one = slow()
-    one.sealed(spark)
+    one.sealed()
     frozen = one.deliver(at="push.before_insert")
     frozen.freeze()
     voided = one.said("run", "void", "--why", "its machine hangs", "--yes")
     assert voided.code == 0, voided
-    one.finish(spark)
+    one.finish()
     assert {(run, state) for run, _, state, _ in one.batches()} == {(1, "VOIDED"), (2, "IN_CLICKHOUSE")}
     late = frozen.wake()
     assert late.code == 75
@@ -122,15 +122,15 @@ def test_a_pusher_that_wakes_up_after_its_batches_were_voided_inserts_nothing(
 
 
 def test_batches_delivered_before_the_rest_was_voided_are_not_delivered_again(
-    delivery: Callable[..., Any], spark: Any, undisturbed: Callable[[str], Any]
+    delivery: Callable[..., Any], undisturbed: Callable[[str], Any]
 ) -> None:
     """In the very first run: the tag has rows in ClickHouse and progress, but its watermark has not moved."""
     one = delivery("minute-buckets", batch_rows=300, parallel_inserts=1)
-    one.sealed(spark)
+    one.sealed()
     stopped = one.deliver(at="push.after_batch")
     stopped.kill()
     assert {state for *_, state, _ in one.batches()} == {"IN_CLICKHOUSE", "NEW"}
     assert one.said("run", "void", "--why", "a test", "--yes").code == 0
-    one.finish(spark)
+    one.finish()
     undisturbed("minute-buckets").equals(one)
     assert one.check().code == 0

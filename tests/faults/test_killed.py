@@ -33,10 +33,13 @@ def test_the_list_of_instants_is_complete() -> None:
 def test_killed_at_every_instant_of_its_life_a_run_delivers_the_rows_of_an_undisturbed_one(
     case: str, delivery: Callable[..., Any], undisturbed: Callable[[str], Any]
 ) -> None:
-    """Each restart goes on at once (the dead owner's lease is free), and is killed at the next instant."""
+    """Each restart goes on at once (the dead owner's lease is free), and is killed, or crashes, at the next instant."""
     disturbed = delivery(case)
     for instant in INSTANTS:
-        disturbed.deliver(at=instant).kill()
+        if instant in ("seal.judged", "seal.cut", "seal.after_commit"):
+            disturbed.crash("run", "deliver", at=instant)
+        else:
+            disturbed.deliver(at=instant).kill()
     disturbed.finish()
     undisturbed(case).equals(disturbed)
     assert disturbed.check().code == 0

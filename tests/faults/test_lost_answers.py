@@ -27,11 +27,11 @@ def inserts(one: Any) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("window", ["window", "no window"])
 @pytest.mark.parametrize("kind", ["drop_after", "error_after", "drop_before", "error_before"])
 def test_an_insert_whose_answer_is_lost_is_there_once(
-    kind: str, window: str, delivery: Callable[..., Any], spark: Any, undisturbed: Callable[[str], Any]
+    kind: str, window: str, delivery: Callable[..., Any], undisturbed: Callable[[str], Any]
 ) -> None:
     """drop_*: the connection ends without an answer. Without a window only the condition in the insert holds."""
     one = delivery()
-    run, fence = one.sealed(spark)
+    run, fence = one.sealed()
     if window == "no window":
         one.without_deduplication()
     faulty_clickhouse.order(one.stack.clickhouse.port, kind, match=f"INSERT INTO `{one.table}` ", times=2)
@@ -45,16 +45,14 @@ def test_an_insert_whose_answer_is_lost_is_there_once(
     assert one.check().code == 0
 
 
-def test_a_retry_after_the_window_inserts_nothing(
-    delivery: Callable[..., Any], spark: Any, undisturbed: Callable[[str], Any]
-) -> None:
+def test_a_retry_after_the_window_inserts_nothing(delivery: Callable[..., Any], undisturbed: Callable[[str], Any]) -> None:
     """The very statement again, when no token is known any more."""
     from uuid import UUID
 
     from tagmill.stores.clickhouse import ClickHouse
 
     one = delivery()
-    run, fence = one.sealed(spark)
+    run, fence = one.sealed()
     push_and_close(one, run, fence)
     one.without_deduplication()
     with ClickHouse(one.settings.clickhouse) as clickhouse:
@@ -66,13 +64,13 @@ def test_a_retry_after_the_window_inserts_nothing(
 
 @pytest.mark.parametrize("kind", ["kill_during", "kill_after"])
 def test_the_server_dies_at_the_insert_and_comes_back(
-    kind: str, delivery: Callable[..., Any], spark: Any, undisturbed: Callable[[str], Any]
+    kind: str, delivery: Callable[..., Any], undisturbed: Callable[[str], Any]
 ) -> None:
     """The push waits for it, or its retry goes on."""
     from tagmill.errors import StoreUnavailable
 
     one = delivery(parallel_inserts=1)
-    run, fence = one.sealed(spark)
+    run, fence = one.sealed()
     server = one.stack.clickhouse
     faulty_clickhouse.order(server.port, kind, match=f"INSERT INTO `{one.table}` ", ms=5)
     dead = server.process()
@@ -90,10 +88,10 @@ def test_the_server_dies_at_the_insert_and_comes_back(
 
 
 def test_a_server_that_stays_away_ends_the_command_with_one_line_and_the_next_one_finishes(
-    delivery: Callable[..., Any], spark: Any, undisturbed: Callable[[str], Any]
+    delivery: Callable[..., Any], undisturbed: Callable[[str], Any]
 ) -> None:
     one = delivery()
-    one.sealed(spark)
+    one.sealed()
     waiting = one.deliver(at="push.before_insert")
     one.stack.clickhouse.kill()
     try:
@@ -103,15 +101,15 @@ def test_a_server_that_stays_away_ends_the_command_with_one_line_and_the_next_on
     assert ended.code == 75, ended
     assert "ClickHouse at 127.0.0.1" in ended.error
     assert "Run the same command again" in ended.error
-    one.finish(spark)
+    one.finish()
     undisturbed("gap-middle").equals(one)
     assert one.check().code == 0
 
 
-def test_a_server_that_is_slow_is_waited_for(delivery: Callable[..., Any], spark: Any, undisturbed: Callable[[str], Any]) -> None:
+def test_a_server_that_is_slow_is_waited_for(delivery: Callable[..., Any], undisturbed: Callable[[str], Any]) -> None:
     """Longer than the lease: it is renewed meanwhile."""
     one = delivery(lease_seconds=5)
-    one.sealed(spark)
+    one.sealed()
     faulty_clickhouse.order(one.stack.clickhouse.port, "delay", match=f"INSERT INTO `{one.table}` ", ms=20_000)
     slow = one.deliver()
     while not inserts(one):

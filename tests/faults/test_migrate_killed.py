@@ -26,15 +26,15 @@ def test_killed_between_tables_and_between_rows_a_migration_ends_as_if_nothing_h
             for row in session.execute("SELECT table_name FROM system_schema.tables WHERE keyspace_name = %s", (keyspace,))
         }
 
-    disturbed.start("views", "migrate", "--step", "tables", "--yes", at="migrate.changed").kill()
+    disturbed.crash("views", "migrate", "--step", "tables", "--yes", at="migrate.changed")
     assert tables() == {"messages", TABLES[0]}
     disturbed.start("views", "migrate", "--offline", "--yes", at="build.after_views").kill()
     assert tables() == {"messages", *TABLES} and rows(disturbed.stack, keyspace, "tag_write_progress") == []
-    disturbed.start("views", "migrate", "--offline", "--drop-old", "--yes", at="migrate.changed").kill()
+    disturbed.crash("views", "migrate", "--offline", "--drop-old", "--yes", at="migrate.changed")
     assert {table: rows(disturbed.stack, keyspace, table) for table in VIEWS} == {
         table: recorded(CASE, f"expected_{table}") for table in VIEWS
     }
-    ended = disturbed.start("views", "migrate", "--offline", "--drop-old", "--yes").end()
+    ended = disturbed.here("views", "migrate", "--offline", "--drop-old", "--yes")
     assert ended.code == 0, ended
     columns = session.execute(
         "SELECT column_name FROM system_schema.columns WHERE keyspace_name = %s AND table_name = 'messages'", (keyspace,)

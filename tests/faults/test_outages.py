@@ -46,7 +46,7 @@ def test_cassandra_is_restarted_in_the_middle_of_a_run(
     expected = undisturbed("gap-middle")
     one = delivery()
     if not instant.startswith("seal"):
-        one.sealed(spark)
+        one.sealed()
     running = one.deliver(at=instant)
     with away(one.stack, spark, 4):
         ended = running.end()
@@ -65,7 +65,7 @@ def test_cassandra_that_stays_away_ends_the_command_with_one_line_and_the_next_o
     expected = undisturbed("gap-middle")
     one = delivery(sections={"cassandra": {"request_timeout_seconds": 5, "connect_timeout_seconds": 3}})
     if not instant.startswith("seal"):
-        one.sealed(spark)
+        one.sealed()
     running = one.deliver(at=instant)
     one.stack.cassandra.stop()
     try:

@@ -21,17 +21,21 @@ def test_killed_at_every_instant_a_view_is_deleted_and_comes_back_whole(delivery
     def killed(operation: str, instant: str) -> None:
         disturbed.start("views", operation, "--offline", "--yes", at=instant).kill()
 
-    killed("delete", "build.before_commit")
+    def crashed(operation: str, instant: str) -> None:
+        disturbed.crash("views", operation, "--offline", "--yes", at=instant)
+
+    crashed("delete", "build.before_commit")
     assert view() == wanted
-    killed("truncate", "truncate.after_table")
+    crashed("truncate", "truncate.after_table")
     assert view() == {**wanted, "tag_views": []}
     killed("delete", "build.after_commit")
     assert view() == {**wanted, "tag_views": []}
     # what was committed is finished first, by whatever comes next
-    killed("rebuild", "build.before_commit")
+    crashed("rebuild", "build.before_commit")
     assert view() == {table: [] for table in VIEWS}
-    for instant in ("build.after_commit", "build.after_views", "build.before_end"):
-        killed("rebuild", instant)
-    ended = disturbed.start("views", "rebuild", "--offline", "--yes").end()
+    crashed("rebuild", "build.after_commit")
+    killed("rebuild", "build.after_views")
+    crashed("rebuild", "build.before_end")
+    ended = disturbed.here("views", "rebuild", "--offline", "--yes")
     assert ended.code == 0 and "0 rows added, 0 rows changed, 0 rows removed" in ended.out, ended
     assert view() == wanted

@@ -12,13 +12,7 @@ from tests.support.commands import Command
 from tests.support.kafka import KafkaJournal, Topic
 
 # those between them: tests/integration/test_kafka_journal_random.py, which raises there instead of killing a process
-INSTANTS = (
-    "replicate.staged",
-    "replicate.after_commit",
-    "replicate.after_deletes",
-    "replicate.after_events",
-    "replicate.after_entries",
-)
+INSTANTS = ("replicate.after_commit", "replicate.after_events")
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import pytest
 from tagmill.stores import lease
 
 
-def test_two_deliveries_at_once_deliver_once(delivery: Callable[..., Any], spark: Any, undisturbed: Callable[[str], Any]) -> None:
+def test_two_deliveries_at_once_deliver_once(delivery: Callable[..., Any], undisturbed: Callable[[str], Any]) -> None:
     """Both start in the same moment; neither waits. The one that gets no lease names the holder."""
     one = delivery()
-    one.sealed(spark)
+    one.sealed()
     both = [one.deliver(at="push.before_insert") if i == 0 else one.deliver() for i in range(2)]
     refused = both[1].end()
     assert refused.code == 75, refused
@@ -33,9 +33,9 @@ def test_started_in_the_same_moment_with_time_to_wait_both_end_well(
     assert one.check().code == 0
 
 
-def test_a_person_is_kept_out_while_a_run_is_at_work(delivery: Callable[..., Any], spark: Any) -> None:
+def test_a_person_is_kept_out_while_a_run_is_at_work(delivery: Callable[..., Any]) -> None:
     one = delivery()
-    one.sealed(spark)
+    one.sealed()
     at_work = one.deliver(at="push.before_insert")
     for verb in ("void", "abandon"):
         refused = one.said("run", verb, "--why", "impatience", "--yes")

@@ -3,7 +3,9 @@
 import os
 import shutil
 import subprocess
+import threading
 import uuid
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,20 +16,74 @@ HERE = Path(__file__).parent / "peer"
 SECONDS = 240
 
 
+class Program:
+    """The program as a process that does one command after another: its start takes longer than most of them."""
+
+    def __init__(self, folder: Path, errors: Path) -> None:
+        self.busy, self._errors = threading.Lock(), errors
+        with errors.open("wb") as stderr:
+            self._process = subprocess.Popen(
+                [folder / "peer.sh", "serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True,
+                encoding="utf-8", env={**os.environ, "PEER_JAVA_OPTS": "-Xmx512m -XX:+UseSerialGC"},
+            )  # fmt: skip
+
+    def __call__(self, *words: str) -> list[str]:
+        """Run a command to a good end, while `busy` is held; its lines."""
+        process = self._process
+        assert process.stdin and process.stdout
+        watchdog = threading.Timer(SECONDS, process.kill)
+        watchdog.start()
+        process.stdin.write(" ".join(b64encode(word.encode()).decode() for word in words) + "\n")
+        process.stdin.flush()
+        lines = []
+        for line in process.stdout:
+            if line.startswith("\x04"):
+                break
+            lines.append(line.rstrip("\n"))
+        watchdog.cancel()
+        assert line == "\x040\n", (words, lines[-20:], self._errors.read_text()[-2000:])
+        return lines
+
+    def end(self) -> None:
+        """Stop it."""
+        self._process.kill()
+        self._process.communicate()
+
+
+class Programs:
+    """As many of them as are busy at once."""
+
+    def __init__(self, folder: Path, home: Path) -> None:
+        self._folder, self._home, self._started = folder, home, list[Program]()
+
+    def __call__(self, *words: str) -> list[str]:
+        """Run a command in one that is free."""
+        free = next((program for program in self._started if program.busy.acquire(blocking=False)), None)
+        if free is None:
+            free = Program(self._folder, self._home / f"peer-{len(self._started)}.err")
+            free.busy.acquire()
+            self._started.append(free)
+        try:
+            return free(*words)
+        finally:
+            free.busy.release()
+
+    def end(self) -> None:
+        """Stop them."""
+        for program in self._started:
+            program.end()
+
+
 class Peer:
     """The program, on one keyspace of the test stack; each command gets `always`."""
 
-    def __init__(self, folder: Path, port: int, keyspace: str, always: Sequence[str] = ()) -> None:
-        self.folder, self.port, self.keyspace, self.always = folder, port, keyspace, always
+    def __init__(self, programs: Programs, port: int, keyspace: str, always: Sequence[str] = ()) -> None:
+        self.programs, self.port, self.keyspace, self.always = programs, port, keyspace, always
 
     def __call__(self, command: str, *arguments: str) -> list[list[str]]:
         """Run a command to a good end; its lines, split at tabs."""
-        done = subprocess.run(
-            [self.folder / "peer.sh", command, "--keyspace", self.keyspace, "--port", str(self.port), *self.always, *arguments],
-            capture_output=True, text=True, timeout=SECONDS, env={**os.environ, "PEER_JAVA_OPTS": "-Xmx512m -XX:+UseSerialGC"},
-        )  # fmt: skip
-        assert done.returncode == 0, (command, done.stdout[-2000:], done.stderr[-2000:])
-        return [line.split("\t") for line in done.stdout.splitlines() if not line.startswith("RESULT")]
+        lines = self.programs(command, "--keyspace", self.keyspace, "--port", str(self.port), *self.always, *arguments)
+        return [line.split("\t") for line in lines if not line.startswith("RESULT")]
 
     def write(self, *arguments: str, tagging: bool = False) -> None:
         """Persistent actors write events; events-by-tag is off unless asked for."""
@@ -55,14 +111,22 @@ def peer_folder() -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def peer_programs(peer_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
+    """The program, running."""
+    programs = Programs(peer_folder, tmp_path_factory.mktemp("peer"))
+    yield programs
+    programs.end()
+
+
 @pytest.fixture
-def peer(stack: Any, peer_folder: Path) -> Iterator[Callable[[], Peer]]:
+def peer(stack: Any, peer_programs: Programs) -> Iterator[Callable[[], Peer]]:
     """peer(options) -> the plugin on a keyspace of its own, which its first command creates; dropped after the test."""
     made: list[str] = []
 
     def make(*always: str) -> Peer:
         made.append(f"t_{uuid.uuid4().hex[:12]}")
-        return Peer(peer_folder, stack.cassandra.port, made[-1], always)
+        return Peer(peer_programs, stack.cassandra.port, made[-1], always)
 
     yield make
     for name in made:

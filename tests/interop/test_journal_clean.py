@@ -21,7 +21,7 @@ TAKEN = {9: datetime(2026, 1, 1, tzinfo=UTC), 15: datetime(2026, 2, 1, tzinfo=UT
 
 
 @pytest.fixture
-def twin(stack, peer, peer_folder):
+def twin(stack, peer, peer_programs):
     """twin() -> the plugin on a journal that it has written, and on a copy of it."""
     copies = []
 
@@ -41,7 +41,7 @@ def twin(stack, peer, peer_folder):
         for keyspace in (plugin.keyspace, copies[-1]):
             for name in IDS[5:7]:
                 add_snapshots(stack.session, f"{keyspace}_snap", name, TAKEN)
-        return plugin, Peer(peer_folder, stack.cassandra.port, copies[-1])
+        return plugin, Peer(peer_programs, stack.cassandra.port, copies[-1])
 
     yield make
     for name in copies:

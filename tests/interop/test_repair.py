@@ -13,9 +13,9 @@ from tests.support.delivery import OWNER, clickhouse_rows, known_to_spark, only
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_the_plugin_reads_what_was_mended_for_it(stack, peer_folder, damaged_journal, settings, spark):
+def test_the_plugin_reads_what_was_mended_for_it(stack, peer_programs, damaged_journal, settings, spark):
     made = damaged_journal()
-    plugin = Peer(peer_folder, stack.cassandra.port, made.keyspace)
+    plugin = Peer(peer_programs, stack.cassandra.port, made.keyspace)
     configured = settings(made.keyspace, bucket_size="Hour", tags=damage.TAGS, first_time_bucket=damage.FIRST)
     schema.apply(configured)
     ledger = ("progress", "audited_buckets", "cleaned_buckets", "deleted_ids")

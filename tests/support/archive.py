@@ -34,6 +34,7 @@ def main(arguments: Sequence[str]) -> None:
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.shuffle.partitions": "2",
+        "spark.sql.adaptive.enabled": "false",
         "spark.sql.extensions": "com.datastax.spark.connector.CassandraSparkExtensions",
     }
     spark = SparkSession.builder.master("local[2]").config(map=conf).getOrCreate()
