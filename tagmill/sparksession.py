@@ -81,7 +81,7 @@ def session(settings: Settings, *, name: str = "tagmill") -> SparkSession:
 
 
 def _keep_names(spark: SparkSession) -> None:
-    """Look the JVM's names that pyspark uses up once: py4j searches all jars for them at every column that is made, seconds a job."""
+    """Look the JVM's names that pyspark uses up once: py4j searches all jars for them at every column that is made."""
     jvm: Any = spark.sparkContext._jvm
     for name in ("functions", "PythonUtils", "PythonSQLUtils", "SparkSession", "Column", "Dataset", "java", "org"):
         setattr(jvm, name, getattr(jvm, name))

@@ -36,7 +36,7 @@ def test_killed_at_every_instant_of_its_life_a_run_delivers_the_rows_of_an_undis
     """Each restart goes on at once (the dead owner's lease is free), and is killed, or crashes, at the next instant."""
     disturbed = delivery(case)
     for instant in INSTANTS:
-        if instant in ("seal.judged", "seal.cut", "seal.after_commit"):
+        if instant in ("seal.judged", "seal.cut"):
             disturbed.crash("run", "deliver", at=instant)
         else:
             disturbed.deliver(at=instant).kill()

@@ -68,7 +68,7 @@ def expect_all(journal: KafkaJournal) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_killed_at_every_instant_it_goes_on_where_it_was(replicated: Any) -> None:
+def test_killed_before_and_in_its_writes_it_goes_on_where_it_was(replicated: Any) -> None:
     journal, topic = replicated.journal, replicated.topic
     first_poll(topic)
     assert replicated().end().code == 0

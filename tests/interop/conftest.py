@@ -35,7 +35,7 @@ class Program:
         watchdog.start()
         process.stdin.write(" ".join(b64encode(word.encode()).decode() for word in words) + "\n")
         process.stdin.flush()
-        lines = []
+        lines, line = list[str](), ""
         for line in process.stdout:
             if line.startswith("\x04"):
                 break
