@@ -1,8 +1,8 @@
-"""One Airflow DAG `ttl_cleanup_<pipeline>` for each configured pipeline, with a schedule only where cleanup.enabled is true."""
+"""One Airflow DAG `ttl_cleanup_<pipeline>` for each configured pipeline, with a schedule only where one is switched on."""
 
 from tagmill.airflow.cleanup import cleanup_dag
 from tagmill.settings import Settings
 
 settings = Settings.load()
-for name in settings.pipelines:
+for name in (*settings.pipelines, *settings.streams):
     globals()[f"ttl_cleanup_{name}"] = cleanup_dag(settings, name)

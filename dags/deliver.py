@@ -6,5 +6,6 @@ from tagmill.airflow.deliver import deliver_dag
 from tagmill.settings import Settings
 
 settings = Settings.load()
+jobs = Path(__file__).resolve().parents[1] / "spark_jobs"
 for name in settings.pipelines:
-    globals()[f"deliver_{name}"] = deliver_dag(settings, name, jobs=Path(__file__).resolve().parents[1] / "spark_jobs")
+    globals()[f"deliver_{name}"] = deliver_dag(settings, name, jobs)

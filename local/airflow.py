@@ -119,6 +119,7 @@ def environment(places: Places, home: Path) -> dict[str, str]:
         "TAGMILL_CONFIG": str(places.config),
         "TAGMILL_CASSANDRA__PORT": str(places.ports.cassandra),
         "TAGMILL_CLICKHOUSE__PORT": str(places.ports.clickhouse),
+        "TAGMILL_KAFKA__BOOTSTRAP_SERVERS": json.dumps([f"127.0.0.1:{places.ports.kafka}"]),
         "JOBS_VENV": sys.prefix,
         "JAVA_HOME": java,
         "PATH": os.pathsep.join(

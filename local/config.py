@@ -1,12 +1,13 @@
-"""The configuration file of the demo: one pipeline on the local stack."""
+"""The configuration file of the demo: its pipelines on the local stack."""
 
 import os
 from pathlib import Path
 
+from local import classes
 from local.places import Places
 
 TEXT = """\
-# The demo pipeline on the local stack. Relative paths count from this file's folder.
+# The demo's pipelines on the local stack. Relative paths count from this file's folder.
 [cassandra]
 hosts = ["127.0.0.1"]
 port = {cassandra}
@@ -21,6 +22,7 @@ port = {clickhouse}
 [spark]
 driver_memory = "2g"
 jars = "{jars}"
+class_archive = "{classes}"
 
 [storage]
 root = "data"
@@ -35,7 +37,7 @@ schedule = "@hourly"
 """
 
 # what stands beside the recorded orders
-BUILT = """
+BESIDE = """
 # The same journal without views, as if its application ran with events-by-tag off: Tagmill builds them before it delivers.
 [pipelines.orders_built]
 keyspace = "orders_built"
@@ -45,6 +47,26 @@ first_time_bucket = "{first}"
 destination = "orders_built"
 views = "tagmill"
 schedule = "@hourly"
+
+# Beside it a plain topic, of which each distinct event is delivered once.
+[kafka]
+bootstrap_servers = ["127.0.0.1:{kafka}"]
+
+[pipelines.products]
+kind = "topic"
+topics = ["products"]
+format = "json"
+destination = "products"
+schedule = "@hourly"
+
+[[pipelines.products.columns]]
+name = "price"
+type = "Float64"
+
+[[pipelines.products.columns]]
+name = "country"
+path = "customer.country"
+type = "LowCardinality(String)"
 """
 
 
@@ -53,10 +75,12 @@ def write_config(places: Places, *, pipeline: str = "orders", first_time_bucket:
     file = places.config
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
-        text = (TEXT + BUILT if pipeline == "orders" else TEXT).format(
+        text = (TEXT + BESIDE if pipeline == "orders" else TEXT).format(
             cassandra=places.ports.cassandra,
             clickhouse=places.ports.clickhouse,
+            kafka=places.ports.kafka,
             jars=os.path.relpath(places.jars / "spark", file.parent),
+            classes=os.path.relpath(classes.FILE, file.parent),
             pipeline=pipeline,
             first=first_time_bucket,
         )

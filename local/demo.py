@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -20,6 +20,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from local import products
 from local.config import write_config
 from local.cql import session
 from local.dagrun import DagRunner
@@ -30,14 +31,16 @@ from local.places import Places, resolve
 from local.processes import alive
 from local.stack import Stack
 from local.verify import differences
-from tagmill.delivery.report import tag_table
+from tagmill.delivery.report import EXACTLY_ONCE, tag_table
 from tagmill.errors import LeaseTaken, TagmillError
 from tagmill.settings import CONFIG_VARIABLE, Settings
 from tagmill.stores import schema
+from tagmill.topics import destination
+from tagmill.topics.report import COLUMNS as TOPIC_COLUMNS
 
 COLUMNS = ("tag", "in_view", "delivered", "held", "batches", "clickhouse_rows", "verdict")
 BASE_TIMEOUT_SECONDS = 1200
-PARTS = ("cassandra", "clickhouse", "airflow")
+PARTS = ("cassandra", "clickhouse", "kafka", "airflow")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 110)
 app = typer.Typer(add_completion=False)
@@ -45,15 +48,16 @@ app = typer.Typer(add_completion=False)
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the demo found: per tag, and where the same journal is shown with a view that Tagmill built, the same of that."""
+    """What the demo found: per tag; beside the recorded orders the same of a view that Tagmill built, and of the topic."""
 
     ok: bool
     seconds: float
     tags: list[dict[str, Any]]
     built: list[dict[str, Any]]
+    topics: list[dict[str, Any]]
 
     def write(self, file: Path) -> None:
-        """As JSON: what was delivered from the plugin's own view; `ok` counts the built one in."""
+        """As JSON: what was delivered from the plugin's own view; `ok` counts the others in."""
         file.parent.mkdir(parents=True, exist_ok=True)
         content = {"ok": self.ok, "seconds": self.seconds, "tags": self.tags}
         file.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -94,7 +98,7 @@ def demo(places: Places, once: bool, report: Path | None, events: int | None) ->
         _fresh(report)
     with _alone(places) as lock, _stopped_at_the_end(stack, lock):
         settings, journals = _prepared(stack, journal)
-        dags = [f"deliver_{one.name}" for one in journals]
+        dags = [f"deliver_{name}" for name in (*(one.name for one in journals), *_topics(settings))]
         runner = DagRunner(stack.airflow.api(), dags, console, stack.require_alive)
         console.print(f"Airflow delivers ({', '.join(runner.dags)}) …")
         runner.deliver(BASE_TIMEOUT_SECONDS + (events or 0) / 1000)
@@ -116,11 +120,13 @@ def _prepared(stack: Stack, journal: Journal) -> tuple[Settings, list[Journal]]:
     os.environ[CONFIG_VARIABLE] = str(places.config)
     os.environ["TAGMILL_CASSANDRA__PORT"] = str(places.ports.cassandra)
     os.environ["TAGMILL_CLICKHOUSE__PORT"] = str(places.ports.clickhouse)
+    os.environ["TAGMILL_KAFKA__BOOTSTRAP_SERVERS"] = json.dumps([f"127.0.0.1:{places.ports.kafka}"])
+    settings = Settings.load()
     stack.airflow.stop()  # one that was left may have another configuration
-    stack.up(("cassandra", "clickhouse"), console.print)
+    stack.up(("cassandra", "clickhouse", *(["kafka"] if _topics(settings) else [])), console.print)
     with _starting_beside(stack, "airflow"):
-        settings = Settings.load()
         schema.apply(settings)
+        destination.apply(settings)
         journals = [journal]
         if OrdersWithoutViews.name in settings.pipelines:  # a configuration from before, or of generated events, has it not
             journals.append(OrdersWithoutViews())
@@ -128,7 +134,15 @@ def _prepared(stack: Stack, journal: Journal) -> tuple[Settings, list[Journal]]:
             for one in journals:
                 console.print(f"loading the journal {one.name} …")
                 one.load(connected)
+        for name in _topics(settings):
+            console.print(f"filling the topic {name} …")
+            products.load(settings)
     return settings, journals
+
+
+def _topics(settings: Settings) -> list[str]:
+    """The demo's topic; a configuration from before, or of generated events, has it not."""
+    return [products.NAME] if products.NAME in settings.topics else []
 
 
 @contextmanager
@@ -156,13 +170,21 @@ def _outcome(settings: Settings, journals: list[Journal], began: float) -> Outco
             for line in lines:
                 console.print(f"[red]{journal.name}, {tag}: {line}[/]")
         ok = ok and {row["tag"] for row in tables[-1]} == set(journal.tags) and not any(found.values())
-    return Outcome(ok, round(time.monotonic() - began, 1), tables[0], tables[1] if len(tables) > 1 else [])
+    topics = [products.line(settings) for _ in _topics(settings)]
+    for _ in topics:
+        for line in products.differences(settings):
+            console.print(f"[red]{products.NAME}: {line}[/]")
+            ok = False
+    ok = ok and all(row["verdict"] == EXACTLY_ONCE for row in topics)
+    return Outcome(ok, round(time.monotonic() - began, 1), tables[0], tables[1] if len(tables) > 1 else [], topics)
 
 
 def _show(stack: Stack, settings: Settings, journal: Journal, outcome: Outcome) -> None:
-    console.print(_table(outcome.tags))
+    console.print(_table(outcome.tags, COLUMNS))
     if outcome.built:
-        console.print(_table(outcome.built, "the same journal without views: built by Tagmill, then delivered"))
+        console.print(_table(outcome.built, COLUMNS, "the same journal without views: built by Tagmill, then delivered"))
+    if outcome.topics:
+        console.print(_table(outcome.topics, TOPIC_COLUMNS, "a plain topic, where some events come twice and some can't be read"))
     verdict = (
         "[green]what arrived equals the journal, row for row[/]"
         if outcome.ok
@@ -180,10 +202,10 @@ def _show(stack: Stack, settings: Settings, journal: Journal, outcome: Outcome) 
     console.print(_answer(stack.clickhouse.port, query))
 
 
-def _table(rows: list[dict[str, Any]], title: str | None = None) -> Table:
-    table = Table(*(name.replace("_", " ") for name in COLUMNS), title=title, title_justify="left")
+def _table(rows: list[dict[str, Any]], columns: Sequence[str], title: str | None = None) -> Table:
+    table = Table(*(name.replace("_", " ") for name in columns), title=title, title_justify="left")
     for row in rows:
-        table.add_row(*(f"{row[name]:,}" if isinstance(row[name], int) else str(row[name]) for name in COLUMNS))
+        table.add_row(*(f"{row[name]:,}" if isinstance(row[name], int) else str(row[name]) for name in columns))
     return table
 
 
@@ -233,7 +255,7 @@ def _alone(places: Places) -> Iterator[IO[str]]:
             if alive(int(lock.read() or 0)):
                 raise LeaseTaken(
                     f"another bin/run uses {places.home}; it was left alone. Stop it with Ctrl-C, or choose another folder "
-                    "with TAGMILL_HOME and other ports with TAGMILL_LOCAL_CASSANDRA_PORT, …_CLICKHOUSE_PORT, …_AIRFLOW_PORT"
+                    "with TAGMILL_HOME and other ports with TAGMILL_LOCAL_CASSANDRA_PORT, …_CLICKHOUSE_PORT, …_KAFKA_PORT, …_AIRFLOW_PORT"
                 ) from None
             console.print("waiting until what a killed bin/run left is stopped …")
             fcntl.flock(lock, fcntl.LOCK_EX)

@@ -8,6 +8,7 @@ from tagmill.delivery import steps
 from tagmill.jobreport import job_arguments, job_report
 from tagmill.settings import Settings
 from tagmill.sparksession import spark_session
+from tagmill.topics import steps as topic_steps
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -24,7 +25,8 @@ def main(argv: Sequence[str]) -> int:
     with job_report("seal", args.pipeline, args.run, args.report) as report:
         settings = Settings.load(args.config)
         with spark_session(settings, f"tagmill seal {args.pipeline} {args.run}") as spark:
-            report.result = steps.seal(settings, args.pipeline, args.run, args.fence, owner=args.owner, spark=spark)
+            seal = topic_steps.seal if args.pipeline in settings.streams else steps.seal
+            report.result = seal(settings, args.pipeline, args.run, args.fence, owner=args.owner, spark=spark)
     return report.exit_code
 
 

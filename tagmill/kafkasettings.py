@@ -1,10 +1,11 @@
-"""The configuration of what comes from Kafka: the brokers, and pipelines of kind kafka_journal."""
+"""The configuration of what comes from Kafka: the brokers, and pipelines of kind kafka_journal, journal and topic."""
 
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr, model_validator
 
+from tagmill.names import identifier
 from tagmill.section import Identifier, Section
 
 Text = Annotated[str, Field(min_length=1)]
@@ -52,3 +53,124 @@ class KafkaJournalSettings(Section):
         if not self.topics and not self.topic_prefixes:
             raise ValueError("topics: name at least one, or one of topic_prefixes")
         return self
+
+
+ColumnType = Literal[
+    "String", "LowCardinality(String)", "Int8", "Int16", "Int32", "Int64", "Float64", "Bool", "DateTime64(3, 'UTC')", "Date", "UUID"
+]  # fmt: skip
+FieldPath = Annotated[str, Field(pattern=r"^[^.]+(\.[^.]+)*$")]
+# columns that every destination of a topic has, in front of the pipeline's own
+OWN_COLUMNS = ("unique_id", "created_at", "topic", "partition", "offset", "schema_version", "payload")
+
+
+class TopicColumn(Section):
+    """A column of the destination that is a field of the event."""
+
+    name: Identifier
+    path: FieldPath | None = Field(None, description="dotted path of the field; left out: its name")
+    type: ColumnType = "String"
+    nullable: bool = Field(True, description="false: an event without the field can't be read")
+
+
+class ToClickHouse(Section):
+    """What all pipelines have that deliver records of Kafka."""
+
+    destination: Identifier
+    schedule: str | None = "@hourly"
+    cleanup_schedule: str | None = Field(
+        None, description="of the DAG ttl_cleanup_<pipeline>: what is past retention_days goes; left out: by hand only"
+    )
+    max_records_per_run: int = Field(5_000_000, ge=1, description="offsets of Kafka; a backlog is many runs")
+    batch_rows: int = Field(100_000, ge=1)
+    batch_min_rows: int = Field(10_000, ge=1, description="fewer records wait for more, but no longer than max_wait_seconds")
+    max_wait_seconds: float = Field(3600, ge=0)
+    seconds_between_inserts: float = Field(1, ge=0, description="at least, for one table")
+    lease_seconds: int = Field(60, ge=5, le=3600)
+    lease_wait_seconds: float = Field(0, ge=0, description="how long a command waits for another run of the pipeline")
+    retention_days: int = Field(30, ge=1, description="sealed files and ledger rows of closed runs")
+
+    @model_validator(mode="after")
+    def _consistent_batches(self) -> "ToClickHouse":
+        if self.batch_min_rows > self.batch_rows:
+            raise ValueError(f"batch_min_rows: must be at most batch_rows ({self.batch_rows})")
+        for beside in (f"{self.destination}_voided",):
+            try:
+                identifier(beside)
+            except ValueError as error:
+                raise ValueError(f"destination: too long for what stands beside it: {error}") from None
+        return self
+
+
+class JournalSettings(ToClickHouse):
+    """The tables of a Kafka Journal, whoever replicates to them: the events of its ids go to one destination table."""
+
+    kind: Literal["journal"]
+    keyspace: Identifier = Field(description="of journal, metajournal and pointer2")
+    topics: list[Text] = Field(default_factory=list, description="delivered; left out: all that have a pointer")
+    tags: list[Text] = Field(
+        default_factory=list,
+        description="delivered, a row for each of an event's; left out: all events, and those without a tag under ''",
+    )
+    max_records_per_run: int = Field(50_000_000, ge=1, description="offsets of Kafka; a backlog is many runs")
+    batch_min_rows: int = Field(1, ge=1, description="fewer records wait for more, but no longer than max_wait_seconds")
+
+    @property
+    def rule(self) -> str:
+        """Each event is there once already: no ids are made."""
+        return ""
+
+
+class TopicSettings(ToClickHouse):
+    """Plain Kafka topics, whose distinct events go to one destination table."""
+
+    kind: Literal["topic"]
+    topics: list[Text] = Field(default_factory=list, description="read; they must exist")
+    topic_prefixes: list[Text] = Field(default_factory=list, description="topics that begin so are read, too, as they appear")
+    format: Literal["json", "avro", "protobuf"]
+    schema_files: dict[str, Path] = Field(
+        default_factory=dict,
+        description="by version: Avro schemas (framed: by their registry ids), or one Protobuf descriptor set",
+    )
+    framed: bool = Field(False, description="Avro: a zero byte and the schema's registry id stand in front of each value")
+    message_type: str | None = Field(None, description="Protobuf: full name of the message")
+    version_field: FieldPath | None = Field(None, description="JSON: the field that says the schema_version")
+    unique_id: list[FieldPath] = Field(["project", "event_type", "product_id"], description="fields that make an event unique")
+    producer_id: FieldPath | None = Field(
+        None, description="field with the producer's own id, unique within what unique_id names (unique_id = []: everywhere)"
+    )
+    shards: int = Field(1024, ge=1, le=1_000_000, description="partitions of deduplication; another number: tagmill dedup rekey")
+    created_at: FieldPath | None = Field(None, description="field with the event's time; left out: Kafka's timestamp")
+    columns: list[TopicColumn] = Field(default_factory=list)
+    window_days: int = Field(60, ge=1, description="an event whose id was seen within it is not delivered again")
+    expire_schedule: str | None = Field(None, description="of the DAG dedup_expire_<pipeline>; left out: by hand only")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "TopicSettings":
+        if not self.topics and not self.topic_prefixes:
+            raise ValueError("topics: name at least one, or one of topic_prefixes")
+        if not self.unique_id and self.producer_id is None:
+            raise ValueError("unique_id: name at least one field, or producer_id")
+        names = [*OWN_COLUMNS, "batch_id", "generation", *(column.name for column in self.columns)]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"columns: {', '.join(twice)} is there twice, or belongs to Tagmill")
+        self._consistent_format()
+        return self
+
+    def _consistent_format(self) -> None:
+        if self.format == "json" and (self.schema_files or self.framed or self.message_type):
+            raise ValueError("format: JSON has no schema_files, framed or message_type")
+        if self.format == "avro" and (not self.schema_files or (len(self.schema_files) > 1 and not self.framed)):
+            raise ValueError("schema_files: Avro needs one, or, framed, one by each registry id")
+        if self.format == "protobuf" and (len(self.schema_files) != 1 or not self.message_type or self.framed):
+            raise ValueError("schema_files: Protobuf needs one descriptor set, and message_type")
+        if self.format != "json" and self.version_field:
+            raise ValueError("version_field: only JSON has it; the version of a schema file is its key in schema_files")
+
+    @property
+    def rule(self) -> str:
+        """How ids are made, as the ledger keeps it: another rule makes other ids."""
+        fields = "+".join(self.unique_id)
+        return f"{fields}{'/' + self.producer_id if self.producer_id else ''}%{self.shards}"
+
+
+Stream = TopicSettings | JournalSettings

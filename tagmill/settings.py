@@ -19,14 +19,14 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from tagmill.buckets import BucketSize, View
 from tagmill.errors import ConfigurationError
 from tagmill.journaltables import ALL_PERSISTENCE_IDS, MESSAGES, METADATA, VIEW_TABLE, JournalTables
-from tagmill.kafkasettings import KafkaJournalSettings, KafkaSettings
+from tagmill.kafkasettings import JournalSettings, KafkaJournalSettings, KafkaSettings, Stream, TopicSettings
 from tagmill.names import identifier
 from tagmill.section import Identifier, Section
 from tagmill.timeuuid import from_datetime
 
 CONFIG_VARIABLE = "TAGMILL_CONFIG"
 # a pipeline's kind, and the field of Settings that holds those of it
-KINDS = {"tag_views": "pipelines", "kafka_journal": "kafka_journals"}
+KINDS = {"tag_views": "pipelines", "kafka_journal": "kafka_journals", "journal": "journals", "topic": "topics"}
 Consistency = Literal["ONE", "LOCAL_ONE", "TWO", "THREE", "QUORUM", "LOCAL_QUORUM", "EACH_QUORUM", "ALL"]
 FirstSeen = Literal["require_one", "assume_first", "scan"]
 WhoNumbers = Literal["application", "tagmill"]
@@ -105,6 +105,10 @@ class SparkSettings(Section):
     driver_memory: str = "2g"
     jars: Path = Path("build/jars/spark")
     conf: dict[str, str] = Field(default_factory=dict, description="further Spark settings")
+    class_archive: Path | None = Field(
+        None,
+        description="a Java class data archive (-XX:ArchiveClassesAtExit) of the classes of a job: it starts some seconds sooner",
+    )
     airflow_connection: str = "tagmill_spark"
 
 
@@ -290,6 +294,9 @@ class Settings(BaseSettings):
         default_factory=dict, description="those of kind kafka_journal"
     )
 
+    journals: dict[Identifier, JournalSettings] = Field(default_factory=dict, description="those of kind journal")
+    topics: dict[Identifier, TopicSettings] = Field(default_factory=dict, description="those of kind topic")
+
     @model_validator(mode="before")
     @classmethod
     def _by_kind(cls, content: Any) -> Any:
@@ -381,8 +388,27 @@ class Settings(BaseSettings):
         except KeyError:
             raise self._not_there(name, "kafka_journal", self.kafka_journals) from None
 
+    def topic(self, name: str) -> TopicSettings:
+        """The same of a pipeline of kind topic."""
+        try:
+            return self.topics[name]
+        except KeyError:
+            raise self._not_there(name, "topic", self.topics) from None
+
+    @property
+    def streams(self) -> dict[str, Stream]:
+        """The pipelines that deliver records of Kafka, of kind topic or journal, by name."""
+        return {**self.topics, **self.journals}
+
+    def stream(self, name: str) -> Stream:
+        """Settings of one of them; raises ConfigurationError when it is not configured."""
+        try:
+            return self.streams[name]
+        except KeyError:
+            raise self._not_there(name, "topic or journal", self.streams) from None
+
     def _not_there(self, name: str, kind: str, there: Iterable[str]) -> ConfigurationError:
-        if name in {*self.pipelines, *self.kafka_journals}:
+        if name in {*self.pipelines, *self.kafka_journals, *self.streams}:
             return ConfigurationError(f"pipeline {name!r} is of another kind than {kind}, which this is for. Nothing was done")
         return ConfigurationError(f"pipeline {name!r} is not in the configuration (there: {', '.join(there) or 'none'})")
 
@@ -391,7 +417,8 @@ class Settings(BaseSettings):
         storage, spark = self.storage, self.spark
         if not urlsplit(storage.root).scheme:
             storage = storage.model_copy(update={"root": str(folder / storage.root)})
-        spark = spark.model_copy(update={"jars": folder / spark.jars})
+        archive = folder / spark.class_archive if spark.class_archive else None
+        spark = spark.model_copy(update={"jars": folder / spark.jars, "class_archive": archive})
         return self.model_copy(update={"storage": storage, "spark": spark})
 
 

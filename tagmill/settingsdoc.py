@@ -7,7 +7,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from tagmill.kafkasettings import KafkaJournalSettings
+from tagmill.kafkasettings import JournalSettings, KafkaJournalSettings, TopicColumn, TopicSettings
 from tagmill.settings import KINDS, OtherReader, PipelineSettings, Settings
 
 HEAD = """# Configuration
@@ -33,6 +33,9 @@ def page() -> str:
         parts.append(f"\n## [pipelines.NAME.{section}]\n\n{_table(PipelineSettings.model_fields[section].annotation)}")
     parts.append(f"\n## [[pipelines.NAME.cleanup.other_readers]]\n\n{_table(OtherReader)}")
     parts.append(f'\n## [pipelines.NAME], kind = "kafka_journal"\n\n{_table(KafkaJournalSettings)}')
+    parts.append(f'\n## [pipelines.NAME], kind = "journal"\n\n{_table(JournalSettings)}')
+    parts.append(f'\n## [pipelines.NAME], kind = "topic"\n\n{_table(TopicSettings)}')
+    parts.append(f"\n## [[pipelines.NAME.columns]], of a topic\n\n{_table(TopicColumn)}")
     return "".join(parts)
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
@@ -56,7 +57,17 @@ def spark_conf(settings: Settings) -> dict[str, str]:
     }
     if cassandra.tls:
         conf["spark.cassandra.connection.ssl.enabled"] = "true"
-    return conf | settings.spark.conf
+    conf |= settings.spark.conf
+    if flags := _archive(settings.spark.class_archive):
+        conf[JAVA_OPTIONS] = f"{flags} {conf.get(JAVA_OPTIONS, '')}".strip()
+    return conf
+
+
+def _archive(file: Path | None) -> str:
+    """Flags for the driver's JVM, which starts without the archive where it can't use it; a path with a space can't be told to it."""
+    if file is None or not file.exists() or " " in str(file):
+        return ""
+    return f"-XX:SharedArchiveFile={file.resolve()} -Xlog:disable -Xlog:all=error:stderr"
 
 
 def session(settings: Settings, *, name: str = "tagmill") -> SparkSession:

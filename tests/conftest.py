@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import archive
+from local import classes
 
 # few rows: the compilation of every plan, a new plan (and its picture for a page that nobody opens) after each of its stages,
 # and more tasks than cores take more time than they give
@@ -29,7 +29,8 @@ FEW_ROWS = {
     "spark.sql.debug.maxToStringFields": "1",
 }
 # a JVM that lives for seconds: so do its second compiler and a concurrent collector
-SHORT_LIVED = {**FEW_ROWS, "spark.driver.extraJavaOptions": archive.flags()}
+ARCHIVE = f"-XX:SharedArchiveFile={classes.FILE} -Xlog:disable" if classes.FILE.exists() and " " not in str(classes.FILE) else ""
+SHORT_LIVED = {**FEW_ROWS, "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {ARCHIVE}"}
 # one that all tests share, and that is to hear of their tables at once
 SHARED = {
     **FEW_ROWS,

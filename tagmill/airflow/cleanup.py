@@ -11,14 +11,18 @@ from tagmill.settings import Settings
 
 def cleanup_dag(settings: Settings, pipeline: str) -> DAG:
     """The DAG of one pipeline."""
-    configured = settings.pipeline(pipeline)
+    if pipeline in settings.streams:
+        what, schedule = "", settings.stream(pipeline).cleanup_schedule
+    else:
+        configured = settings.pipeline(pipeline)
+        what = f"partitions of {configured.keyspace}.{configured.view_table} that are proven delivered, and "
+        schedule = configured.cleanup.schedule if configured.cleanup.enabled else None
     dag = new_dag(
         "ttl_cleanup",
         pipeline,
-        description=f"deletes partitions of {configured.keyspace}.{configured.view_table} that are proven delivered, "
-        "and what is past retention",
+        description=f"deletes {what}what is past retention",
         doc=steps.cleanup.__doc__,
-        schedule=configured.cleanup.schedule if configured.cleanup.enabled else None,
+        schedule=schedule,
         params={
             "delete": Param(
                 False,

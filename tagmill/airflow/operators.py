@@ -211,6 +211,16 @@ class SealOperator(JobOperator):
         return f"run-{self.planned['run']:08d}/reports"
 
 
+class TopicSealOperator(SealOperator):
+    """The same for a run of a topic, which may be sealed and have ids that are not noted yet: then the job does that."""
+
+    stores = ("cassandra", "kafka")
+
+    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
+        """Seal the run, or finish that."""
+        return JobOperator.execute(self, context)
+
+
 class BuildOperator(JobOperator):
     """Runs spark_jobs/build.py: the view of the pipeline's journal, before a run is planned."""
 
@@ -303,6 +313,23 @@ class ReplicateOperator(ByParamsOperator):
         self.arguments = ["--operation", self.step, *(f"--{name.replace('_', '-')}" for name in flags if params.get(name))]
 
 
+class DedupOperator(ByParamsOperator):
+    """Runs spark_jobs/dedup.py: a topic's ids made again, or deleted past their window.
+
+    Args:
+        operation: rekey or expire.
+    """
+
+    def __init__(self, *, operation: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.operation, self.step = operation, f"dedup_{operation}"
+
+    def chosen(self, params: Mapping[str, Any]) -> None:
+        """What a run's params say."""
+        flags = ("drop_unreadable", "dry_run")
+        self.arguments = ["--operation", self.operation, *(f"--{name.replace('_', '-')}" for name in flags if params.get(name))]
+
+
 class RebucketOperator(ByParamsOperator):
     """Runs spark_jobs/rebucket.py as the run's params say: by default it only counts."""
 
@@ -325,7 +352,10 @@ class DrainBacklogOperator(TriggerDagRunOperator):
         """Trigger with the same params; skipped when nothing was left."""
         if not self.planned.get("more"):
             raise AirflowSkipException("nothing is left over")
-        self.conf = {"tags": list(context["params"]["tags"])}
+        params = context["params"]
+        self.conf = (
+            {"tags": list(params["tags"])} if "tags" in params else {}
+        )  # what was asked of a topic was said to its first run
         if reread := self.planned.get("reread"):
             self.conf |= {"reread_from": reread[0], "reread_until": reread[1]}
         super().execute(context)

@@ -1,15 +1,21 @@
-"""Each pipeline for the page in Airflow's UI: tags by ledger and ClickHouse, newest runs, last audit. Counts the view only when asked."""
+"""Each pipeline for the page in Airflow's UI: what is delivered by ledger and ClickHouse, newest runs, last audit.
+
+Counts views only when asked.
+"""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 
 from tagmill.airflow.pages import page_of
 from tagmill.batches.states import BatchState
 from tagmill.delivery.report import EXACTLY_ONCE, tag_table
+from tagmill.errors import TagmillError
+from tagmill.kafkajournal.model import PartitionStatus
 from tagmill.settings import Settings
 from tagmill.stores.audits import Audits, in_words
 from tagmill.stores.ledger import Ledger
+from tagmill.topics.report import topic_line
 
 SHOWN_RUNS = 20
 
@@ -30,6 +36,23 @@ class TagLine:
     @property
     def whole(self) -> bool:
         """Nothing held, nothing missing, nothing too many."""
+        return self.verdict == EXACTLY_ONCE
+
+
+@dataclass(frozen=True)
+class StreamLine:
+    """A topic, or the tables of a Kafka Journal: offsets that wait, delivered by the ledger, in ClickHouse, and what can't be read."""
+
+    waiting: int
+    delivered: int
+    batches: int
+    clickhouse_rows: int
+    dead_letters: int
+    verdict: str
+
+    @property
+    def whole(self) -> bool:
+        """Nothing missing, nothing too many."""
         return self.verdict == EXACTLY_ONCE
 
 
@@ -62,20 +85,26 @@ class AuditLine:
 
 @dataclass(frozen=True)
 class PipelineView:
-    """A pipeline with its tags, its newest runs and its last audit (None: there was none)."""
+    """A pipeline with its newest runs; of tag views its tags and its last audit (None: there was none).
+
+    Of a topic or a Kafka Journal `stream`; of a replicated Kafka Journal `partitions`. `problem`: why they can't be read now.
+    """
 
     name: str
     dag_id: str
     destination: str
-    tags: tuple[TagLine, ...]
-    runs: tuple[RunLine, ...]
-    audit: AuditLine | None
+    tags: tuple[TagLine, ...] = ()
+    runs: tuple[RunLine, ...] = ()
+    audit: AuditLine | None = None
+    stream: StreamLine | None = None
+    partitions: tuple[PartitionStatus, ...] = ()
+    problem: str = ""
 
 
 def overview(settings: Settings, *, count_view: bool = False) -> list[PipelineView]:
     """All pipelines of the configuration; raises StoreUnavailable or ConfigurationError."""
     with Ledger(settings.cassandra) as ledger:
-        return [
+        of_views = [
             PipelineView(
                 name=name,
                 dag_id=f"deliver_{name}",
@@ -86,6 +115,31 @@ def overview(settings: Settings, *, count_view: bool = False) -> list[PipelineVi
             )
             for name, pipeline in settings.pipelines.items()
         ]
+        return [*of_views, *(_stream(ledger, settings, name) for name in settings.streams), *_replicated(settings)]
+
+
+def _stream(ledger: Ledger, settings: Settings, name: str) -> PipelineView:
+    """Without Kafka the others are shown all the same."""
+    view = PipelineView(
+        name, f"deliver_{name}", f"{settings.clickhouse.database}.{settings.stream(name).destination}",
+        runs=tuple(_runs(ledger, settings, name)),
+    )  # fmt: skip
+    try:
+        line = topic_line(settings, name, verify=False)
+    except TagmillError as error:
+        return replace(view, problem=str(error))
+    return replace(view, stream=StreamLine(**{field.name: line[field.name] for field in fields(StreamLine)}))
+
+
+def _replicated(settings: Settings) -> Iterator[PipelineView]:
+    from tagmill.kafkajournal.replicate import status
+
+    for name, chosen in settings.kafka_journals.items():
+        view = PipelineView(name, f"replicate_{name}", f"keyspace {chosen.keyspace}")
+        try:
+            yield replace(view, partitions=tuple(status(settings, name)))
+        except TagmillError as error:
+            yield replace(view, problem=str(error))
 
 
 def _runs(ledger: Ledger, settings: Settings, name: str) -> Iterator[RunLine]:

@@ -214,7 +214,7 @@ class _Repair:
             return []
         self.tell("holding ClickHouse's batches against the sealed ones")
         with Ledger(self.settings.cassandra) as ledger, ClickHouse(self.settings.clickhouse) as clickhouse:
-            batches, unknown = stored(self.settings, self.name, ledger, clickhouse)
+            batches, unknown = stored(self.settings, self.name, ledger, clickhouse, self.pipeline.destination)
         for batch in unknown:
             self._leave(Kind.EXTRA_IN_CLICKHOUSE, "no run has this batch; whose rows are they?", f"batch {batch}")
         done: list[UUID] = []

@@ -1,10 +1,12 @@
 """The columns of a batch: in the sealed file, in the destination table, and in the checksum. One list for all three.
 
 The checksum of a row: fold over the columns, h = h * FACTOR + value, where value is the number itself or XXH64 (seed 0) of
-the bytes; then XXH64 of h, so that values exchanged between rows don't cancel out. The checksum of a batch is the sum of its rows'.
+the bytes; an optional column, all of which stand behind the others, adds XXH64(value * FACTOR + its salt) instead, and nothing where it is
+null; then XXH64 of h, so that values exchanged between rows don't cancel out. The checksum of a batch is the sum of its rows'.
 All of it modulo 2^64: Spark (with ANSI off) and ClickHouse wrap alike.
 """
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -17,7 +19,8 @@ NULL_VALUE = 0x632BE59BD9B4E019
 class Column:
     """A column: its type in the Parquet file (as ClickHouse names it), in the table, and how its value enters the checksum.
 
-    `stored` turns what the table holds back into what the file holds, `insert` the other way round.
+    `stored` turns what the table holds back into what the file holds, `insert` the other way round. `optional`: may be added to a table
+    that has rows; null leaves the checksum as it is.
     """
 
     name: str
@@ -27,6 +30,12 @@ class Column:
     nullable: bool = False
     insert: str = "{}"
     stored: str = "{}"
+    optional: bool = False
+
+    @property
+    def salt(self) -> int:
+        """What tells the values of optional columns apart, whatever order they have come in."""
+        return int.from_bytes(hashlib.sha256(self.name.encode()).digest()[:8], "big")
 
 
 COLUMNS = (
@@ -54,31 +63,55 @@ COLUMNS = (
     Column("meta", "Nullable(String)", "Nullable(String)", nullable=True),
     Column("late", "UInt8", "UInt8", "number"),
 )
-NAMES = tuple(column.name for column in COLUMNS)
 # what the journal itself knows of a row: all but its tag and number, the bucket it was read in, and how it was delivered
 EVENT = tuple(column for column in COLUMNS if column.name not in ("tag", "tag_pid_sequence_nr", "timebucket", "late"))
 
 
-def input_structure() -> str:
-    """The columns of a sealed file, as ClickHouse's input() takes them."""
-    return ", ".join(f"`{column.name}` {column.file_type}" for column in COLUMNS)
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The columns of one destination's batches, in their order, and what ClickHouse is told of them.
+
+    `order`: how the table is sorted; `identity`: what tells one event from another. (Tag views' table says both itself.)
+    """
+
+    columns: tuple[Column, ...]
+    order: tuple[str, ...] = ()
+    identity: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """In the order of the file."""
+        return tuple(column.name for column in self.columns)
+
+    def input_structure(self) -> str:
+        """The columns of a sealed file, as ClickHouse's input() takes them."""
+        return ", ".join(f"`{column.name}` {column.file_type}" for column in self.columns)
+
+    def insert_expressions(self) -> str:
+        """The SELECT list that turns a sealed file's columns into the table's."""
+        return ", ".join(f"{column.insert.format(f'`{column.name}`')} AS `{column.name}`" for column in self.columns)
+
+    def table_columns(self) -> str:
+        """The column definitions of the destination table."""
+        return ",\n    ".join(f"`{column.name}` {column.table_type}" for column in self.columns)
+
+    def row_checksum_sql(self) -> str:
+        """ClickHouse's expression for the checksum of a row of the destination table (UInt64)."""
+        return row_checksum_sql(self.columns)
 
 
-def insert_expressions() -> str:
-    """The SELECT list that turns a sealed file's columns into the table's."""
-    return ", ".join(f"{column.insert.format(f'`{column.name}`')} AS `{column.name}`" for column in COLUMNS)
+TAG_VIEWS = Layout(COLUMNS)
+NAMES = TAG_VIEWS.names
 
 
-def table_columns() -> str:
-    """The column definitions of the destination table."""
-    return ",\n    ".join(f"`{column.name}` {column.table_type}" for column in COLUMNS)
-
-
-def row_checksum_sql(chosen: Iterable[Column] = COLUMNS) -> str:
-    """ClickHouse's expression for the checksum of a row of the destination table (UInt64), over all columns or some."""
+def row_checksum_sql(chosen: Iterable[Column]) -> str:
+    """ClickHouse's expression for the checksum of a row over some columns (UInt64)."""
     folded = "toUInt64(0)"
     for column in chosen:
-        folded = f"({folded} * {FACTOR} + {_value_sql(column)})"
+        if column.optional:
+            folded = f"({folded} + if(isNull(`{column.name}`), 0, xxHash64({_value_sql(column)} * {FACTOR} + {column.salt})))"
+        else:
+            folded = f"({folded} * {FACTOR} + {_value_sql(column)})"
     return f"xxHash64({folded})"
 
 
@@ -86,7 +119,7 @@ def _value_sql(column: Column) -> str:
     stored = column.stored.format(f"`{column.name}`")
     present = f"assumeNotNull({stored})" if column.nullable else stored
     value = f"toUInt64({present})" if column.kind == "number" else f"xxHash64({present})"
-    return f"if(isNull(`{column.name}`), {NULL_VALUE}, {value})" if column.nullable else value
+    return f"if(isNull(`{column.name}`), {NULL_VALUE}, {value})" if column.nullable and not column.optional else value
 
 
 def event_text_sql(text_serializers: list[int]) -> str:

@@ -26,6 +26,8 @@ def clean(
     `partitions` (one line each), `refused` (one line a tag and reason), warnings, message.
     Raises GuardRefused while cleanup.enabled is false, LeaseTaken while the pipeline, or one beside it, is at work.
     """
+    if pipeline in settings.streams:
+        return _of_stream(settings, pipeline, owner, delete)
     chosen = settings.pipeline(pipeline)
     if delete and not chosen.cleanup.enabled:
         raise GuardRefused(
@@ -44,6 +46,17 @@ def clean(
         tell("retention")
         removed = Retention(settings, ledger, pipeline, now).run(delete=delete)
     return _result(pipeline, found, removed, warnings, delete)
+
+
+def _of_stream(settings: Settings, pipeline: str, owner: str, delete: bool) -> dict[str, Any]:
+    """The same of a topic or a Kafka Journal, which has no view: only what is past retention."""
+    chosen = settings.stream(pipeline)
+    with Ledger(settings.cassandra) as ledger, ExitStack() as kept:
+        if delete:
+            lease = Lease(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline, owner, chosen.lease_seconds)
+            kept.enter_context(lease.held(chosen.lease_wait_seconds))
+        removed = Retention(settings, ledger, pipeline, datetime.now(UTC)).run(delete=delete)
+    return _result(pipeline, Found(), removed, [], delete)
 
 
 def stated_ttl(pipeline: PipelineSettings) -> Iterator[str]:

@@ -5,14 +5,14 @@ leaves the ledger, then its files go; files whose run is not in the ledger any m
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from tagmill import checkpoints
 from tagmill.batches.states import BatchState
 from tagmill.cleanup.rules import past_retention
-from tagmill.delivery.runfiles import read_manifest
+from tagmill.delivery.runfiles import Sealed, read_manifest
 from tagmill.quality import docs
 from tagmill.settings import Settings
 from tagmill.stores import audits
@@ -20,6 +20,7 @@ from tagmill.stores.audits import AuditRow, Audits
 from tagmill.stores.files import RunFiles
 from tagmill.stores.ledger import BatchRow, Ledger, RunRow
 from tagmill.stores.retired import Retired, RetiredBatch
+from tagmill.topics import runfiles as topics
 
 RUNS_AT_ONCE = 1000
 AUDITS_AT_ONCE = 10_000
@@ -41,7 +42,9 @@ class Retention:
 
     def __init__(self, settings: Settings, ledger: Ledger, name: str, now: datetime) -> None:
         self.ledger, self.name = ledger, name
-        self.before = now - timedelta(days=settings.pipeline(name).retention_days)
+        stream = settings.streams.get(name)
+        self.before = now - timedelta(days=(stream or settings.pipeline(name)).retention_days)
+        self.read: Callable[[RunFiles, RunRow], Sealed] = topics.read_manifest if stream else read_manifest
         self.files = RunFiles(settings.storage.root)
         self.retired = Retired(ledger.cassandra, settings.cassandra.ledger_keyspace, name)
         self.audits = Audits(ledger.cassandra, settings.cassandra.ledger_keyspace, name)
@@ -87,7 +90,7 @@ class Retention:
     def _retire(self, row: RunRow, batches: list[BatchRow]) -> None:
         there = [batch for batch in batches if batch.state == BatchState.IN_CLICKHOUSE]
         if there:
-            checksums = {batch.number: batch.checksum for batch in read_manifest(self.files, row).batches}
+            checksums = {batch.number: batch.checksum for batch in self.read(self.files, row).batches}
             self.retired.keep(
                 RetiredBatch(row.run, b.number, b.batch_id, b.generation, b.tag, b.rows, checksums[b.number]) for b in there
             )

@@ -11,13 +11,13 @@ from tagmill.cli.shared import (
     MaybePipeline,
     Pipeline,
     Yes,
-    chosen,
     confirm,
     one_line_errors,
     out,
     person,
     settings,
     show,
+    tag_view_pipelines,
     telling,
 )
 
@@ -120,7 +120,7 @@ def audits(
                 "view": row.view_rows, "clickhouse": row.clickhouse_rows, "started_at": row.started_at, "done_at": row.done_at,
                 "findings": in_words(row.findings), "docs": row.docs,
             }
-            for name in chosen(configured, pipeline)
+            for name in tag_view_pipelines(configured, pipeline)
             for row in Audits(ledger.cassandra, configured.cassandra.ledger_keyspace, name).newest(limit)
         ]  # fmt: skip
     columns = ("pipeline", "audit", "state", "agrees", "journal", "view", "clickhouse", "started_at", "done_at", "findings")

@@ -7,6 +7,8 @@ from typing import Annotated
 import typer
 
 from tagmill.cli.shared import AsJson, Pipeline, one_line_errors, out, settings, show
+from tagmill.errors import ConfigurationError
+from tagmill.settings import Settings
 
 app = typer.Typer(help="Records of Kafka that could not be read, kept as they came.", no_args_is_help=True)
 COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "bytes", "reason")
@@ -14,7 +16,7 @@ COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "bytes", "reason"
 
 @app.callback()
 def deadletters() -> None:
-    """Look at them."""
+    """Look at them, read them again."""
 
 
 @app.command("list")
@@ -29,7 +31,7 @@ def list_letters(
     from tagmill.stores.deadletters import DeadLetters
 
     configured = settings()
-    configured.kafka_journal(pipeline)
+    _of_kafka(configured, pipeline)
     with Cassandra(configured.cassandra) as cassandra:
         found = list(islice(DeadLetters(cassandra, configured.cassandra.ledger_keyspace, pipeline).listed(), limit))
     rows = [
@@ -51,3 +53,24 @@ def list_letters(
         show(rows, COLUMNS, as_json=False)
     else:
         out.print(f"{pipeline} has no dead letters", markup=False)
+
+
+@app.command()
+@one_line_errors
+def replay(pipeline: Pipeline, as_json: AsJson = False) -> None:
+    """Read a topic's dead letters again, as it is configured now, and deliver those that can be read; the others stay."""
+    from tagmill.cli import topics
+
+    configured = settings()
+    if pipeline in configured.kafka_journals:
+        raise ConfigurationError(
+            f"{pipeline} is a Kafka Journal: what came behind a record that could not be read was replicated without it, and it can't be "
+            "put in front any more. Nothing was done"
+        )
+    runs = topics.deliver(configured, pipeline, letters=True)
+    topics.shown(pipeline, runs, as_json=as_json)
+
+
+def _of_kafka(configured: Settings, pipeline: str) -> None:
+    if pipeline not in configured.topics:
+        configured.kafka_journal(pipeline)

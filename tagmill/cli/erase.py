@@ -11,13 +11,13 @@ from tagmill.cli.shared import (
     MaybePipeline,
     Pipeline,
     Yes,
-    chosen,
     confirm,
     one_line_errors,
     out,
     person,
     settings,
     show,
+    tag_view_pipelines,
     telling,
 )
 
@@ -77,7 +77,7 @@ def erasures(
     from tagmill.stores.ledger import Ledger
 
     configured = settings()
-    journals = dict.fromkeys(configured.pipeline(name).keyspace for name in chosen(configured, pipeline))
+    journals = dict.fromkeys(configured.pipeline(name).keyspace for name in tag_view_pipelines(configured, pipeline))
     rows = []
     with Ledger(configured.cassandra) as ledger:
         for journal in journals:

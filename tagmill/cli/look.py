@@ -1,13 +1,32 @@
 """Commands that only look: status, runs, batches, holds, check."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
 
-from tagmill.cli.shared import AsJson, MaybePipeline, chosen, err, one_line_errors, settings, show
+from tagmill.cli.shared import AsJson, MaybePipeline, chosen, err, one_line_errors, settings, show, tag_view_pipelines
+from tagmill.settings import Settings
 
+Rows = list[dict[str, Any]]
 Limit = Annotated[int, typer.Option(min=1, help="At most so many lines a pipeline, the newest first.")]
+
+
+def _topics(configured: Settings, pipeline: str | None, *, verify: bool) -> Rows:
+    from tagmill.topics.report import topic_line
+
+    return [topic_line(configured, name, verify=verify) for name in configured.streams if pipeline in (None, name)]
+
+
+def _show_both(rows: Rows, columns: Sequence[str], topics: Rows, *, as_json: bool) -> None:
+    """Those of tag views, and those of topics and Kafka Journals, whose columns are others."""
+    if as_json:
+        show([*rows, *topics], (), as_json=True)
+        return
+    if rows or not topics:
+        show(rows, columns, as_json=False)
+    if topics:
+        show(topics, ("pipeline", "waiting", "delivered", "batches", "clickhouse_rows", "dead_letters", "verdict"), as_json=False)
 
 
 @one_line_errors
@@ -16,9 +35,10 @@ def status(pipeline: MaybePipeline = None, as_json: AsJson = False, count_view: 
     from tagmill.delivery.report import tag_table
 
     configured = settings()
+    topics = _topics(configured, pipeline, verify=False)
     rows = [
         {"pipeline": name, **line}
-        for name in chosen(configured, pipeline)
+        for name in tag_view_pipelines(configured, pipeline)
         for line in tag_table(configured, name, count_view=count_view, verify=False)
     ]
     columns = [
@@ -31,7 +51,7 @@ def status(pipeline: MaybePipeline = None, as_json: AsJson = False, count_view: 
         "clickhouse_rows",
         "verdict",
     ]
-    show(rows, columns, as_json=as_json)
+    _show_both(rows, columns, topics, as_json=as_json)
 
 
 @one_line_errors
@@ -40,14 +60,14 @@ def check(pipeline: MaybePipeline = None, as_json: AsJson = False) -> None:
     from tagmill.delivery.report import EXACTLY_ONCE, tag_table
 
     configured = settings()
-    rows = [{"pipeline": name, **line} for name in chosen(configured, pipeline) for line in tag_table(configured, name)]
-    show(
-        rows,
-        ("pipeline", "tag", "in_view", "cleaned", "delivered", "held", "batches", "clickhouse_rows", "verdict"),
-        as_json=as_json,
-    )
-    if wrong := [row for row in rows if row["verdict"] != EXACTLY_ONCE]:
-        err.print(f"{len(wrong)} of {len(rows)} tags are not delivered exactly once", markup=False)
+    rows = [
+        {"pipeline": name, **line} for name in tag_view_pipelines(configured, pipeline) for line in tag_table(configured, name)
+    ]
+    topics = _topics(configured, pipeline, verify=True)
+    columns = ("pipeline", "tag", "in_view", "cleaned", "delivered", "held", "batches", "clickhouse_rows", "verdict")
+    _show_both(rows, columns, topics, as_json=as_json)
+    if wrong := [row for row in (*rows, *topics) if row["verdict"] != EXACTLY_ONCE]:
+        err.print(f"{len(wrong)} of {len(rows) + len(topics)} tags and topics are not delivered exactly once", markup=False)
         raise typer.Exit(3)
 
 
@@ -76,7 +96,7 @@ def holds(pipeline: MaybePipeline = None, as_json: AsJson = False) -> None:
     configured = settings()
     rows = []
     with Ledger(configured.cassandra) as ledger:
-        for name in chosen(configured, pipeline):
+        for name in tag_view_pipelines(configured, pipeline):
             for hold in ledger.holds(name, configured.pipeline(name).tags):
                 rows.append(
                     {"pipeline": name, "tag": hold.tag, "persistence_id": hold.persistence_id, "reason": hold.reason,

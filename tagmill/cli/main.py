@@ -1,5 +1,6 @@
 """The commands, put together."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,7 @@ from tagmill.cli import (
     audit,
     cleanup,
     deadletters,
+    dedup,
     erase,
     events,
     journal,
@@ -22,7 +24,7 @@ from tagmill.cli import (
     shared,
     views,
 )  # fmt: skip
-from tagmill.cli.shared import one_line_errors, out, settings
+from tagmill.cli.shared import AsJson, Pipeline, one_line_errors, out, settings, show
 
 app = typer.Typer(
     help="Tagged events from Cassandra to ClickHouse, exactly once.",
@@ -38,6 +40,7 @@ app.add_typer(views.app, name="views")
 app.add_typer(journal.app, name="journal")
 app.add_typer(kafkajournal.app, name="kafka-journal")
 app.add_typer(deadletters.app, name="deadletters")
+app.add_typer(dedup.app, name="dedup")
 views.app.command()(migrate.migrate)
 app.add_typer(mend.holds, name="holds")
 app.add_typer(mend.progress, name="progress")
@@ -72,11 +75,33 @@ def version() -> None:
 @schema.command("apply")
 @one_line_errors
 def apply_schema() -> None:
-    """Create what is missing: the ledger, tables of views that Tagmill builds, each pipeline's table in ClickHouse. No more."""
-    from tagmill.stores.schema import apply
+    """Create what is missing: the ledger, views that Tagmill builds, each pipeline's table in ClickHouse, new columns of topics."""
+    from tagmill.stores import schema as tables
+    from tagmill.topics import destination
 
-    for name in apply(settings()):
-        out.print(f"in place: {name}", markup=False)
+    configured = settings()
+    for apply in (tables.apply, destination.apply):
+        for name in apply(configured):
+            out.print(f"in place: {name}", markup=False)
+
+
+@schema.command("diff")
+@one_line_errors
+def diff_schema(pipeline: Pipeline, as_json: AsJson = False) -> None:
+    """Show what `schema apply` would change of a topic's table, and which fields of its schema files no column holds."""
+    from tagmill.topics.destination import diff
+
+    found = diff(settings(), pipeline)
+    if as_json:
+        print(json.dumps(found))
+        return
+    if found["columns"]:
+        show(found["columns"], ("column", "there", "configured", "what"), as_json=False)
+    else:
+        there = "has the columns that are configured" if found["exists"] else "is not there yet"
+        out.print(f"pipeline {pipeline}: its table {there}", markup=False)
+    if found["unmapped"]:
+        out.print(f"in the payload only: {', '.join(found['unmapped'])}", markup=False)
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from uuid import UUID
 import typer
 
 from tagmill.cli import look
-from tagmill.cli.run import interventions
+from tagmill.cli.run import interventions, ways_out
 from tagmill.cli.shared import AsJson, MaybePipeline, Pipeline, Why, Yes, confirm, one_line_errors, out
 
 holds = typer.Typer(help="What is kept back (without a command: list it); close a hold.", invoke_without_command=True)
@@ -65,7 +65,7 @@ def list_batches(context: typer.Context, pipeline: MaybePipeline = None, limit: 
 def resend(batch_id: UUID, pipeline: Pipeline, run: Annotated[int, typer.Option(min=1)], why: Why, yes: Yes = False) -> None:
     """Take a batch's rows out of ClickHouse and push the sealed bytes again, under the next generation."""
     confirm(f"Remove batch {batch_id} from ClickHouse and send it again?", yes)
-    out.print(interventions(pipeline, why).resend(batch_id, run), markup=False)
+    out.print(ways_out(pipeline, why).resend(batch_id, run), markup=False)
 
 
 @batches.command("withdraw")

@@ -8,6 +8,7 @@ import typer
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from tagmill.batches.states import RunState
+from tagmill.cli import topics
 from tagmill.cli.shared import AsJson, Pipeline, Why, Yes, confirm, err, one_line_errors, out, person, settings, show
 from tagmill.settings import Settings
 
@@ -21,6 +22,10 @@ def deliver(
     tag: Annotated[list[str] | None, typer.Option("--tag", help="Only this tag; may be repeated.")] = None,
     reread_from: Annotated[str | None, typer.Option(help="Read a range again, from this moment (ISO 8601, UTC).")] = None,
     reread_until: Annotated[str | None, typer.Option(help="… until this moment.")] = None,
+    accept_lost: Annotated[
+        bool,
+        typer.Option("--accept-lost", help="Of a topic: go on although records are gone from Kafka that were never delivered."),
+    ] = False,
     max_runs: Annotated[int, typer.Option(min=1, help="A backlog takes several runs: at most so many.")] = 1000,
     as_json: AsJson = False,
 ) -> None:
@@ -29,6 +34,14 @@ def deliver(
     if (reread_from is None) != (reread_until is None):
         raise typer.BadParameter("give both --reread-from and --reread-until, or neither")
     reread = (reread_from, reread_until) if reread_from and reread_until else None
+    if pipeline in configured.streams:
+        if tag or reread:
+            raise typer.BadParameter(
+                f"{pipeline} is no pipeline of tag views: what was read once is not read again, and tags are configured"
+            )
+        runs = topics.deliver(configured, pipeline, accept_lost=accept_lost, max_runs=max_runs)
+        topics.shown(pipeline, runs, as_json=as_json)
+        return
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as display:
         runs = _Delivery(configured, pipeline, tag, reread, display).run(max_runs)
@@ -49,7 +62,7 @@ def deliver(
 def abandon(pipeline: Pipeline, why: Why, yes: Yes = False) -> None:
     """Give up the run that is PLANNED. Nothing of it was delivered; the next run plans its range again."""
     confirm(f"Abandon the planned run of pipeline {pipeline}?", yes)
-    out.print(interventions(pipeline, why).abandon(), markup=False)
+    out.print(ways_out(pipeline, why).abandon(), markup=False)
 
 
 @app.command()
@@ -57,15 +70,26 @@ def abandon(pipeline: Pipeline, why: Why, yes: Yes = False) -> None:
 def void(pipeline: Pipeline, why: Why, yes: Yes = False) -> None:
     """Give up the batches of the SEALED run that are proven absent from ClickHouse; a later run delivers their events."""
     confirm(f"Void the batches of pipeline {pipeline} that are not in ClickHouse?", yes)
-    out.print(interventions(pipeline, why).void(), markup=False)
+    out.print(ways_out(pipeline, why).void(), markup=False)
 
 
 def interventions(pipeline: str, why: str) -> Any:
-    """The ways out of the ledger for one pipeline, in the name of who runs this."""
+    """What a person may do to one pipeline of tag views, in the name of who runs this."""
     from tagmill.delivery.interventions import Interventions
     from tagmill.stores.lease import this_process
 
     return Interventions(settings(), pipeline, this_process(), person(), why)
+
+
+def ways_out(pipeline: str, why: str) -> Any:
+    """What a person may do to the runs of a pipeline that delivers, of tag views, a topic or a Kafka Journal."""
+    from tagmill.stores.lease import this_process
+    from tagmill.topics.interventions import TopicInterventions
+
+    configured = settings()
+    if pipeline in configured.streams:
+        return TopicInterventions(configured, pipeline, this_process(), person(), why)
+    return interventions(pipeline, why)
 
 
 class _Delivery:

@@ -124,7 +124,12 @@ def confirm(question: str, yes: bool) -> None:
 
 
 def chosen(configured: Settings, pipeline: str | None) -> list[str]:
-    """One pipeline, or all."""
-    if pipeline:
+    """One pipeline that delivers (of tag views, a topic, a Kafka Journal), or all."""
+    if pipeline and pipeline not in configured.streams:
         configured.pipeline(pipeline)
-    return [pipeline] if pipeline else list(configured.pipelines)
+    return [pipeline] if pipeline else [*configured.pipelines, *configured.streams]
+
+
+def tag_view_pipelines(configured: Settings, pipeline: str | None) -> list[str]:
+    """The same, of tag views only."""
+    return [name for name in chosen(configured, pipeline) if name in configured.pipelines]

@@ -6,17 +6,20 @@ counts as delivered is what ClickHouse says it has: rows and checksum of the bat
 
 import hashlib
 import itertools
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from uuid import UUID
 
 import structlog
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from tagmill import checkpoints
+from tagmill.batches.columns import TAG_VIEWS, Layout
 from tagmill.batches.states import BatchState, RunState
 from tagmill.delivery.model import Batch, Manifest
-from tagmill.delivery.runfiles import all_batches, read_manifest
+from tagmill.delivery.runfiles import Sealed, all_batches, read_manifest
 from tagmill.errors import BatchDiffers, SealedFileDamaged, StoreUnavailable
 from tagmill.settings import Settings
 from tagmill.stores.clickhouse import ClickHouse, Totals
@@ -25,6 +28,16 @@ from tagmill.stores.ledger import BatchRow, Ledger
 
 log = structlog.get_logger()
 Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where batches go, and how fast: `seconds_between` is the least time from one insert to the next."""
+
+    table: str
+    layout: Layout = TAG_VIEWS
+    parallel_inserts: int = 1
+    seconds_between: float = 0
 
 
 def push(settings: Settings, ledger: Ledger, name: str, run: int, fence: int, progress: Progress | None = None) -> Manifest:
@@ -37,12 +50,35 @@ def push(settings: Settings, ledger: Ledger, name: str, run: int, fence: int, pr
     manifest = read_manifest(files, row)
     if row.state != RunState.SEALED:
         return manifest
-    return _Pushing(settings, ledger, files, manifest, fence, progress or (lambda done, of: None)).run()
+    push_batches(settings, ledger, files, manifest, fence, destination_of(settings, name), progress)
+    return manifest
 
 
-def push_one(settings: Settings, ledger: Ledger, manifest: Manifest, fence: int, number: int) -> None:
-    """Push one NEW batch of a run, also of a closed one: for `batches resend`."""
-    pushing = _Pushing(settings, ledger, RunFiles(settings.storage.root), manifest, fence, lambda done, of: None)
+def push_batches(
+    settings: Settings,
+    ledger: Ledger,
+    files: RunFiles,
+    manifest: Sealed,
+    fence: int,
+    to: Destination,
+    progress: Progress | None = None,
+) -> None:
+    """The same for a manifest that was read already."""
+    _Pushing(settings, ledger, files, manifest, fence, to, progress or (lambda done, of: None)).run()
+
+
+def destination_of(settings: Settings, name: str) -> Destination:
+    """That of a pipeline that reads tag views."""
+    pipeline = settings.pipeline(name)
+    return Destination(pipeline.destination, parallel_inserts=pipeline.parallel_inserts)
+
+
+def push_one(
+    settings: Settings, ledger: Ledger, manifest: Sealed, fence: int, number: int, to: Destination | None = None
+) -> None:
+    """Push one NEW batch of a run, also of a closed one: for `batches resend`. `to`: else a pipeline's that reads tag views."""
+    files, to = RunFiles(settings.storage.root), to or destination_of(settings, manifest.pipeline)
+    pushing = _Pushing(settings, ledger, files, manifest, fence, to, lambda done, of: None)
     rows = {row.number: row for row in ledger.batches(manifest.pipeline, manifest.run)}
     batch = next(batch for batch in manifest.batches if batch.number == number)
     pushing.push_tag([batch], rows, lambda: None)
@@ -52,10 +88,17 @@ class _Pushing:
     """One push of one run."""
 
     def __init__(
-        self, settings: Settings, ledger: Ledger, files: RunFiles, manifest: Manifest, fence: int, progress: Progress
+        self,
+        settings: Settings,
+        ledger: Ledger,
+        files: RunFiles,
+        manifest: Sealed,
+        fence: int,
+        to: Destination,
+        progress: Progress,
     ) -> None:
-        self.settings = settings
-        self.pipeline = settings.pipeline(manifest.pipeline)
+        self.settings, self.to = settings, to
+        self.pause = 0.0
         self.ledger = ledger
         self.files = files
         self.manifest = manifest
@@ -63,7 +106,7 @@ class _Pushing:
         self.progress = progress
         self.failed = False
 
-    def run(self) -> Manifest:
+    def run(self) -> None:
         """Push what is NEW."""
         manifest = self.manifest
         rows = {row.number: row for row in all_batches(self.ledger, manifest)}
@@ -71,9 +114,9 @@ class _Pushing:
         done = len(manifest.batches) - len(waiting)
         self.progress(done, len(manifest.batches))
         if not waiting:
-            return manifest
-        with ClickHouse(self.settings.clickhouse) as clickhouse:
-            clickhouse.check_destination(self.pipeline.destination)
+            return
+        with ClickHouse(self.settings.clickhouse, self.to.layout) as clickhouse:
+            clickhouse.check_destination(self.to.table)
         by_tag: dict[str, list[Batch]] = {}
         for batch in waiting:
             by_tag.setdefault(batch.tag, []).append(batch)
@@ -82,18 +125,17 @@ class _Pushing:
         def one_done() -> None:
             self.progress(next(finished), len(manifest.batches))
 
-        with ThreadPoolExecutor(self.pipeline.parallel_inserts, thread_name_prefix="push") as pool:
+        with ThreadPoolExecutor(self.to.parallel_inserts, thread_name_prefix="push") as pool:
             tasks = [pool.submit(self.push_tag, batches, rows, one_done) for batches in by_tag.values()]
             for task in as_completed(tasks):
                 if task.exception():
                     self.failed = True
             for task in tasks:
                 task.result()
-        return manifest
 
     def push_tag(self, batches: list[Batch], rows: dict[int, BatchRow], one_done: Callable[[], None]) -> None:
         """One tag's batches, one after the other, on a client of their own."""
-        with ClickHouse(self.settings.clickhouse) as clickhouse:
+        with ClickHouse(self.settings.clickhouse, self.to.layout) as clickhouse:
             for batch in batches:
                 if self.failed:
                     return
@@ -105,7 +147,7 @@ class _Pushing:
                 one_done()
 
     def _push_batch(self, clickhouse: ClickHouse, batch: Batch, row: BatchRow) -> None:
-        manifest, table = self.manifest, self.pipeline.destination
+        manifest, table = self.manifest, self.to.table
         checkpoints.reached("push.before_batch")
         self.ledger.current(manifest.pipeline, manifest.run, self.fence)
         content = self._sealed_bytes(batch)
@@ -121,7 +163,9 @@ class _Pushing:
                 found = clickhouse.totals(table, row.batch_id)
                 if not found:
                     checkpoints.reached("push.before_insert")
+                    time.sleep(max(0.0, self.pause - time.monotonic()))
                     clickhouse.insert_batch(table, row.batch_id, row.generation, content)
+                    self.pause = time.monotonic() + self.to.seconds_between
                     checkpoints.reached("push.after_insert")
                     found = clickhouse.totals(table, row.batch_id)
                 if not found:
@@ -153,7 +197,7 @@ class _Pushing:
         )
 
 
-def verify(manifest: Manifest, batch: Batch, row: BatchRow, found: list[Totals]) -> None:
+def verify(manifest: Sealed, batch: Batch, row: BatchRow, found: list[Totals]) -> None:
     """Raise BatchDiffers unless ClickHouse has exactly the sealed rows, once."""
     if len(found) == 1 and found[0] == Totals(row.generation, batch.rows, batch.checksum):
         return

@@ -1,21 +1,20 @@
 """What a person asks of a pipeline: how much is delivered, held, and in ClickHouse; and whether both agree, row for row."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
 from tagmill import names
-from tagmill.batches import columns
 from tagmill.batches.states import BatchState
-from tagmill.delivery.runfiles import read_manifest
+from tagmill.delivery.runfiles import Sealed, read_manifest
 from tagmill.settings import Settings
 from tagmill.stores.cleaned import Cleaned
 from tagmill.stores.clickhouse import ClickHouse, Totals
 from tagmill.stores.erasures import Erasures
 from tagmill.stores.files import RunFiles
-from tagmill.stores.ledger import BatchRow, Ledger
+from tagmill.stores.ledger import BatchRow, Ledger, RunRow
 from tagmill.stores.retired import Retired
 from tagmill.stores.views import Views
 
@@ -103,8 +102,8 @@ def check(settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickHo
     there twice, and holds that are too old.
     """
     chosen = settings.pipeline(pipeline)
-    batches, unknown = stored(settings, pipeline, ledger, clickhouse)
-    yield from _differences(batches)
+    batches, unknown = stored(settings, pipeline, ledger, clickhouse, chosen.destination)
+    yield from differences(batches)
     for batch_id in unknown:
         yield Finding("", f"batch {batch_id} is in {chosen.destination}, and no run of pipeline {pipeline} has it")
     yield from _twice(clickhouse, chosen.destination)
@@ -120,7 +119,7 @@ def check(settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickHo
 def _stored(clickhouse: ClickHouse, table: str) -> dict[UUID, list[Totals]]:
     """Totals of every batch in the table, by its columns and not by the projection; one line a batch."""
     rows = clickhouse.rows(
-        f"SELECT `batch_id`, `generation`, count(), sum({columns.row_checksum_sql()}) "
+        f"SELECT `batch_id`, `generation`, count(), sum({clickhouse.layout.row_checksum_sql()}) "
         f"FROM {names.sql(table)} GROUP BY `batch_id`, `generation`",
         settings={"optimize_use_projections": 0},
     )
@@ -146,9 +145,16 @@ class Stored:
         return self.there == self.expected
 
 
-def stored(settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickHouse) -> tuple[list[Stored], list[UUID]]:
-    """Every batch of every run, also past retention, its rows read again by their columns; and the ids that no run has."""
-    found = _stored(clickhouse, settings.pipeline(pipeline).destination)
+def stored(
+    settings: Settings,
+    pipeline: str,
+    ledger: Ledger,
+    clickhouse: ClickHouse,
+    table: str,
+    read: Callable[[RunFiles, RunRow], Sealed] = read_manifest,
+) -> tuple[list[Stored], list[UUID]]:
+    """Every batch of every run, also past retention, its rows in `table` read again by their columns; and the ids that no run has."""
+    found = _stored(clickhouse, table)
     files = RunFiles(settings.storage.root)
     retired, last = Retired(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline), ledger.last_run(pipeline)
     batches: dict[UUID, Stored] = {}
@@ -156,7 +162,7 @@ def stored(settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickH
         row = ledger.run(pipeline, number)
         if row is None or not row.manifest_file:
             continue
-        sealed = {batch.number: batch for batch in read_manifest(files, row).batches}
+        sealed = {batch.number: batch for batch in read(files, row).batches}
         for batch in ledger.batches(pipeline, number):
             wanted = sealed[batch.number]
             expected = [Totals(batch.generation, wanted.rows, wanted.checksum)] if batch.state == BatchState.IN_CLICKHOUSE else []
@@ -172,7 +178,8 @@ def stored(settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickH
     return list(batches.values()), list(found)
 
 
-def _differences(batches: list[Stored]) -> Iterator[Finding]:
+def differences(batches: list[Stored]) -> Iterator[Finding]:
+    """Batches of which ClickHouse has not exactly the sealed rows, once."""
     for one in batches:
         batch = one.batch
         if not one.agrees and batch.state != BatchState.NEW:

@@ -1,15 +1,31 @@
 """Plans and manifests as files, named by the ledger with their SHA-256."""
 
 import hashlib
-from typing import TypeVar
+from typing import Protocol, TypeVar
 from uuid import UUID
 
-from tagmill.delivery.model import Document, Manifest, Plan
+from tagmill.delivery.model import Batch, Document, Manifest, Plan
 from tagmill.errors import SealedFileDamaged, TerminalError
 from tagmill.stores.files import RunFiles
 from tagmill.stores.ledger import BatchRow, Ledger, RunRow
 
 D = TypeVar("D", bound=Document)
+
+
+class Sealed(Protocol):
+    """A manifest, as far as the ledger and a push read it."""
+
+    @property
+    def pipeline(self) -> str:
+        """Whose run it is."""
+
+    @property
+    def run(self) -> int:
+        """Its number."""
+
+    @property
+    def batches(self) -> list[Batch]:
+        """In the order in which they are sent."""
 
 
 def write_document(files: RunFiles, relative: str, document: Document) -> str:
@@ -38,14 +54,14 @@ def read_manifest(files: RunFiles, row: RunRow) -> Manifest:
     return _read(files, row, Manifest, row.manifest_file, row.manifest_sha256)
 
 
-def add_batches(ledger: Ledger, manifest: Manifest) -> None:
+def add_batches(ledger: Ledger, manifest: Sealed) -> None:
     """Write the batches of a sealed run into the ledger; those that are there stay as they are."""
     ledger.add_batches(
         manifest.pipeline, manifest.run, ((b.number, UUID(b.batch_id), b.tag, b.rows, b.bytes) for b in manifest.batches)
     )
 
 
-def all_batches(ledger: Ledger, manifest: Manifest) -> list[BatchRow]:
+def all_batches(ledger: Ledger, manifest: Sealed) -> list[BatchRow]:
     """The batches of a sealed run. A sealer that died right after its commit has not written them: then it is done here."""
     found = ledger.batches(manifest.pipeline, manifest.run)
     if len(found) < len(manifest.batches):

@@ -109,8 +109,13 @@ def checksum(chosen: Iterable[batch_columns.Column] = batch_columns.COLUMNS) -> 
     folded = F.lit(0).cast("bigint")
     for column in chosen:
         value = F.col(column.name).cast("bigint") if column.kind == "number" else xxhash64(F.col(column.name))
+        absent = F.col(column.name).isNull()
+        if column.optional:
+            salted = value * F.lit(signed(batch_columns.FACTOR)) + F.lit(signed(column.salt))
+            folded = folded + F.when(absent, F.lit(0)).otherwise(xxhash64(salted))
+            continue
         if column.nullable:
-            value = F.when(F.col(column.name).isNull(), F.lit(signed(batch_columns.NULL_VALUE))).otherwise(value)
+            value = F.when(absent, F.lit(signed(batch_columns.NULL_VALUE))).otherwise(value)
         folded = folded * F.lit(signed(batch_columns.FACTOR)) + value
     return xxhash64(folded)
 

@@ -66,10 +66,10 @@ class OfBatch:
 
 
 class ClickHouse:
-    """One HTTP client. Close it, or use it in `with`."""
+    """One HTTP client, for destinations with the columns of `layout`. Close it, or use it in `with`."""
 
-    def __init__(self, settings: ClickHouseSettings) -> None:
-        self.settings = settings
+    def __init__(self, settings: ClickHouseSettings, layout: columns.Layout = columns.TAG_VIEWS) -> None:
+        self.settings, self.layout = settings, layout
         self.where = f"ClickHouse at {settings.host}:{settings.port}"
         with self._explained("can't be reached"):
             self.client: Client = clickhouse_connect.get_client(
@@ -115,9 +115,9 @@ class ClickHouse:
         # raw_insert binds no parameters: a UUID and an int have one spelling each
         batch = f"toUUID('{UUID(int=batch_id.int)}')"
         target = (
-            f"{names.sql(table)} ({_names()}, `batch_id`, `generation`) "
-            f"SELECT {columns.insert_expressions()}, {batch}, toUInt32({int(generation)}) "
-            f"FROM input({_quoted(columns.input_structure())}) "
+            f"{names.sql(table)} ({self._names()}, `batch_id`, `generation`) "
+            f"SELECT {self.layout.insert_expressions()}, {batch}, toUInt32({int(generation)}) "
+            f"FROM input({_quoted(self.layout.input_structure())}) "
             f"WHERE (SELECT count() FROM {names.sql(table)} WHERE `batch_id` = {batch}) = 0 "
             f"AND (SELECT count() FROM {names.sql(table + '_voided')} WHERE `batch_id` = {batch}) = 0"
         )
@@ -133,7 +133,7 @@ class ClickHouse:
     def totals(self, table: str, batch_id: UUID, *, from_rows: bool = False) -> list[Totals]:
         """What stands in the table under a batch id; `from_rows` reads every column again instead of the projection."""
         found = self.rows(
-            f"SELECT `generation`, count(), sum({columns.row_checksum_sql()}) FROM {names.sql(table)} "
+            f"SELECT `generation`, count(), sum({self.layout.row_checksum_sql()}) FROM {names.sql(table)} "
             "WHERE `batch_id` = {batch:UUID} GROUP BY `batch_id`, `generation` ORDER BY `generation`",
             {"batch": str(batch_id)},
             {"optimize_use_projections": 0} if from_rows else None,
@@ -196,7 +196,7 @@ class ClickHouse:
         for part in _id_chunks(persistence_ids):
             values, where = {"ids": tuple(part)}, f"FROM {names.sql(table)} WHERE {OF_IDS}"
             known.update(str(one) for (one,) in self.rows(f"SELECT DISTINCT `persistence_id` {where}", values))
-            total = f"SELECT toString(`tag`), `batch_id`, count(), sum({columns.row_checksum_sql()}) {where} GROUP BY `tag`, `batch_id`"
+            total = f"SELECT toString(`tag`), `batch_id`, count(), sum({self.layout.row_checksum_sql()}) {where} GROUP BY `tag`, `batch_id`"
             found.extend(
                 OfBatch(str(tag), UUID(str(batch)), int(rows), int(checksum))
                 for tag, batch, rows, checksum in self.rows(total, values)
@@ -241,20 +241,20 @@ class ClickHouse:
         if self.settings.cluster:
             self.command(f"SYSTEM SYNC REPLICA {names.sql(table)}")
 
+    def columns_of(self, table: str) -> dict[str, str]:
+        """The columns of a table with their types; none: there is no such table."""
+        query = "SELECT name, type FROM system.columns WHERE database = {database:String} AND table = {table:String} ORDER BY position"
+        return dict(self.rows(query, {"database": self.settings.database, "table": table}))
+
     def check_destination(self, table: str, *, may_be_missing: bool = False) -> None:
         """Raise DestinationDiffers unless the table has the columns that a batch fills, with their types."""
-        found = dict(
-            self.rows(
-                "SELECT name, type FROM system.columns WHERE database = {database:String} AND table = {table:String}",
-                {"database": self.settings.database, "table": table},
-            )
-        )
+        found = self.columns_of(table)
         name = f"{self.where}: table {self.settings.database}.{table}"
         if not found and may_be_missing:
             return
         if not found:
             raise DestinationDiffers(f"{name} does not exist. Nothing was sent. Create it: tagmill schema apply")
-        wanted = {column.name: column.table_type for column in columns.COLUMNS} | {"batch_id": "UUID", "generation": "UInt32"}
+        wanted = {column.name: column.table_type for column in self.layout.columns} | {"batch_id": "UUID", "generation": "UInt32"}
         wrong = [
             f"{column} is {found.get(column, 'missing')}, must be {type_}"
             for column, type_ in wanted.items()
@@ -264,6 +264,9 @@ class ClickHouse:
             raise DestinationDiffers(
                 f"{name} has other columns: {'; '.join(wrong)}. Nothing was sent. Rename it, then: tagmill schema apply"
             )
+
+    def _names(self) -> str:
+        return ", ".join(names.sql(name) for name in self.layout.names)
 
     @contextmanager
     def _explained(self, what: str) -> Iterator[None]:
@@ -309,10 +312,6 @@ def _bound(tag: str, part: list[tuple[str, int, int]]) -> dict[str, Any]:
     """Values of OF_EVENTS and BOUND."""
     ids, sequence_nrs, numbers = zip(*part, strict=True)
     return {"tag": tag, "ids": list(ids), "sequence_nrs": list(sequence_nrs), "numbers": list(numbers)}
-
-
-def _names() -> str:
-    return ", ".join(names.sql(name) for name in columns.NAMES)
 
 
 def _quoted(text: str) -> str:

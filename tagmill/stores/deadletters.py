@@ -47,6 +47,17 @@ class DeadLetters:
         )
         return count
 
+    def forget(self, places: Iterable[tuple[str, int, int]]) -> int:
+        """Delete those of (topic, partition, offset), which were read after all; how many were asked for."""
+        return self.cassandra.write_many(
+            f"DELETE FROM {self.ledger}.dead_letters WHERE pipeline = ? AND topic = ? AND partition = ? AND offset = ?",
+            ((self.pipeline, *place) for place in places),
+        )
+
+    def any(self) -> bool:
+        """Whether there are any."""
+        return next(self.listed(), None) is not None
+
     def listed(self) -> Iterator[DeadLetter]:
         """All of them, by topic, partition and offset."""
         for place in self.cassandra.stream(

@@ -16,6 +16,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from tagmill.errors import ConfigurationError, StoreUnavailable, TagmillError
 from tagmill.kafkasettings import KafkaSettings
@@ -27,6 +28,8 @@ REFUSED = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError._SSL,
 }
+# a partition whose leader changes, or that was just made: over in seconds
+LEADERLESS = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}
 UNKNOWN = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.TOPIC_EXCEPTION}
 POLLED = 1000
 
@@ -77,7 +80,14 @@ class Kafka:
     def spans(self, places: Iterable[Place]) -> dict[Place, Span]:
         """From the first record that is still there to behind the last one that is committed."""
         places = list(places)
-        ends = [self._offsets(places, spec) for spec in (OffsetSpec.earliest(), OffsetSpec.latest())]  # type: ignore[no-untyped-call]
+        patience = Retrying(
+            retry=retry_if_exception(_leaderless), wait=wait_fixed(0.5), reraise=True,
+            stop=stop_after_delay(self.settings.request_timeout_seconds),
+        )  # fmt: skip
+        try:
+            ends = [patience(self._offsets, places, spec) for spec in (OffsetSpec.earliest(), OffsetSpec.latest())]  # type: ignore[no-untyped-call]
+        except KafkaException as error:
+            raise self._explained(error) from None
         return {place: Span(ends[0][place], ends[1][place]) for place in places}
 
     def read(self, topic: str, partition: int, span: Span) -> Iterator[KafkaRecord]:
@@ -181,8 +191,6 @@ class Kafka:
         )
         try:
             return {(one.topic, one.partition): answer.result(seconds).offset for one, answer in asked.items()}
-        except KafkaException as error:
-            raise self._explained(error) from None
         except TimeoutError:
             raise StoreUnavailable(f"{self.where} did not answer in {seconds:g} s. Nothing was done; try again") from None
 
@@ -210,6 +218,10 @@ class Kafka:
         if cause.code() in REFUSED | UNKNOWN:
             return ConfigurationError(f"{text}. Nothing was done")
         return StoreUnavailable(f"{text}. Every step is safe to repeat: run the same command again")
+
+
+def _leaderless(error: BaseException) -> bool:
+    return isinstance(error, KafkaException) and error.args[0].code() in LEADERLESS
 
 
 def _record(message: Any) -> KafkaRecord:

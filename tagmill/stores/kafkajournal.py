@@ -108,6 +108,27 @@ class KafkaJournalTables:
                 key, topic, segment, after,
             )  # fmt: skip
 
+    def newest(self, asked: Iterable[tuple[str, str, int, int, int]]) -> Iterator[list[Any]]:
+        """Rows of journal (EVENT), the highest seq_nr first. In: id, topic, segment, the seq_nr below them, how many at most."""
+        return self.cassandra.execute_many(
+            f"SELECT {', '.join(EVENT)} FROM {self.keyspace}.journal WHERE id = ? AND topic = ? AND segment = ? AND seq_nr > ?"
+            " ORDER BY seq_nr DESC LIMIT ?",
+            asked, concurrency=32,
+        )  # fmt: skip
+
+    def places(self, key: str, topic: str, segment: int, after: int) -> Iterator[Any]:
+        """seq_nr, partition, offset and meta_record_id of one segment's rows above `after`, the highest seq_nr first."""
+        return self.cassandra.stream(
+            f"SELECT seq_nr, partition, offset, meta_record_id FROM {self.keyspace}.journal"
+            " WHERE id = ? AND topic = ? AND segment = ? AND seq_nr > ? ORDER BY seq_nr DESC",
+            key, topic, segment, after, page=500,
+        )  # fmt: skip
+
+    def reach(self) -> dict[Place, int]:
+        """The offset of the last record that is replicated, of every partition that has one."""
+        rows = self.cassandra.stream(f"SELECT topic, partition, offset FROM {self.keyspace}.pointer2")
+        return {(row.topic, row.partition): row.offset for row in rows if row.offset is not None}
+
     def delete_segments(self, segments: Iterable[tuple[str, str, int]], written_at: int) -> None:
         """Delete all rows of (id, topic, segment)."""
         self.cassandra.write_many(

@@ -83,14 +83,22 @@ def statements(folder: str, values: Mapping[str, str]) -> Iterator[str]:
 
 
 def _destination_values(settings: Settings, pipeline: PipelineSettings) -> dict[str, str]:
+    return {
+        **table_values(settings, pipeline.destination, columns.TAG_VIEWS),
+        "view": names.sql(pipeline.destination + "_events"),
+        "event_text": columns.event_text_sql(pipeline.text_serializers),
+    }
+
+
+def table_values(settings: Settings, destination: str, layout: columns.Layout) -> dict[str, str]:
+    """What is filled in for a destination with these columns."""
     cluster = settings.clickhouse.cluster
     return {
-        "table": names.sql(pipeline.destination),
-        "voided": names.sql(pipeline.destination + "_voided"),
-        "view": names.sql(pipeline.destination + "_events"),
+        "table": names.sql(destination),
+        "voided": names.sql(destination + "_voided"),
         "on_cluster": f"ON CLUSTER {names.sql(cluster)}" if cluster else "",
         "engine": "ReplicatedMergeTree" if cluster else "MergeTree",
-        "columns": columns.table_columns(),
-        "row_checksum": columns.row_checksum_sql(),
-        "event_text": columns.event_text_sql(pipeline.text_serializers),
+        "columns": layout.table_columns(),
+        "order": ", ".join(names.sql(name) for name in layout.order),
+        "row_checksum": layout.row_checksum_sql(),
     }

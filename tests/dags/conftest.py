@@ -28,11 +28,21 @@ destination = "payments"
 views = "tagmill"
 schedule = "30 2 * * *"
 audit_schedule = "45 3 * * 1"
+[pipelines.products]
+kind = "topic"
+topics = ["products"]
+format = "json"
+destination = "products"
 [pipelines.carts]
 kind = "kafka_journal"
 keyspace = "carts"
 topic_prefixes = ["journal-"]
 schedule = "*/10 * * * *"
+[pipelines.cart_events]
+kind = "journal"
+keyspace = "carts"
+destination = "cart_events"
+cleanup_schedule = "@weekly"
 """
 
 os.environ.update(

@@ -44,7 +44,9 @@ def dags(config):
 
 def test_each_pipeline_of_the_configuration_is_a_dag(dags):
     of_views = {f"{kind}_{name}" for kind in KINDS for name in ("orders", "payments")}
-    assert set(dags) == of_views | {"replicate_carts", "purge_expired_carts"}
+    of_kafka = {"replicate_carts", "purge_expired_carts", "deliver_products", "dedup_expire_products", "dedup_rekey_products"}
+    of_kafka |= {"ttl_cleanup_products", "deliver_cart_events", "ttl_cleanup_cart_events"}
+    assert set(dags) == of_views | of_kafka
 
 
 def test_every_dag_has_tags_no_catchup_and_one_run_at_a_time(dags):
@@ -149,6 +151,51 @@ def test_expired_ids_are_purged_daily_and_a_dry_run_publishes_nothing(dags):
         assert list(task._job_arguments()) == ["--operation", "purge_expired", *arguments]
 
 
+def test_a_topic_is_delivered_by_the_same_four_steps(dags):
+    from airflow.sdk.exceptions import ParamValidationError
+
+    dag = dags["deliver_products"]
+    assert list(dag.topological_sort()) and set(dag.task_dict) == {"plan", "seal", "push", "close", "again"}
+    seal, push = dag.task_dict["seal"], dag.task_dict["push"]
+    assert (seal.pool, seal.application.split("/")[-1], push.pool) == ("spark", "seal.py", "clickhouse")
+    assert push.upstream_task_ids == {"plan", "seal"} and dag.task_dict["close"].upstream_task_ids == {"plan", "push"}
+    for name in ("accept_lost", "replay_dead_letters"):
+        with pytest.raises(ParamValidationError):
+            dag.params.update({name: "yes"})
+            dag.params.validate()
+        dag.params.update({name: False})
+
+
+def test_of_a_kafka_journal_there_is_nothing_to_ask_and_retention_is_off_until_it_has_a_schedule(dags):
+    journal = dags["deliver_cart_events"]
+    assert set(journal.task_dict) == {"plan", "seal", "push", "close", "again"} and not journal.params
+    assert dags["ttl_cleanup_products"].schedule is None
+    assert dags["ttl_cleanup_cart_events"].timetable.expression == "0 0 * * 0"
+
+
+def test_a_backlog_of_a_topic_goes_on_with_a_run_of_its_own(dags, monkeypatch):
+    from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
+    from airflow.sdk.exceptions import AirflowSkipException
+
+    task, triggered = dags["deliver_products"].task_dict["again"], []
+    monkeypatch.setattr(TriggerDagRunOperator, "execute", lambda self, context: triggered.append(self.conf))
+    task.planned = {"more": True}
+    task.execute({"params": {"accept_lost": True, "replay_dead_letters": True}})
+    assert triggered == [{}]
+    task.planned = {"more": False}
+    with pytest.raises(AirflowSkipException):
+        task.execute({"params": {}})
+
+
+def test_ids_expire_and_are_made_again_by_hand_only_unless_there_is_a_schedule(dags):
+    expire, rekey = dags["dedup_expire_products"], dags["dedup_rekey_products"]
+    assert expire.schedule is None and rekey.schedule is None
+    for dag, arguments in ((expire, ["--operation", "expire"]), (rekey, ["--operation", "rekey", "--dry-run"])):
+        (task,) = dag.tasks
+        task.chosen(dag.params.validate())
+        assert list(task._job_arguments()) == arguments and task.application.split("/")[-1] == "dedup.py"
+
+
 def test_a_rebucket_is_never_scheduled_and_only_counts_unless_told_otherwise(dags):
     from airflow.sdk.exceptions import ParamValidationError
 
@@ -181,6 +228,8 @@ def test_the_schedule_is_the_configurations(dags):
     assert {dag_id: dag.timetable.expression for dag_id, dag in always.items()} == {
         "deliver_orders": "0 * * * *",
         "deliver_payments": "30 2 * * *",
+        "deliver_products": "0 * * * *",
+        "deliver_cart_events": "0 * * * *",
         "audit_orders": "0 0 * * *",
         "audit_payments": "45 3 * * 1",
     }
@@ -263,7 +312,7 @@ def test_a_missing_configuration_file_is_an_import_error_that_names_it(config):
     assert errors and all(str(config) in error for error in errors.values())
 
 
-@pytest.mark.parametrize("file", ["deliver.py", "audit.py", "cleanup.py", "rebucket.py", "erase.py", "replicate.py"])
+@pytest.mark.parametrize("file", ["deliver.py", "audit.py", "cleanup.py", "rebucket.py", "erase.py", "replicate.py", "topics.py"])
 def test_parsing_the_dag_file_loads_no_store(config, file):
     code = """
 import runpy, sys

@@ -125,6 +125,24 @@ def test_names_of_applications_never_become_markup(user, monkeypatch):
     assert user.get("/api/pipelines").json()[0]["tags"][0]["tag"] == HOSTILE
 
 
+def test_topics_and_kafka_journals_are_shown_and_what_keeps_them_from_it(user, monkeypatch):
+    from tagmill.airflow import overview, web
+    from tagmill.kafkajournal.model import PartitionStatus
+
+    lag = PartitionStatus(topic=HOSTILE, partition=0, replicated_to=None, first=0, end=77, waiting=76)
+    views = [
+        overview.PipelineView("products", "deliver_products", "x", stream=overview.StreamLine(11, 12, 13, 14, 15, HOSTILE)),
+        overview.PipelineView("carts", "replicate_carts", "keyspace carts", partitions=(lag,)),
+        overview.PipelineView("gone", "deliver_gone", "y", problem=HOSTILE),
+    ]
+    monkeypatch.setattr(web, "overview", lambda settings, count_view: views)
+    text = user.get("/").text
+    assert "<script>" not in text and text.count("&lt;script&gt;") == 3
+    assert all(f'<td class="number">{number}</td>' in text for number in (11, 12, 13, 14, 15, 77))
+    assert '<td class="number open">76</td>' in text
+    assert text.count("no run yet") == 2 and "Not audited" not in text
+
+
 def test_a_ledger_that_does_not_answer_is_one_line_and_no_trace(user, monkeypatch):
     from tagmill.airflow import web
     from tagmill.errors import StoreUnavailable

@@ -24,8 +24,19 @@ def inserts(one: Any) -> list[tuple[str, str]]:
     return [(token, fault) for text, token, fault in statements if text.startswith(f"INSERT INTO `{one.table}` ")]
 
 
-@pytest.mark.parametrize("window", ["window", "no window"])
-@pytest.mark.parametrize("kind", ["drop_after", "error_after", "drop_before", "error_before"])
+@pytest.mark.parametrize(
+    ("kind", "window"),
+    [
+        ("drop_after", "window"),
+        ("drop_after", "no window"),
+        ("error_after", "no window"),
+        ("drop_before", "no window"),
+        pytest.param("error_after", "window", marks=pytest.mark.long),
+        pytest.param("drop_before", "window", marks=pytest.mark.long),
+        pytest.param("error_before", "window", marks=pytest.mark.long),
+        pytest.param("error_before", "no window", marks=pytest.mark.long),
+    ],
+)
 def test_an_insert_whose_answer_is_lost_is_there_once(
     kind: str, window: str, delivery: Callable[..., Any], undisturbed: Callable[[str], Any]
 ) -> None:

@@ -39,7 +39,7 @@ def is_back(stack: Any, spark: Any) -> None:
     spark._jvm.com.datastax.spark.connector.cql.CassandraConnector.evictCache()
 
 
-@pytest.mark.parametrize("instant", ["seal.staged", "close.before_progress"])
+@pytest.mark.parametrize("instant", ["seal.staged", pytest.param("close.before_progress", marks=pytest.mark.long)])
 def test_cassandra_is_restarted_in_the_middle_of_a_run(
     instant: str, delivery: Callable[..., Any], spark: Any, undisturbed: Callable[[str], Any]
 ) -> None:

@@ -1,11 +1,13 @@
 """A replication that is killed or frozen at announced instants, and one whose Kafka goes away: nothing is lost, nothing comes twice."""
 
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from tagmill.kafkajournal.replicate import replicate
 from tagmill.stores import schema
 from tests.conftest import SHORT_LIVED
 from tests.support.commands import Command
@@ -16,10 +18,14 @@ INSTANTS = ("replicate.after_commit", "replicate.after_events")
 
 
 @pytest.fixture
-def replicated(kafka_journal: Callable[[], KafkaJournal]) -> Iterator[Callable[..., Any]]:
-    """replicated(at=instant) starts the command on a journal with every kind of action; `.journal` and `.topic` are what it is."""
+def replicated(kafka_journal: Callable[[], KafkaJournal], spark: Any) -> Iterator[Callable[..., Any]]:
+    """replicated(at=instant) starts the command on a journal with every kind of action; `.journal` and `.topic` are what it is.
+
+    `.here()` replicates in this process, with the session that all tests share.
+    """
     journal = kafka_journal()
-    schema.apply(journal.settings(SHORT_LIVED, segment_size=2))
+    settings = journal.settings(SHORT_LIVED, segment_size=2)
+    schema.apply(settings)
     commands: list[Command] = []
 
     class Journal:
@@ -28,6 +34,9 @@ def replicated(kafka_journal: Callable[[], KafkaJournal]) -> Iterator[Callable[.
         def __call__(self, *options: str, at: str | None = None, what: str = "replicate") -> Command:
             commands.append(Command(journal.file, "kafka-journal", what, "--pipeline", journal.name, *options, instant=at))
             return commands[-1].paused() if at else commands[-1]
+
+        def here(self) -> None:
+            replicate(settings, journal.name, owner=f"o/{uuid.uuid4()}", spark=lambda: spark)
 
     Journal.journal = journal  # type: ignore[attr-defined]
     yield Journal()
@@ -71,7 +80,7 @@ def expect_all(journal: KafkaJournal) -> None:
 def test_killed_before_and_in_its_writes_it_goes_on_where_it_was(replicated: Any) -> None:
     journal, topic = replicated.journal, replicated.topic
     first_poll(topic)
-    assert replicated().end().code == 0
+    replicated.here()
     second_poll(topic)
     for instant in INSTANTS:
         replicated(at=instant).kill()
@@ -105,9 +114,9 @@ def test_one_that_wakes_up_after_others_went_on_takes_nothing_back(replicated: A
     frozen = replicated(at="replicate.after_commit")
     frozen.freeze()
     journal.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (journal.name,))
-    assert replicated().end().code == 0
+    replicated.here()
     second_poll(topic)
-    assert replicated().end().code == 0
+    replicated.here()
     before = (journal.rows(), journal.entries(), journal.pointers())
     expect_all(journal)
     woken = frozen.wake()
@@ -118,7 +127,7 @@ def test_one_that_wakes_up_after_others_went_on_takes_nothing_back(replicated: A
 def test_a_broker_that_restarts_is_waited_for(replicated: Any, kafka: Any) -> None:
     journal, topic = replicated.journal, replicated.topic
     first_poll(topic)
-    assert replicated().end().code == 0
+    replicated.here()
     second_poll(topic)
     command = replicated(at="replicate.planned")
     kafka.kill()

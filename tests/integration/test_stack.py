@@ -213,6 +213,7 @@ def test_payload_bytes_never_look_like_a_statement(stack):
     client.close()
 
 
+@pytest.mark.long
 def test_airflow_starts_with_its_pools_and_stops_without_a_trace(home, ports):
     done = cli(home, "up", "--part", "airflow", ports=ports)
     assert done.returncode == 0, done.stderr

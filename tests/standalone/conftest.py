@@ -50,6 +50,14 @@ keyspace = "carts_by_airflow"
 topic_prefixes = ["carts-"]
 schedule = "@yearly"
 purge_schedule = "@yearly"
+[pipelines.products]
+kind = "topic"
+topics = ["products"]
+format = "json"
+destination = "products"
+schedule = "@yearly"
+max_records_per_run = 4
+batch_min_rows = 1
 """
 
 
@@ -58,15 +66,19 @@ def airflow(stack, kafka):
     """Airflow with the DAG parsed and still paused; the journal is loaded and the schema applied."""
     from tagmill.settings import Settings
     from tagmill.stores import schema
+    from tagmill.topics import destination
+    from tests.support.kafka import create
 
     keyspace = f"t_{uuid.uuid4().hex[:12]}"
     load_case(stack.session, "orders", keyspace)
-    ports = Ports(stack.cassandra.port, stack.clickhouse.port, free_port())
+    ports = Ports(stack.cassandra.port, stack.clickhouse.port, free_port(), kafka.port)
     places = Places(stack.home / "standalone", ports)
     places.home.mkdir()
     values = {"jars": places.jars / "spark", "conf": toml_value(SHORT_LIVED), "keyspace": keyspace}
     places.config.write_text(CONFIG.format(cassandra=ports.cassandra, clickhouse=ports.clickhouse, kafka=kafka.port, **values))
+    create(kafka.port, "products")
     schema.apply(Settings.load(places.config))
+    destination.apply(Settings.load(places.config))
     server = AirflowWithPasswords(places)
     try:
         server.start()

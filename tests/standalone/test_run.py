@@ -37,7 +37,12 @@ REPORT = {
 
 @pytest.fixture
 def environment(tmp_path):
-    ports = {"CASSANDRA": free_port(beside=10000), "CLICKHOUSE": free_port(), "AIRFLOW": free_port()}
+    ports = {
+        "CASSANDRA": free_port(beside=10000),
+        "CLICKHOUSE": free_port(),
+        "AIRFLOW": free_port(),
+        "KAFKA": free_port(beside=10000),
+    }
     variables = {f"TAGMILL_LOCAL_{name}_PORT": str(port) for name, port in ports.items()}
     return {**os.environ, **variables, "TAGMILL_HOME": str(tmp_path / "home")}
 
@@ -83,12 +88,17 @@ def test_a_run_delivers_and_a_second_one_delivers_nothing_twice(environment, tmp
     )
     # the same journal without views: built by Tagmill, then delivered
     assert "built by Tagmill" in text and table_of(text, 1) == table_of(text, 0) != []
+    # and the topic, its doubles and broken records left out
+    assert table_of(text, 2) == [
+        "│ products │ 0       │ 6,000     │ 1       │ 6,000           │ 4            │ exactly once │".split()
+    ]
 
     again = subprocess.run([*command, "--once"], env=environment, capture_output=True, text=True, timeout=600)
     assert again.returncode == 0, again.stdout + again.stderr
     assert remaining(home) == []
     second = json.loads(report.read_text())
     assert second["tags"] == first["tags"] and table_of(again.stdout, 1) == table_of(text, 0)
+    assert table_of(again.stdout, 2) == table_of(text, 2)
 
 
 @pytest.mark.timeout(900)

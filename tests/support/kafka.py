@@ -5,6 +5,7 @@ import struct
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -84,6 +85,23 @@ class Topic:
         self._producer.produce(self.name, value, key, partition, timestamp=self.clock, headers=list(headers), on_delivery=_must)
         self._producer.poll(0)
         return self.clock
+
+    @contextmanager
+    def transaction(self, *, abort: bool = False) -> Iterator[None]:
+        """What is sent within is one transaction: its end takes an offset of its own."""
+        self.flush()
+        before = self._producer
+        self._producer = Producer({
+            "bootstrap.servers": f"127.0.0.1:{self.port}", "transactional.id": f"t-{uuid.uuid4().hex[:8]}", "log_level": 0
+        })  # fmt: skip
+        self._producer.init_transactions(30)
+        self._producer.begin_transaction()
+        try:
+            yield
+            self._producer.flush(30)
+            (self._producer.abort_transaction if abort else self._producer.commit_transaction)(30)
+        finally:
+            self._producer = before
 
     def grow(self, partitions: int) -> None:
         """So many partitions from now on, known to clients when this returns."""

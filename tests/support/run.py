@@ -10,11 +10,8 @@ import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
-
-from tests.support import archive
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "build" / "test-results"
@@ -27,7 +24,6 @@ SUITES = {
     "spark": ("tests/unit", "tests/spark"),
     "airflow": ("tests/dags",),
 }
-JVM_SUITES = {"faults", "integration", "standalone", "interop"}
 AT_ONCE = 2
 MOST_SAID = 400
 NO_TESTS = 5  # pytest's exit status when it collected nothing
@@ -76,22 +72,10 @@ def run(options: Sequence[str], suite: str, paths: Sequence[str]) -> int:
     return process.returncode
 
 
-def make_archive() -> None:
-    """Make the archive that the tests' JVMs start from, unless it is there; without it they are only slower."""
-    python = ROOT / "build" / "venvs" / "spark" / "bin" / "python"
-    complete = python.parents[1] / ".complete"
-    if not archive.FILE.exists() or archive.FILE.stat().st_mtime < complete.stat().st_mtime:
-        archive.FILE.unlink(missing_ok=True)
-        with suppress(subprocess.TimeoutExpired):
-            subprocess.run([python, "-m", "tests.support.archive", archive.FILE], cwd=ROOT, capture_output=True, timeout=180)
-
-
 def main(arguments: Sequence[str]) -> int:
     """Run the suites and print the total."""
     split, options = chosen(arguments)
     RESULTS.mkdir(parents=True, exist_ok=True)
-    if JVM_SUITES & split.keys():
-        make_archive()
     total: Counter[str] = Counter()
     status, began = 0, time.monotonic()
     with ThreadPoolExecutor(AT_ONCE) as pool:

@@ -53,6 +53,11 @@ FORBIDDEN = {
     "tagmill/kafkajournal": ("tagmill.cli", "tagmill.airflow", "airflow", "local"),
     "tagmill/kafkajournal/records.py": (*IO, "confluent_kafka"),
     "tagmill/kafkajournal/rules.py": (*IO, "confluent_kafka"),
+    "tagmill/topics": ("tagmill.cli", "tagmill.airflow", "airflow", "local"),
+    **{
+        f"tagmill/topics/{name}.py": (*IO, "confluent_kafka")
+        for name in ("columns", "events", "evolution", "fields", "formats", "ids")
+    },
     "tagmill/cli": ("tagmill.airflow", "airflow"),
     "tagmill/airflow": ("tagmill.cli", "pyspark", "local"),
     "spark_jobs": ("airflow", "tagmill.airflow", "tagmill.cli", "local"),

@@ -4,13 +4,12 @@ import re
 
 import pytest
 
-from tagmill.batches import columns
-from tagmill.batches.columns import COLUMNS, NAMES
+from tagmill.batches.columns import COLUMNS, NAMES, TAG_VIEWS, event_text_sql
 
 
 @pytest.mark.parametrize(
     "text",
-    [columns.input_structure(), columns.insert_expressions(), columns.table_columns(), columns.row_checksum_sql()],
+    [TAG_VIEWS.input_structure(), TAG_VIEWS.insert_expressions(), TAG_VIEWS.table_columns(), TAG_VIEWS.row_checksum_sql()],
     ids=["input", "insert", "table", "checksum"],
 )
 def test_every_column_is_in_every_text_in_the_same_order(text: str) -> None:
@@ -26,7 +25,7 @@ def test_names_are_unique_and_plain() -> None:
 def test_a_column_is_nullable_everywhere_or_nowhere() -> None:
     for column in COLUMNS:
         assert {column.nullable} == {"Nullable" in column.file_type, "Nullable" in column.table_type}, column.name
-        assert column.nullable == (f"isNull(`{column.name}`)" in columns.row_checksum_sql())
+        assert column.nullable == (f"isNull(`{column.name}`)" in TAG_VIEWS.row_checksum_sql())
 
 
 def test_numbers_enter_the_checksum_as_they_are_and_texts_by_their_hash() -> None:
@@ -39,6 +38,6 @@ def test_identity_and_order_of_an_event_are_columns() -> None:
 
 
 def test_named_serializers_make_the_readable_column_and_nothing_else_gets_into_the_text() -> None:
-    assert columns.event_text_sql([4, 9]) == "if(`ser_id` IN (4, 9), `event`, '')"
+    assert event_text_sql([4, 9]) == "if(`ser_id` IN (4, 9), `event`, '')"
     with pytest.raises(ValueError, match="invalid literal"):
-        columns.event_text_sql(["4) OR 1=1 --"])  # type: ignore[list-item]
+        event_text_sql(["4) OR 1=1 --"])  # type: ignore[list-item]

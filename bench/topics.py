@@ -1,0 +1,99 @@
+"""A plain topic to ClickHouse, each distinct event once, beside the limit: Spark reads the same records and writes them raw.
+
+    bench/topics                          two million events, three rounds
+    bench/topics --events 200000 --rounds 1 --known 1000000
+
+JSON events of 300 bytes, every twentieth one a second time, in four partitions. Then the same with `--known` ids (10 million) of other
+events in deduplication. Each measurement is a whole process, from its start to its end, with Spark's session. Starts its own stack under
+build/bench and stops it. Prints the table and writes build/bench/topics.json.
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from bench.measure import Measured, measure, medians
+from local import classes, places
+from local.stack import Stack
+
+ROOT = Path(__file__).resolve().parents[1]
+HOME = ROOT / "build" / "bench"
+PORTS = {"cassandra": 19462, "kafka": 19472, "clickhouse": 19482}
+PARTS = ("cassandra", "kafka", "clickhouse")
+
+
+def main() -> None:
+    """Run the rounds and print the medians."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--events", type=int, default=2_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--known", type=int, default=10_000_000)
+    args = parser.parse_args()
+    stack = Stack(places.resolve(HOME / "local", PORTS))
+    stack.up(PARTS, print)
+    results: list[dict[str, Any]] = []
+    try:
+        _job("produce", str(args.events))
+        for round_ in range(1, args.rounds + 1):
+            for what in ("topic", "limit")[:: 1 if round_ % 2 else -1]:
+                _job("again")
+                results.append(_measured(what, round_, args.events))
+            _job("again")
+            _job("known", str(args.known))
+            results.append(_measured("topic, ids known", round_, args.events))
+        (HOME / "topics.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
+    finally:
+        stack.down(PARTS, lambda _: None)
+        shutil.rmtree(HOME / "local", ignore_errors=True)
+        shutil.rmtree(HOME / "data-topics", ignore_errors=True)
+    print("\n| events | what | median s | events/s | peak RSS MiB | ratio of the seconds |\n|---|---|---|---|---|---|")
+    for what, seconds, peak, ratio in medians(results, "limit"):
+        print(f"| {args.events:,} | {what} | {seconds:.1f} | {args.events / seconds:,.0f} | {peak:,.0f} | {ratio:.2f} |")
+
+
+def _measured(what: str, round_: int, events: int) -> dict[str, Any]:
+    measured = _limit() if what == "limit" else _delivered(events)
+    print(f"  {what}, round {round_}: {measured.seconds:.1f} s, {events / measured.seconds:,.0f} events/s", flush=True)
+    return {"what": what, "round": round_, "seconds": measured.seconds, "peak_mib": measured.peak_mib}
+
+
+def _delivered(events: int) -> Measured:
+    tagmill = [str(Path(sys.executable).with_name("tagmill")), "--config", str(_config())]
+    measured = measure([*tagmill, "run", "deliver", "--pipeline", "bench", "--json"])
+    runs = json.loads(next(line for line in measured.output.splitlines() if line.startswith("{")))["runs"]
+    rows, wanted = sum(run["rows"] for run in runs), events - events // 20
+    if rows != wanted:
+        raise RuntimeError(f"{wanted} distinct events were expected: {rows}")
+    _job("exactly", str(wanted))
+    return measured
+
+
+def _limit() -> Measured:
+    return measure([sys.executable, "-m", "bench.topics_data", "raw", str(_config())])
+
+
+def _job(what: str, *arguments: str) -> None:
+    """A step that isn't measured, in a process of its own."""
+    subprocess.run([sys.executable, "-m", "bench.topics_data", what, str(_config()), *arguments], check=True, cwd=ROOT)
+
+
+def _config() -> Path:
+    file = HOME / "topics.toml"
+    file.write_text(
+        f'[cassandra]\nport = {PORTS["cassandra"]}\nledger_keyspace = "tagmill_bench_topics"\n'
+        f'[clickhouse]\nport = {PORTS["clickhouse"]}\n[kafka]\nbootstrap_servers = ["127.0.0.1:{PORTS["kafka"]}"]\n'
+        f'[spark]\njars = "{ROOT}/build/jars/spark"\ndriver_memory = "1500m"\nclass_archive = "{classes.FILE}"\n'
+        f'[storage]\nroot = "{HOME}/data-topics"\n'
+        '[pipelines.bench]\nkind = "topic"\ntopics = ["bench"]\nformat = "json"\ndestination = "bench"\nseconds_between_inserts = 0\n'
+        'columns = [{ name = "product_id", type = "Int64" }, { name = "price", type = "Float64" }, { name = "note" }]\n',
+        encoding="utf-8",
+    )
+    return file
+
+
+if __name__ == "__main__":
+    main()

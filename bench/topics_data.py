@@ -1,0 +1,133 @@
+"""What bench/topics does beside measuring, a process each: python -m bench.topics_data STEP CONFIG ARGUMENT...
+
+produce EVENTS | again | raw | empty | known IDS | exactly ROWS
+"""
+
+import io
+import json
+import random
+import shutil
+import sys
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tagmill.kafka.ranges import places, unread
+from tagmill.kafka.source import kafka_records
+from tagmill.settings import ClickHouseSettings, Settings
+from tagmill.sparksession import session
+from tagmill.stores import schema
+from tagmill.stores.cassandra import Cassandra
+from tagmill.stores.clickhouse import ClickHouse
+from tagmill.stores.kafka import Kafka
+from tagmill.topics import destination
+from tagmill.views.writing import append
+
+PIPELINE, PARTITIONS, BYTES, TWICE_EVERY = "bench", 4, 300, 20
+LEDGER = ("pipelines", "runs", "topic_offsets", "deduplication", "leases", "dead_letters", "dead_letter_places")
+RAW_ROWS = 100_000
+
+
+def produce(settings: Settings, events: str) -> None:
+    """The tables, and a topic of JSON events."""
+    schema.apply(settings)
+    destination.apply(settings)
+    servers = {"bootstrap.servers": ",".join(settings.kafka.bootstrap_servers)}
+    admin = AdminClient(servers)
+    for made in admin.create_topics([NewTopic(PIPELINE, PARTITIONS, 1)]).values():
+        made.result(30)
+    producer, choice, product = Producer({**servers, "linger.ms": 50}), random.Random(1), 0  # noqa: S311
+    for number in range(int(events)):
+        if number % TWICE_EVERY:
+            product += 1
+        event = {"project": "bench", "event_type": "created", "product_id": product or 1, "price": product / 4, "note": ""}
+        event["note"] = choice.randbytes((BYTES - len(json.dumps(event))) // 2).hex()
+        _send(producer, number % PARTITIONS, json.dumps(event))
+    producer.flush()
+
+
+def _send(producer: Producer, partition: int, value: str) -> None:
+    while True:
+        try:
+            producer.produce(PIPELINE, value, partition=partition)
+            return
+        except BufferError:
+            producer.poll(1)
+
+
+def again(settings: Settings) -> None:
+    """As before the first delivery."""
+    with Cassandra(settings.cassandra) as cassandra:
+        for name in LEDGER:
+            cassandra.execute(f"TRUNCATE {settings.cassandra.ledger_keyspace}.{name}")
+    with ClickHouse(settings.clickhouse) as clickhouse:
+        clickhouse.command("TRUNCATE TABLE bench")
+        clickhouse.command("DROP TABLE IF EXISTS raw")
+        clickhouse.command(
+            "CREATE TABLE raw (topic String, partition Int32, offset Int64, value String) ENGINE = MergeTree "
+            "ORDER BY (topic, partition, offset)"
+        )
+    shutil.rmtree(settings.storage.root, ignore_errors=True)
+
+
+def raw(settings: Settings) -> None:
+    """The peer: the same records read by Spark and written as they are, 100,000 rows an insert, nothing looked up and nothing verified."""
+    spark = session(settings)
+    with Kafka(settings.kafka) as kafka:
+        ranges, _ = unread(PIPELINE, kafka.spans(places(kafka, PIPELINE, ["bench"], [])), {}, accept_lost=False, go_on="")
+        rows = kafka_records(spark, kafka, ranges).select("topic", "partition", "offset", "value")
+        print(rows.mapInArrow(partial(_insert, settings=settings.clickhouse), "rows bigint").groupBy().sum("rows").first())
+    spark.stop()
+
+
+def _insert(batches: Iterable[pa.RecordBatch], settings: ClickHouseSettings) -> Iterator[pa.RecordBatch]:
+    with ClickHouse(settings) as clickhouse:
+        waiting: list[pa.RecordBatch] = []
+        for batch in batches:
+            waiting.append(batch)
+            if sum(one.num_rows for one in waiting) >= RAW_ROWS:
+                yield _sent(clickhouse, waiting)
+                waiting = []
+        if waiting:
+            yield _sent(clickhouse, waiting)
+
+
+def _sent(clickhouse: ClickHouse, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    table, sink = pa.Table.from_batches(batches), io.BytesIO()
+    pq.write_table(table, sink, compression="zstd", compression_level=1)
+    sink.seek(0)
+    clickhouse.client.raw_insert("raw", insert_block=sink, fmt="Parquet")
+    return pa.RecordBatch.from_pydict({"rows": [table.num_rows]})
+
+
+def known(settings: Settings, ids: str) -> None:
+    """So many ids of other events, spread over all shards."""
+    from pyspark.sql import functions as F
+
+    chosen, spark = settings.topic(PIPELINE), session(settings)
+    digest = F.sha2(F.concat(F.lit("known "), F.col("id").cast("string")), 256)
+    rows = spark.range(int(ids)).select(
+        F.lit(PIPELINE).alias("pipeline"), F.lit(chosen.rule).alias("rule"),
+        (F.conv(F.substring(digest, 33, 8), 16, 10).cast("bigint") % chosen.shards).cast("int").alias("shard"),
+        F.substring(digest, 1, 32).alias("unique_id"), F.current_timestamp().alias("created_at"), F.current_timestamp().alias("seen_at"),
+        F.lit("").alias("schema_version"), F.lit(b"x" * BYTES).alias("payload"), F.lit(0).cast("bigint").alias("run"),
+    )  # fmt: skip
+    append(rows.repartition(64, "shard").sortWithinPartitions("shard"), settings.cassandra.ledger_keyspace, "deduplication", 1)
+    spark.stop()
+
+
+def exactly(settings: Settings, rows: str) -> None:
+    """As many rows as distinct ids, and as many as are wanted."""
+    with ClickHouse(settings.clickhouse) as clickhouse:
+        ((found, distinct),) = clickhouse.rows("SELECT count(), uniqExact(unique_id) FROM bench")
+    if not int(found) == int(distinct) == int(rows):
+        raise SystemExit(f"{found} rows, {distinct} ids; expected {rows}")
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](Settings.load(Path(sys.argv[2])), *sys.argv[3:])

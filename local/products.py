@@ -1,0 +1,82 @@
+"""The topic of the demo: what happened to the products of a shop, as JSON; some is sent twice, some can't be read."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from local.errors import PartDidNotStart
+from tagmill import names
+from tagmill.settings import Settings
+from tagmill.stores.clickhouse import ClickHouse
+from tagmill.stores.kafka import Kafka
+from tagmill.topics.columns import layout
+from tagmill.topics.report import topic_line
+
+NAME = "products"  # of the pipeline, its topic and its table
+EVENTS, PARTITIONS = 6000, 2
+TWICE_EVERY, BROKEN_EVERY = 20, 1500
+SECONDS = 60
+KINDS = ("listed", "priced", "sold")
+
+
+def load(settings: Settings) -> None:
+    """Make the topic and write what isn't there yet; again: nothing changes."""
+    topic, servers = settings.topic(NAME).topics[0], ",".join(settings.kafka.bootstrap_servers)
+    places = [(topic, partition) for partition in range(PARTITIONS)]
+    with Kafka(settings.kafka) as kafka:
+        if topic in kafka.topics():
+            there = {place: span.end for place, span in kafka.spans(places).items()}
+        else:
+            there = dict.fromkeys(places, 0)
+            admin = AdminClient({"bootstrap.servers": servers})
+            try:
+                admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(SECONDS)
+            except KafkaException as error:
+                raise PartDidNotStart(
+                    f"kafka: the topic {topic} could not be made: {error.args[0].str()}. Run it again"
+                ) from None
+    producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 20, "log_level": 0})
+    for partition in range(PARTITIONS):
+        for number, value in enumerate(_sent(partition)):
+            if number >= there[topic, partition]:
+                producer.produce(topic, value, partition=partition)
+                producer.poll(0)
+    if left := producer.flush(SECONDS):
+        raise PartDidNotStart(f"kafka: {left} records were not taken within {SECONDS} s. Run it again: it goes on where it was")
+
+
+def differences(settings: Settings) -> list[str]:
+    """What differs from what had to arrive; an empty list is equality."""
+    chosen = settings.topic(NAME)
+    expected = Counter({value for partition in range(PARTITIONS) for value in _sent(partition) if value.endswith(b"}}")})
+    with ClickHouse(settings.clickhouse, layout(chosen)) as clickhouse:
+        rows = clickhouse.rows(f"SELECT payload FROM {names.sql(chosen.destination)}")
+        arrived = Counter(value.encode() if isinstance(value, str) else value for (value,) in rows)
+    missing, extra = expected - arrived, arrived - expected
+    return [f"{missing.total()} events are missing, {extra.total()} were not expected or came twice"] if missing or extra else []
+
+
+def line(settings: Settings) -> dict[str, object]:
+    """What `tagmill check` says of the pipeline."""
+    return topic_line(settings, NAME, verify=True)
+
+
+def _sent(partition: int) -> Iterator[bytes]:
+    """The records of a partition, in their order."""
+    for number in range(partition, EVENTS, PARTITIONS):
+        event = {
+            "project": "shop",
+            "event_type": KINDS[number % len(KINDS)],
+            "product_id": number // len(KINDS),
+            "price": round(1 + number * 7 % 990 / 10, 2),
+            "customer": {"country": ("NL", "DE", "PT", "KE")[number % 4]},
+        }
+        value = json.dumps(event).encode()
+        yield value
+        if number % TWICE_EVERY == 0:
+            yield value
+        if number % BROKEN_EVERY == 0:
+            yield value[:-20]

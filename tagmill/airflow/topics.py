@@ -1,0 +1,138 @@
+"""DAG `deliver_<pipeline>` of a topic or a Kafka Journal: plan → seal → push → close, as for tag views; docs/topics.md has what each does.
+
+Nothing new, or too few records that are too young, skips all that follows, so no Spark starts. The DAG `dedup_expire_<pipeline>` deletes
+ids that are past the window, `dedup_rekey_<pipeline>` makes them again after the rule or the number of shards was changed.
+"""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import DAG, Asset, Context, Param, get_current_context, task
+from airflow.sdk.exceptions import AirflowSkipException
+
+from tagmill.airflow import connections
+from tagmill.airflow.factory import CLICKHOUSE_POOL, LONG, SHORT, SPARK_POOL, new_dag
+from tagmill.airflow.failures import small, told_to_airflow
+from tagmill.airflow.operators import DedupOperator, DrainBacklogOperator, TopicSealOperator
+from tagmill.airflow.steps import owner
+from tagmill.kafkasettings import TopicSettings
+from tagmill.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+def topic_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
+    """The DAG of one pipeline of kind topic or journal; `jobs` is the folder of the Spark job scripts."""
+    configured = settings.stream(pipeline)
+    asset = Asset(name=f"tagmill_{pipeline}", uri=f"tagmill://delivered/{pipeline}", group="tagmill")
+    dag = new_dag(
+        "deliver",
+        pipeline,
+        description=f"what is new of {pipeline} to ClickHouse table {configured.destination}, each event once",
+        doc=__doc__,
+        schedule=configured.schedule,
+        params=_params() if isinstance(configured, TopicSettings) else {},
+    )
+    with dag:
+
+        @task(execution_timeout=SHORT)
+        def plan() -> dict[str, Any]:
+            return planned_run(pipeline, get_current_context())
+
+        @task(pool=CLICKHOUSE_POOL, execution_timeout=LONG)
+        def push(planned: Any) -> dict[str, Any]:
+            return step("push", pipeline, planned, get_current_context())
+
+        @task(outlets=[asset], execution_timeout=SHORT)
+        def close(planned: Any, pushed: Any) -> dict[str, Any]:
+            context = get_current_context()
+            closed = step("close", pipeline, planned, context)
+            facts = {"pipeline": pipeline, "run": planned["run"], "rows": pushed["rows"], "batches": pushed["batches"]}
+            context["outlet_events"][asset].extra = facts
+            return closed
+
+        planned = plan()
+        seal = TopicSealOperator(
+            task_id="seal", pipeline=pipeline, planned=planned, application=str(jobs / "seal.py"),
+            conn_id=settings.spark.airflow_connection, pool=SPARK_POOL, execution_timeout=LONG,
+        )  # fmt: skip
+        pushed = push(planned)
+        again = DrainBacklogOperator(
+            task_id="again", planned=planned, trigger_dag_id=f"deliver_{pipeline}",
+            trigger_run_id="backlog__{{ dag_run.start_date | ts_nodash }}__{{ ti.xcom_pull(task_ids='plan')['run'] }}",
+            execution_timeout=SHORT,
+        )  # fmt: skip
+        seal >> pushed
+        close(planned, pushed) >> again
+    return dag
+
+
+def _params() -> dict[str, Param]:
+    """Of topics."""
+    return {
+        "accept_lost": Param(
+            False, title="Accept lost records", type="boolean", description="go on although records are gone from Kafka"
+        ),
+        "replay_dead_letters": Param(
+            False, title="Replay dead letters", type="boolean", description="read the records again that could not be read"
+        ),
+    }
+
+
+def planned_run(pipeline: str, context: Context) -> dict[str, Any]:
+    """Plan a run, or take over one that was left unfinished. Out: run, fence, state, records, more, message."""
+    from tagmill.topics import steps
+
+    with told_to_airflow():
+        settings = connections.load_settings()
+        accept_lost, letters = (bool(context["params"].get(name)) for name in ("accept_lost", "replay_dead_letters"))
+        planned = steps.plan(settings, pipeline, owner=owner(context), accept_lost=accept_lost, letters=letters)
+    log.info("%s", planned["message"])
+    if planned["run"] is None:
+        raise AirflowSkipException(planned["message"])
+    return small(planned)
+
+
+def step(name: str, pipeline: str, planned: Mapping[str, Any], context: Context) -> dict[str, Any]:
+    """Push or close. Out: run, batches, rows, the counts, message."""
+    from tagmill.topics import steps
+
+    with told_to_airflow():
+        done = getattr(steps, name)(connections.load_settings(), pipeline, planned["run"], planned["fence"], owner=owner(context))
+    log.info("%s", done["message"])
+    return small(done)
+
+
+def rekey_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
+    """The DAG that makes the ids of one pipeline again, by the rule that is configured now: by hand, and by default it only counts."""
+    params = {
+        "dry_run": Param(True, title="Dry run", type="boolean", description="only say what would become of the ids"),
+        "drop_unreadable": Param(
+            False, title="Drop unreadable", type="boolean", description="let ids go whose payload gives none under the new rule"
+        ),
+    }
+    return _dedup_dag(settings, pipeline, jobs, "rekey", "made again by the configured rule", None, params)
+
+
+def expire_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
+    """The DAG that deletes the ids of one pipeline that are past the window."""
+    params = {"dry_run": Param(False, title="Dry run", type="boolean", description="only count")}
+    return _dedup_dag(
+        settings, pipeline, jobs, "expire", "past the window deleted", settings.topic(pipeline).expire_schedule, params
+    )
+
+
+def _dedup_dag(
+    settings: Settings, pipeline: str, jobs: Path, operation: str, what: str, schedule: str | None, params: dict[str, Param]
+) -> DAG:
+    dag = new_dag(
+        f"dedup_{operation}", pipeline, description=f"ids of {pipeline} {what}", doc=__doc__, schedule=schedule, params=params
+    )  # fmt: skip
+    with dag:
+        DedupOperator(
+            task_id=operation, operation=operation, pipeline=pipeline, application=str(jobs / "dedup.py"),
+            conn_id=settings.spark.airflow_connection, pool=SPARK_POOL, execution_timeout=LONG,
+        )  # fmt: skip
+    return dag

@@ -1,0 +1,1 @@
+"""Plain topics: their events' formats, ids and columns, and the steps that bring each distinct event to ClickHouse once."""

@@ -1,0 +1,67 @@
+"""The columns of a destination: Tagmill's own, then those of the topic's pipeline. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from tagmill.batches.columns import Column, Layout
+from tagmill.errors import ConfigurationError
+from tagmill.kafkasettings import JournalSettings, Stream, TopicColumn
+from tagmill.topics.fields import Field
+
+CREATED_AT = Column(
+    "created_at", "Int64", "DateTime64(3, 'UTC')", "number",
+    insert="fromUnixTimestamp64Milli({}, 'UTC')", stored="toUnixTimestamp64Milli({})",
+)  # fmt: skip
+PLACE = (
+    Column("topic", "String", "LowCardinality(String)"),
+    Column("partition", "Int32", "Int32", "number"),
+    Column("offset", "Int64", "Int64", "number"),
+)
+OWN = (
+    Column("unique_id", "String", "String"),
+    CREATED_AT,
+    *PLACE,
+    Column("schema_version", "String", "LowCardinality(String)"),
+    Column("payload", "String", "String"),
+)
+# as the tables of a Kafka Journal have them, one row for each tag; what is null there is empty here
+JOURNAL = Layout(
+    (
+        Column("tag", "String", "LowCardinality(String)"),
+        Column("id", "String", "String"),
+        Column("seq_nr", "Int64", "Int64", "number"),
+        CREATED_AT,
+        *PLACE,
+        Column("origin", "String", "LowCardinality(String)"),
+        Column("version", "String", "LowCardinality(String)"),
+        Column("metadata", "String", "String"),
+        Column("headers", "String", "String"),
+        Column("payload_type", "String", "LowCardinality(String)"),
+        Column("payload", "String", "String"),
+    ),
+    order=("tag", "id", "seq_nr"),
+    identity=("tag", "topic", "partition", "offset", "seq_nr"),
+)
+
+
+def fields(columns: Iterable[TopicColumn]) -> list[Field]:
+    """The pipeline's columns as fields of an event."""
+    return [Field(one.name, one.path or one.name, one.type, one.nullable) for one in columns]
+
+
+def layout(chosen: Stream) -> Layout:
+    """All columns of a batch."""
+    if isinstance(chosen, JournalSettings):
+        return JOURNAL
+    columns = sorted((one.column for one in fields(chosen.columns)), key=lambda column: column.optional)
+    return Layout((*OWN, *columns), order=("topic", "created_at", "unique_id"), identity=("unique_id",))
+
+
+def layout_of(chosen: Stream, names: Iterable[str], of: str) -> Layout:
+    """The columns that were sealed, of today's; raises ConfigurationError: the configuration has one no more."""
+    today, wanted = {column.name: column for column in layout(chosen).columns}, list(names)
+    if gone := [name for name in wanted if name not in today]:
+        raise ConfigurationError(
+            f"{of} was sealed with the column {', '.join(gone)}, which the configuration has no more. Nothing was sent; put it back"
+        )
+    return replace(layout(chosen), columns=tuple(today[name] for name in wanted))

@@ -1,0 +1,89 @@
+"""Cuts what is new of the staged files into batches: in Kafka's order, bounded rows, one ClickHouse partition (month) each."""
+
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from uuid import NAMESPACE_OID, uuid4, uuid5
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tagmill.delivery.model import Batch
+from tagmill.stores.files import RunFiles
+
+CODEC = {"compression": "zstd", "compression_level": 1}
+BESIDE = ("shard", "row_checksum")
+MONTH_MS = 30 * 86_400_000
+
+
+@dataclass
+class _Month:
+    """Rows of one month that no batch has yet."""
+
+    parts: list[pa.Table] = field(default_factory=list)
+    rows: int = 0
+
+
+@dataclass
+class Cutter:
+    """Writes batches of `columns` (row_checksum is one) below `folder`, in the order in which `add` is given rows."""
+
+    files: RunFiles
+    folder: str
+    columns: Sequence[str]
+    batch_rows: int
+    batches: list[Batch] = field(default_factory=list)
+    _months: dict[int, _Month] = field(default_factory=dict)
+
+    def add(self, rows: pa.Table) -> None:
+        """More rows."""
+        months = pc.strftime(pc.cast(rows["created_at"], pa.timestamp("ms", "UTC")), "%Y%m").cast(pa.int32())
+        for month in pc.unique(months).to_pylist():
+            waiting = self._months.setdefault(month, _Month())
+            part = rows.filter(pc.equal(months, month))
+            waiting.parts.append(part)
+            waiting.rows += part.num_rows
+            while waiting.rows >= self.batch_rows:
+                self._flush(waiting, self.batch_rows)
+
+    def end(self) -> list[Batch]:
+        """What is left, and all batches."""
+        for month in sorted(self._months):
+            if self._months[month].rows:
+                self._flush(self._months[month], self._months[month].rows)
+        return self.batches
+
+    def _flush(self, waiting: _Month, rows: int) -> None:
+        table = pa.concat_tables(waiting.parts)
+        batch, rest = table.slice(0, rows), table.slice(rows)
+        waiting.parts, waiting.rows = ([rest] if rest.num_rows else []), rest.num_rows
+        self._write(batch.select(self.columns))
+
+    def _write(self, rows: pa.Table) -> None:
+        number, sink = len(self.batches) + 1, io.BytesIO()
+        pq.write_table(rows, sink, **CODEC)
+        content, file = sink.getvalue(), f"{self.folder}/batch-{number:05d}.parquet"
+        sha256 = self.files.write(file, content)
+        checksum = int(np.add.reduce(rows["row_checksum"].to_numpy().astype(np.int64)).astype(np.uint64))
+        first, last = (
+            "/".join(str(rows[name][at].as_py()) for name in ("topic", "partition", "offset")) for at in (0, rows.num_rows - 1)
+        )
+        self.batches.append(
+            Batch(
+                number=number, batch_id=str(uuid5(NAMESPACE_OID, f"{file}/{uuid4()}")), tag="", file=file, rows=rows.num_rows,
+                bytes=len(content), sha256=sha256, checksum=checksum, first_offset=first, last_offset=last,
+            )
+        )  # fmt: skip
+
+
+def staged_in_order(files: RunFiles, folder: str) -> Iterator[str]:
+    """The staged files in the order of topic, partition and offset of their first record."""
+    found = []
+    for file in files.parquet(folder):
+        with files.open(file) as source:
+            head = next(pq.ParquetFile(source).iter_batches(1, columns=["topic", "partition", "offset"]), None)
+        if head is not None and head.num_rows:
+            found.append((*(head[name][0].as_py() for name in ("topic", "partition", "offset")), file))
+    return (one[-1] for one in sorted(found))

@@ -1,0 +1,62 @@
+"""The destination tables of topics and Kafka Journals: made, and given the columns that the configuration has since."""
+
+from typing import Any
+
+from tagmill import names
+from tagmill.kafkasettings import TopicSettings
+from tagmill.settings import Settings
+from tagmill.stores.clickhouse import ClickHouse
+from tagmill.stores.schema import statements, table_values
+from tagmill.topics.columns import layout
+from tagmill.topics.evolution import ADDED, changes, fits, must_fit, unmapped
+from tagmill.topics.formats import schema_contents
+
+
+def apply(settings: Settings) -> list[str]:
+    """Create what is missing; returns the names of what is there now.
+
+    Raises ConfigurationError: a column can't become what is configured, or a schema file doesn't fit; nothing of that table was changed.
+    """
+    done = []
+    for name, chosen in settings.streams.items():
+        if isinstance(chosen, TopicSettings):
+            fits(chosen, schema_contents(chosen.schema_files))
+        of_batch, table = layout(chosen), chosen.destination
+        with ClickHouse(settings.clickhouse, of_batch) as clickhouse:
+            found = changes(of_batch, clickhouse.columns_of(table))
+            must_fit(name, found)
+            values = table_values(settings, table, of_batch)
+            for statement in statements("topic", values):
+                clickhouse.command(statement)
+            alter = f"ALTER TABLE {values['table']} {values['on_cluster']}"
+            for one in found:
+                if one.what == ADDED:
+                    clickhouse.command(f"{alter} ADD COLUMN IF NOT EXISTS {names.sql(one.column)} {one.wanted}")
+            if not _counts_all(clickhouse, settings, table):
+                for statement in statements("topic_columns", values):
+                    clickhouse.command(statement)
+            clickhouse.check_destination(table)
+        done.append(f"clickhouse table {settings.clickhouse.database}.{table}")
+    return done
+
+
+def _counts_all(clickhouse: ClickHouse, settings: Settings, table: str) -> bool:
+    """Whether the projection that totals come from has all optional columns in its checksum: else totals read the rows."""
+    query = "SELECT create_table_query FROM system.tables WHERE database = {database:String} AND name = {table:String}"
+    ((text,),) = clickhouse.rows(query, {"database": settings.clickhouse.database, "table": table})
+    return all(str(column.salt) in text for column in clickhouse.layout.columns if column.optional)
+
+
+def diff(settings: Settings, pipeline: str) -> dict[str, Any]:
+    """What `tagmill schema apply` would change of a topic's table; nothing is changed. Out: columns, unmapped.
+
+    Raises ConfigurationError: a schema file doesn't fit.
+    """
+    chosen = settings.topic(pipeline)
+    contents = schema_contents(chosen.schema_files)
+    fits(chosen, contents)
+    with ClickHouse(settings.clickhouse, layout(chosen)) as clickhouse:
+        there = clickhouse.columns_of(chosen.destination)
+    found = changes(layout(chosen), there)
+    lines = [{"column": one.column, "there": one.there, "configured": one.wanted, "what": one.what} for one in found]
+    return {"pipeline": pipeline, "exists": bool(there), "columns": lines, "unmapped": unmapped(chosen, contents)}

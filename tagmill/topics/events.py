@@ -1,0 +1,71 @@
+"""One record's value as a row of a batch: decoded, identified, its fields taken out. Pure."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from tagmill.errors import ConfigurationError
+from tagmill.kafkasettings import TopicSettings
+from tagmill.topics.columns import fields
+from tagmill.topics.fields import Unfit, at, milliseconds, values_at
+from tagmill.topics.formats import Decoder, avro_decoder, json_decoder, protobuf_decoder
+from tagmill.topics.ids import UniqueId, unique_id
+
+
+class Reader:
+    """Reads the values of one pipeline's topics. `contents`: its schema files by version; raises ConfigurationError for wrong ones."""
+
+    def __init__(self, chosen: TopicSettings, contents: Mapping[str, bytes]) -> None:
+        self.chosen, self.fields, self.decode = chosen, fields(chosen.columns), decoder(chosen, contents)
+        self.key = [*chosen.unique_id, *([chosen.producer_id] if chosen.producer_id else [])]
+
+    def id_of(self, value: bytes) -> UniqueId:
+        """Only the id; raises Unfit."""
+        return unique_id(values_at(self.decode(value).event, self.key), self.chosen.shards)
+
+    def read(self, value: bytes, timestamp_ms: int) -> dict[str, Any]:
+        """unique_id, shard, created_at (milliseconds), schema_version and the pipeline's own columns; raises Unfit."""
+        found = self.decode(value)
+        one = unique_id(values_at(found.event, self.key), self.chosen.shards)
+        row = {field.name: field.of(found.event) for field in self.fields}
+        created = self._created_at(found.event, timestamp_ms)
+        return {
+            **row,
+            "unique_id": one.unique_id,
+            "shard": one.shard,
+            "created_at": created,
+            "schema_version": found.schema_version,
+        }
+
+    def _created_at(self, event: Mapping[str, Any], timestamp_ms: int) -> int:
+        path = self.chosen.created_at
+        if path is None:
+            return timestamp_ms
+        value = at(event, path)
+        try:
+            found = None if value is None else milliseconds(value)
+        except (ValueError, OverflowError) as error:
+            raise Unfit(f"field {path} is no moment: {error}") from None
+        if found is None or not 0 <= found < 4_102_444_800_000:
+            raise Unfit(f"field {path} {'is missing' if found is None else 'is not between 1970 and 2100'}")
+        return found
+
+
+def decoder(chosen: TopicSettings, contents: Mapping[str, bytes]) -> Decoder:
+    """What reads the pipeline's format; raises ConfigurationError: a schema file is none."""
+    if chosen.format == "json":
+        return json_decoder(chosen.version_field)
+    if chosen.format == "avro":
+        return avro_decoder({version: read_avro(version, content) for version, content in contents.items()}, framed=chosen.framed)
+    (version, content), *_ = contents.items()
+    return protobuf_decoder(content, str(chosen.message_type), version)
+
+
+def read_avro(version: str, content: bytes) -> Any:
+    """An Avro schema, parsed; raises ConfigurationError."""
+    import fastavro
+
+    try:
+        return fastavro.parse_schema(json.loads(content))
+    except (ValueError, fastavro.schema.SchemaParseException, fastavro.schema.UnknownType) as error:
+        raise ConfigurationError(f"schema_files.{version}: no Avro schema: {error}") from None

@@ -1,0 +1,165 @@
+"""What changes when a topic's columns or schema files do: which columns are new, and what doesn't fit. Pure, once the files are read.
+
+A column that is added is null in batches that were sealed before, and null leaves a row's checksum as it is (batches.columns): so it must
+be nullable, and old batches stay valid. The key of unique_id never depends on columns.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tagmill.batches.columns import Layout
+from tagmill.errors import ConfigurationError
+from tagmill.kafkasettings import TopicSettings
+from tagmill.topics.columns import fields
+from tagmill.topics.events import read_avro
+from tagmill.topics.formats import message_of
+
+ADDED, DIFFERS, LEFT, REQUIRED = "is added", "differs", "is left alone", "must be nullable: rows are there already"
+
+# what a schema says a field is -> the columns that take it; String takes everything (what is no text, as JSON)
+_NUMBERS = {"Int8", "Int16", "Int32", "Int64", "Float64"}
+_TAKEN_BY: dict[str, set[str]] = {
+    "integer": {*_NUMBERS, "DateTime64(3, 'UTC')"},
+    "decimal": _NUMBERS,
+    "float": {"Float64"},
+    "boolean": {"Bool"},
+    "string": {"DateTime64(3, 'UTC')", "Date", "UUID"},
+    "bytes": {"UUID"},
+    "uuid": {"UUID"},
+    "moment": {"DateTime64(3, 'UTC')"},
+    "day": {"Date"},
+    "nested": set(),
+}
+_TEXTS = {"String", "LowCardinality(String)"}
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnChange:
+    """A column in which the destination and the configuration differ: its type there and as configured (None: it isn't)."""
+
+    column: str
+    there: str | None
+    wanted: str | None
+    what: str
+
+
+def changes(layout: Layout, found: Mapping[str, str]) -> list[ColumnChange]:
+    """In: the columns of the table with their types; none of them: the table is made anew, and nothing changes."""
+    wanted = {column.name: column for column in layout.columns}
+    done = []
+    for name, column in wanted.items():
+        if name not in found and found:
+            done.append(ColumnChange(name, None, column.table_type, ADDED if column.optional else REQUIRED))
+        elif found and found[name] != column.table_type:
+            done.append(ColumnChange(name, found[name], column.table_type, DIFFERS))
+    own = {*wanted, "batch_id", "generation"}
+    return [*done, *(ColumnChange(name, kind, None, LEFT) for name, kind in found.items() if name not in own)]
+
+
+def fits(chosen: TopicSettings, contents: Mapping[str, bytes]) -> None:
+    """Raise ConfigurationError, naming the field, where a schema file has a field that its column or the key can't take."""
+    for version, there in kinds(chosen, contents).items():
+        of = f"schema_files.{version}"
+        for path in (*chosen.unique_id, *([chosen.producer_id] if chosen.producer_id else ())):
+            if path not in there:
+                raise ConfigurationError(f"{of}: there is no field {path}, which is part of what makes an event unique")
+            if there[path] == "nested":
+                raise ConfigurationError(f"{of}: field {path}, part of what makes an event unique, is no plain value")
+        for field in fields(chosen.columns):
+            kind = there.get(field.path)
+            if kind is None and not field.nullable:
+                raise ConfigurationError(f"{of}: there is no field {field.path}, and column {field.name} is not nullable")
+            if kind is not None and field.type not in _TEXTS | _TAKEN_BY[kind]:
+                raise ConfigurationError(f"{of}: field {field.path} is a {kind}, and column {field.name} is {field.type}")
+
+
+def unmapped(chosen: TopicSettings, contents: Mapping[str, bytes]) -> list[str]:
+    """Fields of the schema files that no column holds, as dotted paths: they are in the payload only."""
+    held = {field.path for field in fields(chosen.columns)}
+    there = {path for found in kinds(chosen, contents).values() for path, kind in found.items() if kind != "nested"}
+    return sorted(there - held)
+
+
+def kinds(chosen: TopicSettings, contents: Mapping[str, bytes]) -> dict[str, dict[str, str]]:
+    """By version: each field's dotted path and what it is (a key of _TAKEN_BY). JSON has no schema: nothing."""
+    if chosen.format == "avro":
+        return {version: dict(_avro_fields(read_avro(version, content))) for version, content in contents.items()}
+    if chosen.format == "protobuf":
+        message = str(chosen.message_type)
+        return {version: dict(_protobuf_fields(message_of(content, message).DESCRIPTOR)) for version, content in contents.items()}
+    return {}
+
+
+def _avro_fields(schema: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
+    for field in schema["fields"]:
+        path = prefix + field["name"]
+        kind = _without_null(field["type"])
+        yield path, _avro_kind(kind)
+        if isinstance(kind, dict) and kind["type"] == "record":
+            yield from _avro_fields(kind, path + ".")
+
+
+def _without_null(kind: Any) -> Any:
+    if isinstance(kind, list):
+        rest = [one for one in kind if one != "null"]
+        return rest[0] if len(rest) == 1 else {"type": "union"}
+    return kind
+
+
+_AVRO_LOGICAL = {
+    "timestamp-millis": "moment", "timestamp-micros": "moment", "local-timestamp-millis": "moment", "local-timestamp-micros": "moment",
+    "date": "day", "uuid": "uuid", "decimal": "decimal",
+}  # fmt: skip
+_AVRO_PLAIN = {
+    "int": "integer", "long": "integer", "float": "float", "double": "float", "boolean": "boolean", "string": "string", "enum": "string",
+    "bytes": "bytes", "fixed": "bytes",
+}  # fmt: skip
+
+
+def _avro_kind(kind: Any) -> str:
+    if isinstance(kind, dict):
+        return _AVRO_LOGICAL.get(kind.get("logicalType", ""), _AVRO_PLAIN.get(kind["type"], "nested"))
+    return _AVRO_PLAIN.get(kind, "nested")
+
+
+_PROTOBUF = {
+    "double": "float", "float": "float", "bool": "boolean", "string": "string", "bytes": "bytes", "enum": "string",
+}  # fmt: skip
+_DEEPEST = 10
+
+
+def _protobuf_fields(message: Any, prefix: str = "", depth: int = 1) -> Iterator[tuple[str, str]]:
+    for field in message.fields:
+        path = prefix + field.name
+        inner = field.message_type
+        if field.is_repeated:
+            yield path, "nested"
+        elif inner is None:
+            yield path, _PROTOBUF.get(_protobuf_type(field), "integer")
+        elif inner.full_name == "google.protobuf.Timestamp":
+            yield path, "moment"
+        else:
+            yield path, "nested"
+            if depth < _DEEPEST:  # a message may hold its own kind
+                yield from _protobuf_fields(inner, path + ".", depth + 1)
+
+
+def _protobuf_type(field: Any) -> str:
+    names = {
+        field.TYPE_DOUBLE: "double", field.TYPE_FLOAT: "float", field.TYPE_BOOL: "bool", field.TYPE_STRING: "string",
+        field.TYPE_BYTES: "bytes", field.TYPE_ENUM: "enum",
+    }  # fmt: skip
+    return names.get(field.type, "integer")
+
+
+def must_fit(name: str, done: Iterable[ColumnChange]) -> None:
+    """Raise ConfigurationError where a table can't become what the configuration says."""
+    wrong = [one for one in done if one.what in (DIFFERS, REQUIRED)]
+    if wrong:
+        said = "; ".join(
+            f"column {one.column} {one.what}" + (f" ({one.there}, configured {one.wanted})" if one.there else "") for one in wrong
+        )
+        raise ConfigurationError(
+            f"pipeline {name}: {said}. Nothing was changed. Take the column back to what it was, or give the new one another name"
+        )

@@ -1,0 +1,80 @@
+"""Deletes the ids of events that were delivered before the window: what comes again then is delivered again, as it would be anyhow.
+
+Never an id whose batch is not in ClickHouse, and never one that a run which is planned already counts as known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from tagmill.batches.states import BatchState
+from tagmill.settings import CassandraSettings, Settings
+from tagmill.stores.cassandra import Cassandra
+from tagmill.stores.deduplication import Deduplication, Rules
+from tagmill.stores.files import RunFiles
+from tagmill.stores.ledger import Ledger
+from tagmill.topics.model import Expired
+from tagmill.topics.rekey import shards_of
+from tagmill.topics.runfiles import read_plan
+from tagmill.topics.steps import leased
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def expire(settings: Settings, pipeline: str, *, owner: str, spark: Callable[[], SparkSession], dry_run: bool = False) -> Expired:
+    """Delete them; with `dry_run` only count. Raises LeaseTaken: the pipeline is at work."""
+    chosen = settings.topic(pipeline)
+    before = datetime.now(UTC) - timedelta(days=chosen.window_days)
+    with leased(settings, pipeline, owner, wait=chosen.lease_wait_seconds) as (ledger, lease):
+        before = min(before, _known_since(ledger, RunFiles(settings.storage.root), pipeline) or before)
+        keyspace = settings.cassandra.ledger_keyspace
+        rule, count = Rules(ledger.cassandra, keyspace, pipeline).current(), 0
+        if rule is not None:
+            work = partial(
+                _expire, cassandra=settings.cassandra, ledger=keyspace, pipeline=pipeline, rule=rule.rule, before=before,
+                kept=_not_in_clickhouse(ledger, pipeline), dry_run=dry_run,
+            )  # fmt: skip
+            shards = shards_of(rule.rule)
+            running = spark()
+            tasks = min(shards, 8 * running.sparkContext.defaultParallelism)
+            found = running.range(0, shards, numPartitions=tasks).mapInArrow(work, "ids bigint").groupBy().sum("ids").first()
+            count = int((found[0] if found else 0) or 0)
+        lease.give_back()
+    return Expired(pipeline=pipeline, before=before, ids=count, dry_run=dry_run)
+
+
+def _known_since(ledger: Ledger, files: RunFiles, pipeline: str) -> datetime | None:
+    """From when on ids count as known for the run that is not finished."""
+    row = ledger.open_run(pipeline)
+    if row is None or not row.plan_file:
+        return None
+    return datetime.fromtimestamp(read_plan(files, row).known_since / 1000, UTC)
+
+
+def _not_in_clickhouse(ledger: Ledger, pipeline: str) -> frozenset[int]:
+    """Runs with a batch that is not in ClickHouse: only the one that is not finished can have any."""
+    row = ledger.open_run(pipeline)
+    if row is None:
+        return frozenset()
+    batches = ledger.batches(pipeline, row.run)
+    return frozenset({row.run}) if not batches or any(one.state != BatchState.IN_CLICKHOUSE for one in batches) else frozenset()
+
+
+def _expire(
+    batches: Iterable[pa.RecordBatch], cassandra: CassandraSettings, ledger: str, pipeline: str, rule: str, before: datetime,
+    kept: frozenset[int], dry_run: bool,
+) -> Iterator[pa.RecordBatch]:  # fmt: skip
+    with Cassandra(cassandra) as connected:
+        reading = Deduplication(connected, ledger, pipeline, rule)
+        for batch in batches:
+            counts = []
+            for shard in batch["id"].to_pylist():
+                found = [(shard, one, written) for one, written in reading.expired(shard, before, kept)]
+                counts.append(len(found) if dry_run else reading.forget(found))
+            yield pa.RecordBatch.from_pydict({"ids": counts}, pa.schema({"ids": pa.int64()}))

@@ -1,0 +1,186 @@
+"""Fields of an event: found by their path, and turned into what a column of ClickHouse takes. Pure."""
+
+import math
+import struct
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from tagmill.batches.columns import Column
+
+EPOCH = date(1970, 1, 1)
+
+
+class Unfit(ValueError):
+    """An event, or a field of one, is not what the pipeline says; the text names the field."""
+
+
+def at(event: Mapping[str, Any], path: str) -> Any:
+    """The field at a dotted path, None where it, or what it would be in, is missing."""
+    found: Any = event
+    for step in _steps(path):
+        if type(found) is not dict and not isinstance(found, Mapping):  # the former is quick, and nearly always so
+            return None
+        found = found.get(step)
+    return found
+
+
+@cache
+def _steps(path: str) -> tuple[str, ...]:
+    return tuple(path.split("."))
+
+
+def _integer(low: int, high: int) -> Callable[[Any], int]:
+    def integer(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int | Decimal | float) or value != int(value):
+            raise Unfit(f"{value!r} is no integer")
+        if not low <= int(value) <= high:
+            raise Unfit(f"{value!r} is out of range")
+        return int(value)
+
+    return integer
+
+
+def _float_bits(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        raise Unfit(f"{value!r} is no number")
+    number = float(value)
+    if math.isnan(number):
+        raise Unfit("NaN")
+    return int.from_bytes(struct.pack(">d", number + 0.0), "big", signed=True)
+
+
+def _boolean(value: Any) -> int:
+    if not isinstance(value, bool):
+        raise Unfit(f"{value!r} is neither true nor false")
+    return int(value)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bytes):
+        return value.decode()
+    return msgspec.json.encode(value).decode()
+
+
+def milliseconds(value: Any) -> int:
+    """Of a moment: ISO 8601 text (without a zone UTC), milliseconds since 1970, or what a decoder makes of its own types."""
+    if isinstance(value, str):
+        value = datetime.fromisoformat(value)
+    if isinstance(value, datetime):
+        moment = value if value.tzinfo else value.replace(tzinfo=UTC)
+        return round(moment.timestamp() * 1000)
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        raise Unfit(f"{value!r} is no moment")
+    return int(value)
+
+
+def _moment(value: Any) -> int:
+    found = milliseconds(value)
+    if not 0 <= found < 4_102_444_800_000:
+        raise Unfit(f"{value!r} is not between 1970 and 2100")
+    return found
+
+
+def _day(value: Any) -> int:
+    if isinstance(value, str):
+        value = date.fromisoformat(value)
+    if not isinstance(value, date):
+        raise Unfit(f"{value!r} is no day")
+    days = (value.date() if isinstance(value, datetime) else value).toordinal() - EPOCH.toordinal()
+    if not 0 <= days <= 65_535:
+        raise Unfit(f"{value!r} is not between 1970 and 2149")
+    return days
+
+
+def _uuid(value: Any) -> str:
+    return str(uuid.UUID(value) if isinstance(value, str) else value if isinstance(value, uuid.UUID) else uuid.UUID(bytes=value))
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A type that a column may have: as a sealed file holds it, and how a field becomes that."""
+
+    file_type: str
+    number: bool
+    convert: Callable[[Any], Any]
+    insert: str = "{}"
+    stored: str = "{}"
+
+
+KINDS: dict[str, Kind] = {
+    "String": Kind("String", False, _text),
+    "LowCardinality(String)": Kind("String", False, _text),
+    "Int8": Kind("Int8", True, _integer(-(2**7), 2**7 - 1)),
+    "Int16": Kind("Int16", True, _integer(-(2**15), 2**15 - 1)),
+    "Int32": Kind("Int32", True, _integer(-(2**31), 2**31 - 1)),
+    "Int64": Kind("Int64", True, _integer(-(2**63), 2**63 - 1)),
+    "Float64": Kind("Int64", True, _float_bits, "reinterpretAsFloat64({})", "reinterpretAsInt64({})"),
+    "Bool": Kind("UInt8", True, _boolean, "CAST({} AS Bool)", "CAST({} AS UInt8)"),
+    "DateTime64(3, 'UTC')": Kind("Int64", True, _moment, "fromUnixTimestamp64Milli({}, 'UTC')", "toUnixTimestamp64Milli({})"),
+    "Date": Kind("UInt16", True, _day, "CAST({} AS Date)", "CAST({} AS UInt16)"),
+    "UUID": Kind("String", False, _uuid, "toUUID({})", "toString({})"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A column of the destination that is a field of the event."""
+
+    name: str
+    path: str
+    type: str
+    nullable: bool
+
+    def of(self, event: Mapping[str, Any]) -> Any:
+        """Its value as the file holds it; raises Unfit, naming the field."""
+        found = at(event, self.path)
+        if found is None:
+            if self.nullable:
+                return None
+            raise Unfit(f"field {self.path} is missing")
+        try:
+            return KINDS[self.type].convert(found)
+        except (ValueError, OverflowError, TypeError, UnicodeDecodeError) as error:
+            raise Unfit(f"field {self.path} is no {self.type}: {error}") from None
+
+    @property
+    def column(self) -> Column:
+        """As a column of a batch; where it is null, it leaves the checksum as it is, so that it may be added later."""
+        kind = KINDS[self.type]
+        wrap = "Nullable({})" if self.nullable else "{}"
+        table_type = (
+            "LowCardinality(Nullable(String))" if self.nullable and self.type.startswith("Low") else wrap.format(self.type)
+        )
+        return Column(
+            self.name,
+            wrap.format(kind.file_type),
+            table_type,
+            "number" if kind.number else "text",
+            self.nullable,
+            kind.insert,
+            kind.stored,
+            self.nullable,
+        )
+
+
+def values_at(event: Mapping[str, Any], paths: Sequence[str]) -> list[str | int | float | bool]:
+    """The fields that make an event unique; raises Unfit where one is missing or no plain value."""
+    found = []
+    for path in paths:
+        value = at(event, path)
+        if value is None:
+            raise Unfit(f"field {path}, of the key, is missing")
+        if isinstance(value, uuid.UUID | datetime | date | Decimal):
+            value = str(value)
+        if not isinstance(value, str | int | float | bool):
+            raise Unfit(f"field {path}, of the key, is no plain value")
+        found.append(value)
+    return found

@@ -1,0 +1,149 @@
+"""How a record's value becomes an event: JSON, Avro, Protobuf. Pure, once the schema files are read."""
+
+import io
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tagmill.errors import ConfigurationError
+from tagmill.topics.fields import Unfit, at
+
+MAGIC = 0
+FRAME_BYTES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """An event and the version of its schema ("" where nothing says it)."""
+
+    event: Mapping[str, Any]
+    schema_version: str
+
+
+Decoder = Callable[[bytes], Decoded]
+
+
+def json_decoder(version_field: str | None) -> Decoder:
+    """JSON objects; numbers with a point are floats."""
+    read = msgspec.json.Decoder(dict[str, Any])
+
+    def decode(value: bytes) -> Decoded:
+        try:
+            event = read.decode(value)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Unfit(f"no JSON object: {error}") from None
+        version = at(event, version_field) if version_field else None
+        return Decoded(event, "" if version is None else str(version))
+
+    return decode
+
+
+def avro_decoder(schemas: Mapping[str, Any], *, framed: bool) -> Decoder:
+    """Avro; framed: a zero byte and the schema's id (4 bytes, big endian) stand in front, as schema registries have it.
+
+    `schemas`: by version; unframed there is one.
+    """
+    import fastavro
+
+    only = next(iter(schemas.items()))
+
+    def decode(value: bytes) -> Decoded:
+        version, schema, body = _unframed(value, schemas) if framed else (*only, value)
+        reading = io.BytesIO(body)
+        try:
+            event = fastavro.schemaless_reader(reading, schema, None)
+        except Exception as error:  # fastavro raises whatever the bytes lead to: EOFError, IndexError, struct.error, ValueError …
+            raise Unfit(f"no Avro of schema {version}: {type(error).__name__} {error}") from None
+        if left := len(body) - reading.tell():
+            raise Unfit(f"no Avro of schema {version}: {left} bytes are left over")
+        if not isinstance(event, Mapping):
+            raise Unfit("an Avro value that is no record")
+        return Decoded(event, version)
+
+    return decode
+
+
+def _unframed(value: bytes, schemas: Mapping[str, Any]) -> tuple[str, Any, bytes]:
+    if len(value) < FRAME_BYTES or value[0] != MAGIC:
+        raise Unfit("no frame of a schema registry (a zero byte and a schema id)")
+    version = str(int.from_bytes(value[1:FRAME_BYTES], "big"))
+    if version not in schemas:
+        raise Unfit(f"schema id {version} is not among schema_files ({', '.join(schemas)})")
+    return version, schemas[version], value[FRAME_BYTES:]
+
+
+def message_of(descriptors: bytes, message: str) -> Any:
+    """The class of a message out of a descriptor set (protoc --include_imports --descriptor_set_out); raises ConfigurationError."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+    from google.protobuf.message import DecodeError
+
+    pool = descriptor_pool.DescriptorPool()
+    try:
+        for file in descriptor_pb2.FileDescriptorSet.FromString(descriptors).file:
+            pool.Add(file)
+        return message_factory.GetMessageClass(pool.FindMessageTypeByName(message))
+    except KeyError:
+        raise ConfigurationError(f"message_type: the descriptor set has no message {message}") from None
+    except (DecodeError, TypeError) as error:
+        raise ConfigurationError(f"schema_files: no descriptor set: {error}") from None
+
+
+def protobuf_decoder(descriptors: bytes, message: str, version: str) -> Decoder:
+    """Protobuf messages of one type out of a descriptor set."""
+    from google.protobuf.message import DecodeError
+
+    kind = message_of(descriptors, message)
+
+    def decode(value: bytes) -> Decoded:
+        try:
+            return Decoded(_members(kind.FromString(value)), version)
+        except (DecodeError, UnicodeDecodeError, ValueError) as error:
+            raise Unfit(f"no {message}: {error}") from None
+
+    return decode
+
+
+def _members(message: Any) -> dict[str, Any]:
+    """A message's fields by name; None where one that can be absent is."""
+    return {
+        field.name: None
+        if field.has_presence and not message.HasField(field.name)
+        else _member(field, getattr(message, field.name))
+        for field in message.DESCRIPTOR.fields
+    }
+
+
+def _member(field: Any, value: Any) -> Any:
+    if field.is_repeated:
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            return {str(key): _single(field.message_type.fields_by_name["value"], one) for key, one in value.items()}
+        return [_single(field, one) for one in value]
+    return _single(field, value)
+
+
+def _single(field: Any, value: Any) -> Any:
+    if field.message_type is not None:
+        if field.message_type.full_name == "google.protobuf.Timestamp":
+            return value.ToDatetime(UTC)
+        return _members(value)
+    if field.enum_type is not None:
+        known = field.enum_type.values_by_number.get(value)
+        return known.name if known else value
+    return value
+
+
+def read_file(file: Path) -> bytes:
+    """A schema file; raises ConfigurationError."""
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"schema_files: {file} can't be read: {error.strerror}") from None
+
+
+def schema_contents(schema_files: Mapping[str, Path]) -> dict[str, bytes]:
+    """Their bytes by version; raises ConfigurationError."""
+    return {version: read_file(file) for version, file in schema_files.items()}

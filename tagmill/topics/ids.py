@@ -1,0 +1,41 @@
+"""The id that makes an event unique. Pure, and never to change: ids of old events must stay what they are.
+
+part      = type letter, ":", text          s:text  i:integer  f:float (Python's shortest form)  b:true or b:false
+unique_id = the first 16 bytes, in hexadecimal, of SHA-256 over all parts, each after its length in bytes (4 bytes, big endian)
+shard     = bytes 16 to 23 of the same SHA-256, as an unsigned big-endian number, modulo the number of shards
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+Value = str | int | float | bool
+SHARDED = slice(16, 24)
+
+
+@dataclass(frozen=True, slots=True)
+class UniqueId:
+    """An id and where it is looked up."""
+
+    shard: int
+    unique_id: str
+
+
+def unique_id(values: Sequence[Value], shards: int) -> UniqueId:
+    """The id of these values, in their order: the fields that the pipeline names, the producer's id behind them."""
+    digest = hashlib.sha256()
+    for value in values:
+        part = _part(value).encode("utf-8", "surrogatepass")
+        digest.update(len(part).to_bytes(4, "big") + part)
+    found = digest.digest()
+    return UniqueId(int.from_bytes(found[SHARDED], "big") % shards, found[:16].hex())
+
+
+def _part(value: Value) -> str:
+    if isinstance(value, bool):
+        return f"b:{str(value).lower()}"
+    if isinstance(value, int):
+        return f"i:{value}"
+    if isinstance(value, float):
+        return f"f:{value!r}"
+    return f"s:{value}"

@@ -1,0 +1,168 @@
+"""A Kafka Journal's tables as the source of a delivery: how far they are replicated, and the events that came since, as rows of a batch.
+
+metajournal names the ids that a record of the run's ranges, or a later one, has touched; of each the new events are its last ones, so
+they are found from its end. Delivered is what the journal's own readers see: no event up to delete_to, none of an earlier life (an
+orphan that an interrupted purge has left), whatever numbers are skipped.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from tagmill.connector import table
+from tagmill.delivery.scan import checksum
+from tagmill.kafka.ranges import Range
+from tagmill.kafkajournal.rules import entry_segments, segment_of
+from tagmill.kafkasettings import JournalSettings
+from tagmill.settings import CassandraSettings
+from tagmill.stores.cassandra import Cassandra, utc
+from tagmill.stores.kafkajournal import KafkaJournalTables, uuid
+from tagmill.topics.columns import JOURNAL
+
+SCHEMA = pa.schema(
+    {
+        "kind": pa.string(), "tag": pa.string(), "id": pa.string(), "seq_nr": pa.int64(), "created_at": pa.int64(), "topic": pa.string(),
+        "partition": pa.int32(), "offset": pa.int64(), "origin": pa.string(), "version": pa.string(), "metadata": pa.string(),
+        "headers": pa.string(), "payload_type": pa.string(), "payload": pa.binary(),
+    }
+)  # fmt: skip
+TOUCHED = ("topic", "id", "segment", "partition", "segment_size", "seq_nr", "delete_to", "record_id")
+# of most ids so many events at most are new: they come with the first question
+NEWEST, IDS_AT_ONCE, ROWS_AT_ONCE = 100, 200, 2000
+# sequence numbers may skip: beyond so many segments of an id, those that exist are looked for
+MOST_SEGMENTS = 1000
+
+
+def staged(
+    spark: SparkSession, cassandra: CassandraSettings, chosen: JournalSettings, ranges: Sequence[Range], keep: Any
+) -> DataFrame:
+    """SCHEMA and `row_checksum`, one row for each tag of an event, those of an id in its order. `keep(rows, name)` writes rows to files."""
+    touched = keep(_touched(spark, chosen, ranges), "touched")
+    read = partial(_rows, cassandra=cassandra, keyspace=chosen.keyspace, ranges=list(ranges), tags=frozenset(chosen.tags))
+    spread = _with_segments(spark, chosen, touched).repartition(8 * spark.sparkContext.defaultParallelism, "topic", "id")
+    return spread.mapInArrow(read, from_arrow_schema(SCHEMA)).withColumn("row_checksum", checksum(JOURNAL.columns))
+
+
+def _touched(spark: SparkSession, chosen: JournalSettings, ranges: Sequence[Range]) -> DataFrame:
+    """The entries (TOUCHED) that a record of the ranges, or a later one, was the last to touch."""
+    firsts = spark.createDataFrame(
+        [(one.topic, one.partition, one.first) for one in ranges], "topic string, partition int, first long"
+    )
+    entries = table(spark, chosen.keyspace, "metajournal").select(*TOUCHED, "offset").where("seq_nr IS NOT NULL")
+    return entries.join(F.broadcast(firsts), ["topic", "partition"]).where("offset >= first").select(*TOUCHED)
+
+
+def _with_segments(spark: SparkSession, chosen: JournalSettings, touched: DataFrame) -> DataFrame:
+    """And `segments`: null, or where the numbers of an id have skipped too far to count them through, those that exist."""
+    span = f"(seq_nr - 1) div segment_size - coalesce(delete_to, 0) div segment_size >= {MOST_SEGMENTS}"
+    wide = touched.where(span).select("topic", "id").distinct()
+    if wide.isEmpty():
+        return touched.withColumn("segments", F.lit(None).cast("array<bigint>"))
+    keys = table(spark, chosen.keyspace, "journal").select("topic", "id", F.col("segment").alias("one")).distinct()
+    found = keys.join(F.broadcast(wide), ["topic", "id"]).groupBy("topic", "id").agg(F.collect_list("one").alias("segments"))
+    return touched.join(F.broadcast(found), ["topic", "id"], "left")
+
+
+def _rows(
+    batches: Iterable[pa.RecordBatch], cassandra: CassandraSettings, keyspace: str, ranges: list[Range], tags: frozenset[str]
+) -> Iterator[pa.RecordBatch]:
+    entries = (row for batch in batches for row in batch.to_pylist())
+    with Cassandra(cassandra) as connected:
+        rows = Events(KafkaJournalTables(connected, keyspace), ranges, tags).of(entries)
+        while part := list(islice(rows, ROWS_AT_ONCE)):
+            yield pa.RecordBatch.from_pylist(part, SCHEMA)
+
+
+class Events:
+    """Reads the new events of ids."""
+
+    def __init__(self, tables: KafkaJournalTables, ranges: Iterable[Range], tags: frozenset[str]) -> None:
+        self.tables, self.tags = tables, tags
+        self.ranges = {one.place: one for one in ranges}
+
+    def of(self, entries: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Rows (SCHEMA) of each id, the lowest number first. In: TOUCHED and `segments`."""
+        while taken := list(islice(entries, IDS_AT_ONCE)):
+            part = [entry for entry in taken if self._counts(entry)]
+            asked = [(entry["id"], entry["topic"], _top(entry), entry["delete_to"] or 0, NEWEST) for entry in part]
+            for entry, newest in zip(part, self.tables.newest(asked), strict=True):
+                own = [row for row in newest if _of_this_life(entry, row)]
+                whole = len(newest) < NEWEST and not _lower(entry, _top(entry))
+                if whole or any(self._is_old(entry, row) for row in own):
+                    found: Iterable[Any] = reversed(own)
+                else:
+                    found = self._from(entry, *self._begin(entry))
+                for row in found:
+                    yield from self._tagged(entry, row)
+
+    def _counts(self, entry: dict[str, Any]) -> bool:
+        """False: an older row of metajournal, beside which there is one where today's are."""
+        segment, _ = entry_segments(entry["id"])
+        return entry["segment"] == segment or self.tables.entry(entry["topic"], (segment,), entry["id"]) is None
+
+    def _begin(self, entry: dict[str, Any]) -> tuple[int, int]:
+        """The segment and the number of the first new event: from the end, segment by segment, to one that is old."""
+        begin = (_top(entry), (entry["delete_to"] or 0) + 1)
+        for segment in (_top(entry), *_lower(entry, _top(entry))):
+            for row in self.tables.places(entry["id"], entry["topic"], segment, entry["delete_to"] or 0):
+                if _of_this_life(entry, row):
+                    if self._is_old(entry, row):
+                        return begin
+                    begin = (segment, row.seq_nr)
+        return begin
+
+    def _from(self, entry: dict[str, Any], segment: int, seq_nr: int) -> Iterator[Any]:
+        later = [one for one in _lower(entry, _top(entry)) if one >= segment]
+        rows = self.tables.events(entry["id"], entry["topic"], sorted({*later, _top(entry)}), seq_nr - 1)
+        return (row for row in rows if _of_this_life(entry, row))
+
+    def _is_old(self, entry: dict[str, Any], row: Any) -> bool:
+        """Delivered by an earlier run, and so is what has lower numbers: they grow with the offsets of the id's partition.
+
+        Rows of a partition that it was in before topics got more partitions say nothing of that.
+        """
+        return bool(row.partition == entry["partition"] and row.offset < self.ranges[entry["topic"], row.partition].first)
+
+    def _tagged(self, entry: dict[str, Any], row: Any) -> Iterator[dict[str, Any]]:
+        found = self.ranges.get((entry["topic"], row.partition))
+        if found is None or not found.first <= row.offset < found.end:
+            return
+        there = set(row.tags or ()) or {""}
+        payload = row.payload_bin if row.payload_bin is not None else (row.payload_txt or "").encode()
+        for tag in sorted(there & self.tags if self.tags else there):
+            yield {
+                "kind": "event", "tag": tag, "id": entry["id"], "seq_nr": row.seq_nr, "created_at": _milliseconds(row.timestamp),
+                "topic": entry["topic"], "partition": row.partition, "offset": row.offset, "origin": row.origin or "",
+                "version": row.version or "", "metadata": row.metadata or "",
+                "headers": json.dumps(dict(row.headers or {}), sort_keys=True), "payload_type": row.payload_type or "",
+                "payload": bytes(payload),
+            }  # fmt: skip
+
+
+def _top(entry: dict[str, Any]) -> int:
+    return segment_of(entry["seq_nr"], entry["segment_size"])
+
+
+def _lower(entry: dict[str, Any], than: int) -> Sequence[int]:
+    """The segments below one, the highest first, down to that of the first number that is not deleted."""
+    first = segment_of((entry["delete_to"] or 0) + 1, entry["segment_size"])
+    if entry["segments"] is None:
+        return range(than - 1, first - 1, -1)
+    return sorted((one for one in entry["segments"] if first <= one < than), reverse=True)
+
+
+def _of_this_life(entry: dict[str, Any], row: Any) -> bool:
+    return row.meta_record_id is None or row.meta_record_id == uuid(entry["record_id"])
+
+
+def _milliseconds(moment: Any) -> int:
+    found = utc(moment)
+    return 0 if found is None else round(found.astimezone(UTC).timestamp() * 1000)

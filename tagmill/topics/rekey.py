@@ -1,0 +1,237 @@
+"""Makes the ids of delivered events again, from the payloads that deduplication keeps, under the rule that is configured now.
+
+A slice of shards after the other is read and its new ids are put into files; a slice that is there is not read again. Then all of them are
+judged, written, and one conditional update puts the new rule in force; the ids of the old rule go last. Killed anywhere and called again,
+it goes on. Everything is written USING TIMESTAMP = the number of a run of its own, so rules may go back and forth.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from tagmill import checkpoints
+from tagmill.batches.states import RunState
+from tagmill.connector import CASSANDRA
+from tagmill.errors import FenceRaised, GuardRefused
+from tagmill.kafkasettings import TopicSettings
+from tagmill.settings import Settings
+from tagmill.stores.deduplication import Deduplication, Rules
+from tagmill.stores.files import RunFiles
+from tagmill.stores.ledger import Ledger
+from tagmill.topics.events import Reader
+from tagmill.topics.fields import Unfit
+from tagmill.topics.formats import schema_contents
+from tagmill.topics.model import Rekeyed
+from tagmill.topics.steps import leased
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+KIND = "rekey"
+SHARDS_AT_ONCE = 64
+EXAMPLES = 5
+KEPT = pa.schema({
+    "old_id": pa.string(), "shard": pa.int32(), "unique_id": pa.string(), "created_ms": pa.int64(), "seen_ms": pa.int64(),
+    "schema_version": pa.string(), "payload": pa.binary(), "batch_id": pa.string(), "run": pa.int64(), "reason": pa.string(),
+})  # fmt: skip
+
+
+def rekey(
+    settings: Settings,
+    pipeline: str,
+    *,
+    owner: str,
+    who: str,
+    spark: Callable[[], SparkSession],
+    dry_run: bool = False,
+    drop_unreadable: bool = False,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Rekeyed:
+    """Make the ids again; with `dry_run` only say what would become of them.
+
+    Raises GuardRefused: a run is not finished, or a payload gives no id under the new rule (unless `drop_unreadable`: such an event
+    would be delivered again if it came again). FenceRaised: somebody else has changed the rule meanwhile.
+    """
+    with leased(settings, pipeline, owner, wait=settings.topic(pipeline).lease_wait_seconds) as (ledger, lease):
+        done = _Rekeying(settings, ledger, pipeline, owner, who, spark, tell).run(dry_run, drop_unreadable)
+        lease.give_back()
+        return done
+
+
+def shards_of(rule: str) -> int:
+    """How many shards the ids of a rule are in."""
+    return int(rule.rpartition("%")[2])
+
+
+class _Rekeying:
+    """One attempt."""
+
+    def __init__(
+        self, settings: Settings, ledger: Ledger, name: str, owner: str, who: str, spark: Callable[[], SparkSession],
+        tell: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self.settings, self.chosen, self.name = settings, settings.topic(name), name
+        self.ledger, self.owner, self.who, self.spark, self.tell = ledger, owner, who, spark, tell
+        self.keyspace = settings.cassandra.ledger_keyspace
+        self.files = RunFiles(settings.storage.root)
+        self.rules = Rules(ledger.cassandra, self.keyspace, name)
+
+    def run(self, dry_run: bool, drop_unreadable: bool) -> Rekeyed:
+        """All of it."""
+        found = self.rules.current()
+        if found is None:
+            return Rekeyed(pipeline=self.name, old_rule=self.chosen.rule, new_rule=self.chosen.rule, dry_run=dry_run)
+        if found.before and not dry_run:
+            self._forget(found.before, self._number(f"ids of {found.before} go"))
+        if found.rule == self.chosen.rule:
+            return Rekeyed(pipeline=self.name, old_rule=found.rule, new_rule=found.rule, dry_run=dry_run)
+        if row := self.ledger.open_run(self.name):
+            raise GuardRefused(
+                f"run {row.run} of pipeline {self.name} is not finished ({row.state}), and its ids are made by the old rule. Nothing was "
+                f"changed; put the rule back ({found.rule}) and finish it: tagmill run deliver --pipeline {self.name}"
+            )
+        home = self._home(found.rule)
+        staged = self._staged(home, found.rule)
+        done = self._judged(staged, found.rule, dry_run)
+        if dry_run:
+            return done
+        if done.unreadable and not drop_unreadable:
+            raise GuardRefused(
+                f"pipeline {self.name}: {done.unreadable} of {done.ids} payloads give no id under the new rule "
+                f"({'; '.join(done.examples)}). Nothing was changed. With --drop-unreadable their ids go: such an event is delivered again "
+                "if it comes again"
+            )
+        number = self._number(f"dedup rekey {found.rule} to {self.chosen.rule}")
+        self.tell(f"writing {done.ids - done.unreadable - done.equal} ids")
+        self._write(staged, number)
+        checkpoints.reached("rekey.written")
+        if not self.rules.switch(found.rule, self.chosen.rule):
+            raise FenceRaised(f"pipeline {self.name}: somebody else has changed the rule of its ids. Nothing of this is in force")
+        checkpoints.reached("rekey.switched")
+        self._forget(found.rule, number)
+        self.files.remove_folder(f"{self.name}/rekey")
+        return done
+
+    def _staged(self, home: str, rule: str) -> DataFrame:
+        spark, shards = self.spark(), shards_of(rule)
+        contents = schema_contents(self.chosen.schema_files)
+        for begin in range(0, shards, SHARDS_AT_ONCE):
+            folder = f"{home}/slice-{begin:07d}"
+            if not self.files.names(f"{folder}.done"):
+                end = min(begin + SHARDS_AT_ONCE, shards)
+                self.tell(f"reading shards {begin} to {end - 1} of {shards}")
+                made = rekeyed(_ids_of(spark, self.keyspace, self.name, rule, begin, end), self.chosen, contents)
+                made.write.mode("overwrite").parquet(self.files.url(folder))
+                self.files.write(f"{folder}.done/done", b"")
+            checkpoints.reached("rekey.slice")
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        return spark.read.schema(from_arrow_schema(KEPT)).parquet(f"{self.files.url(home)}/slice-*[0-9]")
+
+    def _judged(self, staged: DataFrame, rule: str, dry_run: bool) -> Rekeyed:
+        from pyspark.sql import functions as F
+
+        made = F.col("reason").isNull()
+        counts = staged.agg(
+            F.count("*").alias("ids"),
+            F.count_if(~made).alias("unreadable"),
+            F.count_if(made & (F.col("old_id") == F.col("unique_id"))).alias("same"),
+        ).first()
+        assert counts is not None
+        groups = (
+            staged.where(made)
+            .groupBy("unique_id")
+            .agg(F.count("*").alias("n"), F.slice(F.sort_array(F.collect_set("old_id")), 1, 3).alias("of"))
+        )
+        left = groups.count()
+        examples = [
+            f"{', '.join(line['of'])} become {line['unique_id']}"
+            for line in groups.where("n > 1").orderBy("unique_id").limit(EXAMPLES).collect()
+        ] + [f"{line['old_id']}: {line['reason']}" for line in staged.where(~made).orderBy("old_id").limit(EXAMPLES).collect()]
+        readable = counts["ids"] - counts["unreadable"]
+        return Rekeyed(
+            pipeline=self.name, old_rule=rule, new_rule=self.chosen.rule, ids=counts["ids"], same=counts["same"],
+            changed=readable - counts["same"], equal=readable - left, unreadable=counts["unreadable"], examples=examples, dry_run=dry_run,
+        )  # fmt: skip
+
+    def _write(self, staged: DataFrame, number: int) -> None:
+        """Of ids that fall together the one that was delivered last stays."""
+        from pyspark.sql import functions as F
+
+        columns = ["created_ms", "seen_ms", "schema_version", "payload", "batch_id", "run"]
+        last = staged.where("reason is null").groupBy("shard", "unique_id").agg(
+            F.max_by(F.struct(*columns), F.struct("seen_ms", "old_id")).alias("last")
+        )  # fmt: skip
+        rows = last.select(
+            F.lit(self.name).alias("pipeline"), F.lit(self.chosen.rule).alias("rule"), "shard", "unique_id",
+            F.timestamp_millis("last.created_ms").alias("created_at"), F.timestamp_millis("last.seen_ms").alias("seen_at"),
+            *(f"last.{name}" for name in columns[2:]),
+        )  # fmt: skip
+        options = {"keyspace": self.keyspace, "table": "deduplication", "spark.cassandra.output.timestamp": str(number)}
+        rows.sortWithinPartitions("shard").write.format(CASSANDRA).options(**options).mode("append").save()
+
+    def _forget(self, rule: str, number: int) -> None:
+        self.tell(f"deleting the ids of {rule}")
+        Deduplication(self.ledger.cassandra, self.keyspace, self.name, rule).forget_all(shards_of(rule), number)
+        self.rules.forget(rule)
+
+    def _number(self, what: str) -> int:
+        """A run of its own, later than whatever wrote ids before."""
+        number = self.ledger.free_number(self.name)
+        self.ledger.claim(self.name, number)
+        self.ledger.create_run(self.name, number, kind=KIND, state=RunState.CLOSED, owner=self.owner, reason=what)
+        self.ledger.record_intervention(self.name, number, self.who, what, "")
+        return number
+
+    def _home(self, rule: str) -> str:
+        """Slices of another rule, or from before the newest delivery, are others."""
+        number = self.ledger.last_run(self.name)
+        while number and (row := self.ledger.run(self.name, number)) and row.kind == KIND:
+            number -= 1
+        return f"{self.name}/rekey/{hashlib.sha256(f'{rule} {self.chosen.rule}'.encode()).hexdigest()[:12]}-{number:08d}"
+
+
+def _ids_of(spark: SparkSession, keyspace: str, pipeline: str, rule: str, begin: int, end: int) -> DataFrame:
+    """Ids with their payloads, of some shards: read by their partitions."""
+    from pyspark.sql import functions as F
+
+    from tagmill.connector import table
+
+    # constants would leave the join as filters, and the join would read the whole table: these aren't known to be constant
+    nothing = F.substring(F.col("id").cast("string"), 1, 0)
+    shards = spark.range(begin, end, numPartitions=min(end - begin, 4 * spark.sparkContext.defaultParallelism)).select(
+        F.concat(F.lit(pipeline), nothing).alias("pipeline"), F.concat(F.lit(rule), nothing).alias("rule"),
+        F.col("id").cast("int").alias("shard"),
+    )  # fmt: skip
+    found = shards.join(table(spark, keyspace, "deduplication", directJoinSetting="on"), ["pipeline", "rule", "shard"])
+    return found.select(
+        "unique_id", F.unix_millis("created_at").alias("created_ms"), F.unix_millis("seen_at").alias("seen_ms"), "schema_version",
+        "payload", F.col("batch_id").cast("string").alias("batch_id"), "run",
+    )  # fmt: skip
+
+
+def rekeyed(rows: DataFrame, chosen: TopicSettings, contents: Mapping[str, bytes]) -> DataFrame:
+    """KEPT: the ids as the rule that is configured makes them."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return rows.mapInArrow(partial(_rekeyed, chosen=chosen, contents=dict(contents)), from_arrow_schema(KEPT))
+
+
+def _rekeyed(batches: Iterable[pa.RecordBatch], chosen: TopicSettings, contents: Mapping[str, bytes]) -> Iterator[pa.RecordBatch]:
+    reader = Reader(chosen, contents)
+    for batch in batches:
+        yield pa.RecordBatch.from_pylist([_made(reader, row) for row in batch.to_pylist()], KEPT)
+
+
+def _made(reader: Reader, row: dict[str, Any]) -> dict[str, Any]:
+    made = {**row, "old_id": row["unique_id"], "unique_id": None, "shard": None, "reason": None}
+    try:
+        one = reader.id_of(row["payload"])
+        return made | {"shard": one.shard, "unique_id": one.unique_id}
+    except Unfit as error:
+        return made | {"reason": str(error)[:1000]}

@@ -1,0 +1,80 @@
+"""What a person asks of a topic or a Kafka Journal: how much is delivered, how much waits, and whether both sides agree."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from tagmill import names
+from tagmill.batches.states import BatchState
+from tagmill.delivery.report import EXACTLY_ONCE, differences, stored
+from tagmill.settings import Settings
+from tagmill.stores.clickhouse import ClickHouse
+from tagmill.stores.deadletters import DeadLetters
+from tagmill.stores.deduplication import TopicOffsets
+from tagmill.stores.ledger import Ledger
+from tagmill.stores.retired import Retired
+from tagmill.topics.columns import layout
+from tagmill.topics.plan import spans_of
+from tagmill.topics.runfiles import read_manifest
+
+COLUMNS = ("pipeline", "waiting", "delivered", "batches", "clickhouse_rows", "dead_letters", "verdict")
+
+
+def topic_line(settings: Settings, pipeline: str, *, verify: bool) -> dict[str, Any]:
+    """COLUMNS; `verify` reads every row in ClickHouse again. `waiting`: offsets that no closed run has read.
+
+    They are what Kafka has, of a Kafka Journal what is replicated.
+    """
+    chosen, keyspace = settings.stream(pipeline), settings.cassandra.ledger_keyspace
+    with Ledger(settings.cassandra) as ledger, ClickHouse(settings.clickhouse, layout(chosen)) as clickhouse:
+        clickhouse.check_destination(chosen.destination)
+        delivered = _delivered(settings, pipeline, ledger)
+        ((rows,),) = clickhouse.rows(f"SELECT count() FROM {names.sql(chosen.destination)}")
+        line = {
+            "pipeline": pipeline,
+            "waiting": _waiting(settings, pipeline, ledger),
+            "delivered": sum(delivered),
+            "batches": len(delivered),
+            "clickhouse_rows": int(rows),
+            "dead_letters": sum(1 for _ in DeadLetters(ledger.cassandra, keyspace, pipeline).listed()),
+        }
+        return line | {"verdict": _verdict(line, list(_wrong(settings, pipeline, ledger, clickhouse)) if verify else [])}
+
+
+def _delivered(settings: Settings, pipeline: str, ledger: Ledger) -> list[int]:
+    """Rows of each batch that is in ClickHouse."""
+    last, retired = ledger.last_run(pipeline), Retired(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline)
+    found = {kept.batch_id: kept.rows for kept in retired.batches(last)}
+    for number in range(retired.up_to() + 1, last + 1):
+        found |= {one.batch_id: one.rows for one in ledger.batches(pipeline, number) if one.state == BatchState.IN_CLICKHOUSE}
+    return list(found.values())
+
+
+def _wrong(settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickHouse) -> Iterator[str]:
+    table = settings.stream(pipeline).destination
+    batches, unknown = stored(settings, pipeline, ledger, clickhouse, table, read_manifest)
+    yield from (one.text for one in differences(batches))
+    yield from (f"batch {one} is in {table}, and no run of pipeline {pipeline} has it" for one in unknown)
+    if twice := _twice(clickhouse, table):
+        yield f"{twice} events are there more than once in one batch"
+
+
+def _verdict(line: dict[str, Any], wrong: list[str]) -> str:
+    if wrong:
+        return f"differs: {wrong[0]}"
+    if line["delivered"] != line["clickhouse_rows"]:
+        return f"differs: {line['clickhouse_rows'] - line['delivered']:+d} rows in ClickHouse"
+    return EXACTLY_ONCE
+
+
+def _waiting(settings: Settings, pipeline: str, ledger: Ledger) -> int:
+    read = TopicOffsets(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline).read_to()
+    spans = spans_of(settings, ledger, pipeline).items()
+    return sum(max(0, span.end - max(read.get(place, span.first), span.first)) for place, span in spans)
+
+
+def _twice(clickhouse: ClickHouse, table: str) -> int:
+    """Events that one batch has more than once. In two batches an id may be: after the window, or when it was given a new rule."""
+    same = ", ".join(map(names.sql, clickhouse.layout.identity))
+    query = f"SELECT count() FROM (SELECT {same} FROM {names.sql(table)} GROUP BY {same} HAVING count() > uniqExact(`batch_id`))"
+    ((count,),) = clickhouse.rows(query)
+    return int(count)

@@ -1,0 +1,20 @@
+"""The plan and the manifest of a run, read back from the files that the ledger names. No Spark."""
+
+from tagmill.delivery.runfiles import read_document
+from tagmill.stores.files import RunFiles
+from tagmill.stores.ledger import RunRow
+from tagmill.topics.model import TopicManifest, TopicPlan
+
+# beside the manifest, once the ids of its batches are noted
+IDS_DONE = "ids.done"
+
+
+def read_plan(files: RunFiles, row: RunRow) -> TopicPlan:
+    """The plan of a run, checked against the ledger."""
+    return read_document(files, TopicPlan, str(row.plan_file), row.plan_sha256, of=f"run {row.run}, pipeline {row.pipeline}")
+
+
+def read_manifest(files: RunFiles, row: RunRow) -> TopicManifest:
+    """The manifest of a sealed run, checked against the ledger."""
+    of = f"run {row.run}, pipeline {row.pipeline}"
+    return read_document(files, TopicManifest, str(row.manifest_file), row.manifest_sha256, of=of)

@@ -1,0 +1,173 @@
+"""Seals a run of a topic or a Kafka Journal: reads the plan's ranges, takes out what is known, and fixes the batches.
+
+The commit is PLANNED → SEALED. Behind it the new ids go into deduplication, from the committed files: a known id counts only if another
+batch owns it, so a retry never drops its own events.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pyarrow.parquet as pq
+
+from tagmill import checkpoints
+from tagmill.batches.states import RunState
+from tagmill.delivery.model import Batch
+from tagmill.delivery.runfiles import write_document
+from tagmill.errors import FenceRaised
+from tagmill.kafka.source import explained, kafka_records
+from tagmill.kafkasettings import JournalSettings, TopicSettings
+from tagmill.settings import Settings
+from tagmill.stores.files import RunFiles
+from tagmill.stores.kafka import Kafka
+from tagmill.stores.ledger import Ledger
+from tagmill.topics import journal, staging
+from tagmill.topics.columns import layout
+from tagmill.topics.cutting import BESIDE, Cutter, staged_in_order
+from tagmill.topics.formats import schema_contents
+from tagmill.topics.model import TopicCounts, TopicManifest, TopicPlan
+from tagmill.topics.runfiles import IDS_DONE, read_manifest, read_plan
+from tagmill.views.writing import append
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def seal(settings: Settings, ledger: Ledger, spark: SparkSession, name: str, run: int, fence: int) -> TopicManifest:
+    """Seal a planned run and note its ids; of one that is sealed already only the latter, if it isn't done yet.
+
+    Raises FenceRaised when the run was taken over, GuardRefused when records went from Kafka before they were read.
+    """
+    files = RunFiles(settings.storage.root)
+    row = ledger.current(name, run, fence)
+    if row.state == RunState.ABANDONED:
+        raise FenceRaised(f"run {run} of pipeline {name} was abandoned ({row.reason}). Nothing was sealed")
+    if row.state == RunState.PLANNED:
+        manifest = _Sealing(settings, ledger, files, spark, read_plan(files, row)).run()
+        checkpoints.reached("seal.before_commit")
+        file = f"{files.folder(name, run)}/attempt-{manifest.attempt}/manifest.json"
+        if ledger.seal(name, run, fence, file, write_document(files, file, manifest)):
+            checkpoints.reached("seal.after_commit")
+        row = ledger.current(name, run, fence)
+    manifest = read_manifest(files, row)
+    if row.state == RunState.SEALED and settings.stream(name).rule:
+        note_ids(settings, files, spark, manifest, read_plan(files, row))
+    return manifest
+
+
+def note_ids(settings: Settings, files: RunFiles, spark: SparkSession, manifest: TopicManifest, plan: TopicPlan) -> None:
+    """Write the ids of a sealed run's batches; doing it again writes the same."""
+    home = f"{files.folder(manifest.pipeline, manifest.run)}/attempt-{manifest.attempt}"
+    if IDS_DONE in files.names(home):
+        return
+    if manifest.batches:
+        rows = staging.rows_of_ids(spark, files, manifest, plan)
+        append(rows, settings.cassandra.ledger_keyspace, "deduplication", manifest.run)
+    checkpoints.reached("seal.after_ids")
+    files.write(f"{home}/{IDS_DONE}", b"")
+
+
+class _Sealing:
+    """One attempt to seal one run."""
+
+    def __init__(self, settings: Settings, ledger: Ledger, files: RunFiles, spark: SparkSession, plan: TopicPlan) -> None:
+        self.settings, self.chosen = settings, settings.stream(plan.pipeline)
+        self.ledger, self.files, self.spark, self.plan = ledger, files, spark, plan
+        self.attempt = uuid4().hex[:12]
+        self.folder = f"{files.folder(plan.pipeline, plan.run)}/attempt-{self.attempt}"
+
+    def run(self) -> TopicManifest:
+        """All of it but the commit."""
+        staged = self._staged()
+        checkpoints.reached("seal.staged")
+        new, distinct = self._new(staged)
+        if new is not None:
+            new.repartition("file").sortWithinPartitions("file", "row_index").write.partitionBy("file").parquet(self._url("new"))
+        checkpoints.reached("seal.judged")
+        batches = self._cut(all_of_it=new is None)
+        counts = self._counts(staged, distinct, sum(batch.rows for batch in batches))
+        letters, replayed = f"{self.folder}/letters", f"{self.folder}/replayed"
+        if counts.unreadable:
+            staged.where("kind = 'unreadable'").select(
+                "topic", "partition", "offset", "created_at", "reason", "key", "payload", "headers"
+            ).write.parquet(self.files.url(letters))
+        if self.plan.letters:
+            staged.where("kind = 'event'").select("topic", "partition", "offset").write.parquet(self.files.url(replayed))
+        sha256 = {file: self.files.digest(file)[1] for part in (letters, replayed) for file in self.files.parquet(part)}
+        return TopicManifest(
+            pipeline=self.plan.pipeline, run=self.plan.run, sealed_at=datetime.now(UTC), attempt=self.attempt, generation=1,
+            ranges=self.plan.ranges, batches=batches, counts=counts, columns=list(layout(self.chosen).names), letters=letters,
+            replayed=replayed,
+            sha256=sha256, warnings=self.plan.warnings, more=self.plan.more,
+        )  # fmt: skip
+
+    def _new(self, staged: DataFrame) -> tuple[DataFrame | None, int | None]:
+        """Where the new events are (staging.PLACE; None: all are), and how many different ones there are (None: so, too)."""
+        if isinstance(self.chosen, TopicSettings):
+            firsts = self._fixed(staging.firsts(staging.keys_of(staged)), "firsts")
+            known = self._fixed(self._known(firsts), "known")
+            return firsts.join(known, "unique_id", "left_anti").select(*staging.PLACE), firsts.count()
+        if not self.plan.delivered:
+            return None, None
+        same = list(layout(self.chosen).identity)
+        there = self.spark.read.parquet(*map(self.files.url, self.plan.delivered)).select(*same)
+        return staging.placed(staged, same).join(there, same, "left_anti").select(*staging.PLACE), None
+
+    def _staged(self) -> DataFrame:
+        if isinstance(self.chosen, JournalSettings):
+            cassandra = self.settings.cassandra
+            return self._written(journal.staged(self.spark, cassandra, self.chosen, self.plan.ranges, self._fixed))
+        if self.plan.letters:
+            return self._decoded(staging.dead_letters(self.spark, self.settings.cassandra.ledger_keyspace, self.plan.pipeline))
+        with Kafka(self.settings.kafka) as kafka, explained(kafka):
+            return self._decoded(kafka_records(self.spark, kafka, self.plan.ranges))
+
+    def _decoded(self, raw: DataFrame) -> DataFrame:
+        assert isinstance(self.chosen, TopicSettings)
+        return self._written(staging.decoded(raw, self.chosen, schema_contents(self.chosen.schema_files)))
+
+    def _written(self, rows: DataFrame) -> DataFrame:
+        rows.write.option("maxRecordsPerFile", self.chosen.batch_rows).parquet(self._url("staged"))
+        return self.spark.read.schema(rows.schema).parquet(self._url("staged"))
+
+    def _known(self, firsts: DataFrame) -> DataFrame:
+        since = datetime.fromtimestamp(self.plan.known_since / 1000, UTC)
+        cassandra = self.settings.cassandra
+        return staging.known(firsts, cassandra, cassandra.ledger_keyspace, self.plan.pipeline, self.plan.rule, since)
+
+    def _cut(self, *, all_of_it: bool) -> list[Batch]:
+        columns = [*layout(self.chosen).names, *(BESIDE if self.chosen.rule else BESIDE[-1:])]
+        cutter = Cutter(self.files, f"{self.folder}/batches", columns, self.chosen.batch_rows)
+        folder = f"{self.folder}/staged"
+        # of a Kafka Journal a task has whole ids, whose order its files have
+        for file in staged_in_order(self.files, folder) if self.chosen.rule else self.files.parquet(folder):
+            if all_of_it:
+                with self.files.open(file) as source:
+                    cutter.add(pq.read_table(source, columns=columns))
+                continue
+            kept = f"{self.folder}/new/file={file.rpartition('/')[2]}"
+            indices = [
+                i for part in self.files.record_batches(kept, 1_000_000, ["row_index"]) for i in part["row_index"].to_pylist()
+            ]
+            if indices:
+                with self.files.open(file) as source:
+                    cutter.add(pq.read_table(source, columns=columns).take(sorted(indices)))
+        return cutter.end()
+
+    def _counts(self, staged: DataFrame, distinct: int | None, new: int) -> TopicCounts:
+        kinds = {row["kind"]: row["count"] for row in staged.groupBy("kind").count().collect()}
+        events = kinds.get("event", 0)
+        different = events if distinct is None else distinct
+        return TopicCounts(
+            records=sum(kinds.values()), new=new, twice=events - different, known=different - new,
+            unreadable=kinds.get("unreadable", 0), tombstones=kinds.get("tombstone", 0),
+        )  # fmt: skip
+
+    def _fixed(self, rows: DataFrame, name: str) -> DataFrame:
+        rows.write.parquet(self._url(name))
+        return self.spark.read.schema(rows.schema).parquet(self._url(name))
+
+    def _url(self, name: str) -> str:
+        return self.files.url(f"{self.folder}/{name}")

@@ -1,0 +1,129 @@
+"""The records of a topic's run in Spark: decoded into files in Kafka's order, then told which of them are new.
+
+Decoding is Python over Arrow batches: the payload stays as it came, and Avro and Protobuf have no expressions in this Spark.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from tagmill.connector import table
+from tagmill.delivery.scan import checksum
+from tagmill.kafkasettings import TopicSettings
+from tagmill.settings import CassandraSettings
+from tagmill.stores.files import RunFiles
+from tagmill.topics.columns import layout
+from tagmill.topics.events import Reader
+from tagmill.topics.fields import Unfit
+from tagmill.topics.model import TopicManifest, TopicPlan
+
+ARROW = {
+    "String": pa.string(), "Int8": pa.int8(), "Int16": pa.int16(), "Int32": pa.int32(), "Int64": pa.int64(), "UInt8": pa.int16(),
+    "UInt16": pa.int32(),
+}  # fmt: skip
+HEADERS = pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}))
+KEY = ["shard", "unique_id"]
+PLACE = ["file", "row_index"]
+
+
+def schema_of(chosen: TopicSettings) -> pa.Schema:
+    """One row a record: the columns of a batch; `shard`; `reason`, `key` and `headers` only of what can't be read.
+
+    `kind`: event, tombstone or unreadable (whose payload is the record's value as it came).
+    """
+    found = {"kind": pa.string(), "shard": pa.int32(), "reason": pa.string(), "key": pa.binary(), "headers": HEADERS}
+    for column in layout(chosen).columns:
+        found[column.name] = ARROW[column.file_type.removeprefix("Nullable(").removesuffix(")")]
+    return pa.schema({**found, "payload": pa.binary()})
+
+
+def dead_letters(spark: SparkSession, ledger_keyspace: str, pipeline: str) -> DataFrame:
+    """The dead letters of a pipeline, as tagmill.kafka.source.kafka_records has records."""
+    places = table(spark, ledger_keyspace, "dead_letter_places").where(F.col("pipeline") == pipeline)
+    letters = table(spark, ledger_keyspace, "dead_letters", directJoinSetting="on")
+    headers = F.transform("headers", lambda one: F.struct(one["0"].alias("key"), one["1"].alias("value")))
+    return places.join(letters, ["pipeline", "topic", "partition"]).withColumn("headers", headers)
+
+
+def decoded(raw: DataFrame, chosen: TopicSettings, contents: Mapping[str, bytes]) -> DataFrame:
+    """schema_of, and `row_checksum`. In: tagmill.kafka.source.kafka_records; the schema files by version."""
+    read = raw.select("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+    rows = read.mapInArrow(partial(_decode, chosen=chosen, contents=dict(contents)), from_arrow_schema(schema_of(chosen)))
+    return rows.withColumn("row_checksum", checksum(layout(chosen).columns))
+
+
+def _decode(batches: Iterable[pa.RecordBatch], chosen: TopicSettings, contents: Mapping[str, bytes]) -> Iterator[pa.RecordBatch]:
+    reader, schema = Reader(chosen, contents), schema_of(chosen)
+    for batch in batches:
+        yield pa.RecordBatch.from_pylist([_row(reader, row) for row in batch.to_pylist()], schema)
+
+
+def _row(reader: Reader, row: dict[str, Any]) -> dict[str, Any]:
+    place = {name: row[name] for name in ("topic", "partition", "offset")}
+    at_ms = round(row["timestamp"].timestamp() * 1000)
+    if row["value"] is None:
+        return {**place, "kind": "tombstone", "created_at": at_ms}
+    try:
+        return {**place, "kind": "event", "payload": row["value"], **reader.read(row["value"], at_ms)}
+    except Unfit as error:
+        raw = {"reason": str(error)[:1000], "key": row["key"], "headers": row["headers"] or []}
+        return {**place, "kind": "unreadable", "payload": row["value"], "created_at": at_ms, **raw}
+
+
+def keys_of(staged: DataFrame) -> DataFrame:
+    """KEY, topic, partition, offset and PLACE of every event. In: the staged files."""
+    return placed(staged.where("kind = 'event'"), [*KEY, "topic", "partition", "offset"])
+
+
+def placed(staged: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """These columns, and PLACE. In: the staged files."""
+    return staged.select(*columns, F.col("_metadata.file_name").alias("file"), F.col("_metadata.row_index").alias("row_index"))
+
+
+def firsts(keys: DataFrame) -> DataFrame:
+    """Of each id the first record, in the order of topic, partition and offset: KEY and PLACE."""
+    at = F.min(F.struct("topic", "partition", "offset", *PLACE)).alias("at")
+    return keys.groupBy(*KEY).agg(at).select(*KEY, *(F.col(f"at.{name}").alias(name) for name in PLACE))
+
+
+def known(ids: DataFrame, cassandra: CassandraSettings, ledger: str, pipeline: str, rule: str, since: datetime) -> DataFrame:
+    """Which ids (KEY, each once) were seen since then: unique_id."""
+    ordered = ids.select(*KEY).repartition("shard").sortWithinPartitions(*KEY)
+    look = partial(_look, cassandra=cassandra, ledger=ledger, pipeline=pipeline, rule=rule, since=since)
+    return ordered.mapInArrow(look, "unique_id string")
+
+
+def _look(
+    batches: Iterable[pa.RecordBatch], cassandra: CassandraSettings, ledger: str, pipeline: str, rule: str, since: datetime
+) -> Iterator[pa.RecordBatch]:
+    from tagmill.stores.cassandra import Cassandra
+    from tagmill.stores.deduplication import Deduplication
+
+    ids = ((shard, one) for batch in batches for shard, one in zip(*(batch[name].to_pylist() for name in KEY), strict=True))
+    schema = pa.schema({"unique_id": pa.string()})
+    with Cassandra(cassandra) as connected:
+        found, part = Deduplication(connected, ledger, pipeline, rule).known(ids, since), list[str]()
+        for one in found:
+            part.append(one)
+            if len(part) == 10_000:
+                yield pa.RecordBatch.from_pydict({"unique_id": part}, schema)
+                part = []
+        yield pa.RecordBatch.from_pydict({"unique_id": part}, schema)
+
+
+def rows_of_ids(spark: SparkSession, files: RunFiles, manifest: TopicManifest, plan: TopicPlan) -> DataFrame:
+    """Rows of deduplication, from the sealed files, those of a shard one after the other."""
+    names = [(batch.file.rpartition("/")[2], batch.batch_id) for batch in manifest.batches]
+    owners = F.broadcast(spark.createDataFrame(names, "file string, batch_id string"))
+    sealed = spark.read.parquet(*(files.url(batch.file) for batch in manifest.batches))
+    return placed(sealed, ["shard", "unique_id", "created_at", "schema_version", "payload"]).join(owners, "file").select(
+        F.lit(plan.pipeline).alias("pipeline"), F.lit(plan.rule).alias("rule"), "shard", "unique_id",
+        F.timestamp_millis("created_at").alias("created_at"), F.lit(plan.planned_at.astimezone(UTC)).alias("seen_at"), "schema_version",
+        "payload", "batch_id", F.lit(plan.run).cast("bigint").alias("run"),
+    ).sortWithinPartitions("shard", "unique_id")  # fmt: skip

@@ -1,0 +1,206 @@
+"""The four steps of a run of a topic or a Kafka Journal, as the command line and Airflow call them.
+
+Each takes the lease, does its work, and says what it did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pyarrow.parquet as pq
+
+from tagmill import checkpoints
+from tagmill.batches.states import BatchState, RunState, may_close
+from tagmill.delivery.model import Batch
+from tagmill.delivery.push import Destination, push_batches
+from tagmill.delivery.runfiles import add_batches, write_document
+from tagmill.errors import TagmillError, TransientError
+from tagmill.settings import Settings
+from tagmill.stores.deadletters import DeadLetter, DeadLetters
+from tagmill.stores.deduplication import Deduplication, TopicOffsets
+from tagmill.stores.files import RunFiles
+from tagmill.stores.kafka import KafkaRecord
+from tagmill.stores.lease import Lease
+from tagmill.stores.ledger import Ledger, RunRow
+from tagmill.topics.columns import layout_of
+from tagmill.topics.model import TopicManifest
+from tagmill.topics.plan import letters_planned, must_fit, planned
+from tagmill.topics.runfiles import IDS_DONE, read_manifest, read_plan
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Result = dict[str, Any]
+LETTERS_AT_ONCE = 1000
+
+
+def plan(settings: Settings, pipeline: str, *, owner: str, accept_lost: bool = False, letters: bool = False) -> Result:
+    """Plan the next run, or take over the one that is not finished. `run` is None when there is nothing to do.
+
+    With `letters` the run reads the pipeline's dead letters again.
+
+    Raises GuardRefused: records are gone from Kafka that were never delivered (unless `accept_lost`). ConfigurationError: the ids that are
+    there were made by another rule, or a schema file doesn't fit the columns.
+    """
+    with leased(settings, pipeline, owner, wait=settings.stream(pipeline).lease_wait_seconds) as (ledger, lease):
+        number = ledger.free_number(pipeline)
+        if unfinished := ledger.open_run(pipeline):
+            return _taken_over(ledger, unfinished, owner)
+        must_fit(settings, ledger, pipeline)
+        looked = letters_planned(settings, ledger, pipeline, number) if letters else None
+        made = looked if letters else planned(settings, ledger, pipeline, number, accept_lost)
+        if made is None:
+            lease.give_back()
+            nothing = f"pipeline {pipeline}: nothing to do"
+            return {
+                "run": None,
+                "fence": 0,
+                "state": "IDLE",
+                "records": 0,
+                "more": False,
+                "planned_now": False,
+                "message": nothing,
+            }
+        checkpoints.reached("plan.before_commit")
+        ledger.claim(pipeline, number)
+        files = RunFiles(settings.storage.root)
+        file = f"{files.folder(pipeline, number)}/plan-{uuid4().hex[:12]}.json"
+        sha256 = write_document(files, file, made)
+        row = ledger.create_run(
+            pipeline, number, kind="deliver", state=RunState.PLANNED, owner=owner, plan_file=file, plan_sha256=sha256
+        )
+        checkpoints.reached("plan.after_commit")
+        what = "the dead letters" if letters else f"up to {made.records} records of {len(made.ranges)} partitions"
+        said = f"pipeline {pipeline}: run {number} planned, {what}"
+        return {
+            "run": number, "fence": row.fence, "state": row.state.value, "records": made.records, "more": made.more, "planned_now": True,
+            "message": said,
+        }  # fmt: skip
+
+
+def seal(settings: Settings, pipeline: str, run: int, fence: int, *, owner: str, spark: SparkSession) -> Result:
+    """Read, deduplicate and fix the batches of a planned run, and note their ids."""
+    from tagmill.delivery.sparkerrors import explained
+    from tagmill.topics.seal import seal as seal_run
+
+    with leased(settings, pipeline, owner) as (ledger, _), explained(ledger.cassandra.where):
+        manifest = seal_run(settings, ledger, spark, pipeline, run, fence)
+        add_batches(ledger, manifest)
+        return _summary(manifest, f"{len(manifest.batches)} batches sealed")
+
+
+def push(
+    settings: Settings, pipeline: str, run: int, fence: int, *, owner: str, progress: Callable[[int, int], None] | None = None
+) -> Result:
+    """Bring the batches of a sealed run to ClickHouse and verify each."""
+    chosen, files = settings.stream(pipeline), RunFiles(settings.storage.root)
+    with leased(settings, pipeline, owner) as (ledger, _):
+        row = ledger.current(pipeline, run, fence)
+        manifest = read_manifest(files, row)
+        if chosen.rule and IDS_DONE not in files.names(f"{files.folder(pipeline, run)}/attempt-{manifest.attempt}"):
+            raise TransientError(
+                f"run {run} of pipeline {pipeline}: its ids are not noted yet. Nothing was pushed; seal it again"
+            )
+        if row.state == RunState.SEALED:
+            sealed = layout_of(chosen, manifest.columns, f"run {run} of pipeline {pipeline}")
+            to = Destination(chosen.destination, sealed, 1, chosen.seconds_between_inserts)
+            push_batches(settings, ledger, files, manifest, fence, to, progress)
+        return _summary(manifest, f"{len(manifest.batches)} batches verified in ClickHouse")
+
+
+def close(settings: Settings, pipeline: str, run: int, fence: int, *, owner: str) -> Result:
+    """Keep what can't be read, move the offsets of a pushed run, and give the lease back."""
+    files, keyspace = RunFiles(settings.storage.root), settings.cassandra.ledger_keyspace
+    with leased(settings, pipeline, owner) as (ledger, lease):
+        row = ledger.current(pipeline, run, fence)
+        manifest = read_manifest(files, row)
+        if row.state == RunState.SEALED:
+            batches = ledger.batches(pipeline, run)
+            if not may_close([batch.state for batch in batches]) or len(batches) != len(manifest.batches):
+                raise TransientError(f"run {run} of pipeline {pipeline} has batches that are not in ClickHouse yet. Push first")
+            letters, rule = DeadLetters(ledger.cassandra, keyspace, pipeline), read_plan(files, row).rule
+            letters.add(_letters(files, manifest))
+            checkpoints.reached("close.before_progress")
+            voided = {batch.number for batch in batches if batch.state == BatchState.VOIDED}
+            if voided:
+                # the next run reads the same records: what was delivered is known, what was voided is not any more
+                if rule:
+                    ids = Deduplication(ledger.cassandra, keyspace, pipeline, rule)
+                    ids.forget(_ids(files, [batch for batch in manifest.batches if batch.number in voided], run))
+            else:
+                letters.forget(_replayed(files, manifest))
+                offsets = TopicOffsets(ledger.cassandra, keyspace, pipeline)
+                offsets.write(run, {one.place: one.end for one in manifest.ranges})
+            checkpoints.reached("close.before_end")
+            ledger.finish_run(pipeline, run, fence, RunState.SEALED, RunState.CLOSED)
+        lease.give_back()
+        return _summary(manifest, "closed")
+
+
+def _letters(files: RunFiles, manifest: TopicManifest) -> Iterator[DeadLetter]:
+    for part in files.record_batches(manifest.letters, LETTERS_AT_ONCE) if manifest.counts.unreadable else ():
+        for row in part.to_pylist():
+            moment = datetime.fromtimestamp(row["created_at"] / 1000, UTC)
+            headers = [(header["key"], header["value"]) for header in row["headers"] or ()]
+            record = KafkaRecord(row["topic"], row["partition"], row["offset"], moment, row["key"], row["payload"], headers)
+            yield DeadLetter(record, row["reason"])
+
+
+def _replayed(files: RunFiles, manifest: TopicManifest) -> Iterator[tuple[str, int, int]]:
+    for part in files.record_batches(manifest.replayed, LETTERS_AT_ONCE) if files.names(manifest.replayed) else ():
+        for row in part.to_pylist():
+            yield row["topic"], row["partition"], row["offset"]
+
+
+def _ids(files: RunFiles, batches: Iterable[Batch], run: int) -> Iterator[tuple[int, str, int]]:
+    for batch in batches:
+        with files.open_sealed(batch.file, batch.sha256) as source:
+            for part in pq.ParquetFile(source).iter_batches(LETTERS_AT_ONCE, columns=["shard", "unique_id"]):
+                for row in part.to_pylist():
+                    yield row["shard"], row["unique_id"], run
+
+
+@contextmanager
+def leased(settings: Settings, pipeline: str, owner: str, *, wait: float = 0) -> Iterator[tuple[Ledger, Lease]]:
+    """The ledger, with the pipeline's lease kept while the block runs. An error that a rerun doesn't cure gives it back."""
+    with Ledger(settings.cassandra) as ledger:
+        seconds = settings.stream(pipeline).lease_seconds
+        lease = Lease(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline, owner, seconds)
+        try:
+            lease.take(wait)
+            with lease.kept():
+                yield ledger, lease
+        except TransientError:
+            raise
+        except TagmillError:
+            lease.give_back()
+            raise
+
+
+def _taken_over(ledger: Ledger, row: RunRow, owner: str) -> Result:
+    row = ledger.raise_fence(row, owner)
+    said = f"pipeline {row.pipeline}: run {row.run} was not finished ({row.state}), going on with it"
+    return {
+        "run": row.run,
+        "fence": row.fence,
+        "state": row.state.value,
+        "records": 0,
+        "more": True,
+        "planned_now": False,
+        "message": said,
+    }
+
+
+def _summary(manifest: TopicManifest, what: str) -> Result:
+    counts = manifest.counts
+    rows = sum(batch.rows for batch in manifest.batches)
+    return {
+        "run": manifest.run, "batches": len(manifest.batches), "rows": rows, **counts.model_dump(), "more": manifest.more,
+        "warnings": manifest.warnings,
+        "message": f"pipeline {manifest.pipeline}: run {manifest.run} {what}, {rows} new events of {counts.records} records "
+        f"({counts.known} known, {counts.twice} twice, {counts.unreadable} unreadable)",
+    }  # fmt: skip

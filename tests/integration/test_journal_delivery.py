@@ -1,0 +1,216 @@
+"""A Kafka Journal's tables delivered to ClickHouse: what its readers see, each event once, whatever its replicator has gone through."""
+
+import json
+import uuid
+
+import pytest
+
+from tagmill import connector
+from tagmill.errors import ConfigurationError
+from tagmill.kafkajournal.replicate import replicate
+from tagmill.kafkajournal.rules import entry_segments
+from tagmill.stores import schema
+from tagmill.topics import journal as source
+from tagmill.topics.report import topic_line
+from tests.conftest import FEW_ROWS
+from tests.support.delivery import tagmill
+from tests.support.kafka import lose
+from tests.support.topics import Crashed, Shop, crashing
+
+
+class JournalShop(Shop):
+    """A journal, its replicator, and a pipeline that delivers what is replicated."""
+
+    def __init__(self, stack, kafka, spark, folder, of):
+        super().__init__(stack, kafka, spark, folder)
+        self.journal = of
+        self.keys = {"kind": "journal", "keyspace": of.name}
+
+    def replicate(self, **keys):
+        settings = self.journal.settings(FEW_ROWS, **keys)
+        schema.apply(settings)
+        replicate(settings, self.journal.name, owner=f"o/{uuid.uuid4()}", spark=lambda: self.spark)
+
+    def deliver(self, **options):
+        connector.await_tables(self.spark, self.journal.name, {"journal": (), "metajournal": ()})
+        return super().deliver(**options)
+
+    def both(self, **keys):
+        self.topic.flush()
+        self.replicate(**keys)
+        return self.deliver()
+
+    def events(self, columns="id, seq_nr"):
+        found = self.stack.rows(f"SELECT {columns} FROM {self.name} ORDER BY tag, id, seq_nr, offset")
+        return [tuple(row) for row in found]
+
+
+@pytest.fixture
+def shop(stack, kafka, spark, tmp_path, kafka_journal):
+    def make(partitions=1, **keys):
+        of = kafka_journal()
+        one = JournalShop(stack, kafka, spark, tmp_path, of)
+        one.topic = of.topic(partitions=partitions)
+        one.replicate()
+        one.configure(**keys)
+        return one.applied()
+
+    return make
+
+
+def test_the_events_of_a_journal_arrive_once_as_its_rows_are(shop):
+    one = shop(2, tags=["red", "blue"])
+    one.topic.append("a", [(1, {"n": 1}), (2, {"n": 2})], tags=["red", "blue", "other"], headers=[("h", b"v")])
+    one.topic.append("b", [(1, "x")], partition=1, tags=["blue"])
+    one.topic.append("c", [(1, "nobody's")], tags=["other"])
+    (run,) = one.both()
+    assert run["rows"] == 5
+    found = one.events("tag, id, seq_nr, partition, payload_type, payload, origin, headers")
+    assert found == [
+        ("blue", "a", 1, 0, "json", '{"n": 1}', "app", '{"h": "v"}'), ("blue", "a", 2, 0, "json", '{"n": 2}', "app", '{"h": "v"}'),
+        ("blue", "b", 1, 1, "json", '"x"', "app", "{}"),
+        ("red", "a", 1, 0, "json", '{"n": 1}', "app", '{"h": "v"}'), ("red", "a", 2, 0, "json", '{"n": 2}', "app", '{"h": "v"}'),
+    ]  # fmt: skip
+    one.topic.append("a", [(3, {"n": 3})], tags=["red"])
+    assert [run["rows"] for run in one.both()] == [1]
+    assert one.both() == []
+    line = topic_line(one.settings, one.name, verify=True)
+    assert (line["delivered"], line["waiting"], line["verdict"]) == (6, 0, "exactly once")
+    assert one.offsets() == {0: 3, 1: 1}
+
+
+def test_all_events_without_tags_deleted_purged_skipped_and_from_segment_to_segment(shop):
+    one = shop()
+    one.topic.append("long", [(n, n) for n in range(1, 26)])
+    one.topic.append("cut", [(n, n) for n in range(1, 8)])
+    one.topic.append("gone", [(1, 1)])
+    one.topic.append("skips", [(1, 1)])
+    one.topic.delete("cut", 5)
+    one.topic.purge("gone")
+    one.both(segment_size=4)
+    assert one.events() == [("cut", 6), ("cut", 7), *(("long", n) for n in range(1, 26)), ("skips", 1)]
+    one.topic.append("long", [(n, n) for n in range(26, 41)])
+    one.topic.append("skips", [(2 * 10**12, 1), (2 * 10**12 + 1, 1)])
+    one.topic.append("gone", [(1, "again"), (2, 2)])
+    one.topic.delete("cut", 100)
+    (run,) = one.both(segment_size=4)
+    assert run["rows"] == 19
+    assert [n for key, n in one.events() if key == "long"] == [*range(1, 41)]
+    assert [n for key, n in one.events() if key == "skips"] == [1, 2 * 10**12, 2 * 10**12 + 1]
+    assert [(n, payload) for key, n, payload in one.events("id, seq_nr, payload") if key == "gone"] == [(1, '"again"'), (2, "2")]
+
+
+def test_orphans_of_an_earlier_life_and_older_entries_beside_todays_are_not_delivered(shop):
+    one = shop()
+    one.topic.append("a", [(n, n) for n in range(1, 5)])
+    one.topic.append("old", [(1, 1)])
+    one.topic.flush()
+    one.replicate()
+    keyspace, session = one.journal.name, one.stack.session
+    # an interrupted purge has left rows of another record_id, above and below those of today
+    for number in (2, 9):
+        session.execute(
+            f"INSERT INTO {keyspace}.journal (id, topic, segment, seq_nr, timestamp, partition, offset, meta_record_id, payload_type, "
+            "payload_txt) VALUES ('a', %s, 0, %s, toTimestamp(now()), 0, 0, uuid(), 'json', '0')",
+            (one.topic.name, number),
+        )
+    # the entry of an id stands where older versions kept it, and another one's in both places
+    (entry,) = [row for row in one.journal.entries().values() if row["id"] == "old"]
+    today, older = entry_segments("old")
+    assert today != older
+    columns = ", ".join(entry)
+    session.execute(
+        f"INSERT INTO {keyspace}.metajournal ({columns}) VALUES ({', '.join(['%s'] * len(entry))})",
+        tuple({**entry, "segment": older}.values()),
+    )
+    one.deliver()
+    assert one.events() == [*(("a", n) for n in range(1, 5)), ("old", 1)]
+    session.execute(
+        f"DELETE FROM {keyspace}.metajournal WHERE topic = %s AND segment = %s AND id = 'old'", (one.topic.name, today)
+    )
+    session.execute(
+        f"UPDATE {keyspace}.metajournal SET offset = 2, seq_nr = 2 WHERE topic = %s AND segment = %s AND id = 'old'",
+        (one.topic.name, older),
+    )
+    session.execute(
+        f"INSERT INTO {keyspace}.journal (id, topic, segment, seq_nr, timestamp, partition, offset, meta_record_id, payload_type, "
+        "payload_txt) VALUES ('old', %s, 0, 2, toTimestamp(now()), 0, 2, %s, 'text', 'late')",
+        (one.topic.name, entry["record_id"]),
+    )
+    session.execute(f"UPDATE {keyspace}.pointer2 SET offset = 2 WHERE topic = %s AND partition = 0", (one.topic.name,))
+    one.deliver()
+    assert one.events("id, seq_nr, payload_type, payload")[-1] == ("old", 2, "text", "late") and len(one.events()) == 6
+
+
+def test_a_backlog_is_many_runs_and_a_long_id_is_found_from_its_end(shop, monkeypatch):
+    monkeypatch.setattr(source, "NEWEST", 3)
+    one = shop(2, max_records_per_run=6, batch_rows=4)
+    for number in range(1, 11):
+        one.topic.append("hot", [(number, number)])
+        one.topic.append(f"k{number}", [(1, number)], partition=1)
+    runs = one.both(segment_size=3)
+    assert len(runs) >= 4 and all(run["rows"] <= 6 for run in runs)
+    assert [n for key, n in one.events() if key == "hot"] == [*range(1, 11)] and len(one.events()) == 20
+    with_more = one.topic.append("hot", [(11, 11)])
+    assert with_more and [run["rows"] for run in one.both(segment_size=3)] == [1]
+
+
+def test_a_crash_at_any_instant_and_a_voided_batch_change_nothing_of_what_arrives(shop):
+    one = shop(batch_rows=3)
+    sent = 0
+    for instant in (
+        "plan.after_commit", "seal.staged", "seal.before_commit", "seal.after_commit", "push.after_insert", "push.after_batch",
+        "close.before_progress", "close.before_end",
+    ):  # fmt: skip
+        one.topic.append("a", [(sent + n, n) for n in range(1, 5)])
+        sent += 4
+        one.topic.flush()
+        one.replicate()
+        with crashing(instant), pytest.raises(Crashed):
+            one.deliver()
+        one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.name,))
+    one.deliver()
+    assert [n for _, n in one.events()] == [*range(1, sent + 1)]
+    one.topic.append("a", [(sent + n, n) for n in range(1, 9)])
+    one.topic.flush()
+    one.replicate()
+    with crashing("push.after_batch"), pytest.raises(Crashed):
+        one.deliver()
+    one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.name,))
+    code, out, err = tagmill(one.file, "run", "void", "--pipeline", one.name, "--why", "a test", "--yes")
+    assert code == 0 and "2 batches VOIDED, 1 stay" in out, err
+    one.topic.append("a", [(sent + 9, 9)])
+    one.topic.flush()
+    one.replicate()
+    with crashing("close.before_end"), pytest.raises(Crashed):
+        one.deliver()
+    one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.name,))
+    with crashing("plan.after_commit"), pytest.raises(Crashed):
+        one.deliver()
+    one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.name,))
+    code, out, err = tagmill(one.file, "run", "abandon", "--pipeline", one.name, "--why", "a test", "--yes")
+    assert code == 0, err
+    assert [(run["rows"], run["known"]) for run in one.deliver()] == [(5, 3), (1, 0)]
+    assert [n for _, n in one.events()] == [*range(1, sent + 10)]
+    assert topic_line(one.settings, one.name, verify=True)["verdict"] == "exactly once"
+
+
+def test_kafka_is_not_asked_and_what_is_missing_is_named(shop, kafka):
+    one = shop()
+    one.topic.append("a", [(1, 1)])
+    one.topic.flush()
+    one.replicate()
+    lose(kafka.port, one.topic.name, 0, 1)
+    one.deliver()
+    assert one.events() == [("a", 1)]
+    one.configure(topics=["no-such"])
+    with pytest.raises(ConfigurationError, match="nothing of no-such is replicated"):
+        one.deliver()
+    one.configure(keyspace="nowhere_at_all")
+    with pytest.raises(ConfigurationError, match="nowhere_at_all has not the tables"):
+        one.deliver()
+    code, out, _ = tagmill(one.file, "run", "deliver", "--pipeline", one.name, "--json")
+    assert code == 2 and out == ""
+    one.configure(keyspace=one.journal.name, topics=[one.topic.name])
+    code, out, err = tagmill(one.file, "status", "--pipeline", one.name, "--json")
+    assert code == 0 and json.loads(out)[0]["verdict"] == "exactly once", err

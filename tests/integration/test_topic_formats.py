@@ -1,0 +1,148 @@
+"""Avro and Protobuf topics, and columns that are added: what fits flows, what doesn't is named."""
+
+import io
+import json
+
+import fastavro
+import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+from tagmill.errors import ConfigurationError
+from tagmill.topics.destination import diff
+from tests.support.delivery import tagmill
+from tests.support.topics import made
+
+
+@pytest.fixture
+def shop(stack, kafka, spark, tmp_path):
+    yield from made(stack, kafka, spark, tmp_path)
+
+
+def avro_schema(*fields):
+    key = [
+        {"name": "project", "type": "string"},
+        {"name": "event_type", "type": "string"},
+        {"name": "product_id", "type": "long"},
+    ]
+    return {"type": "record", "name": "Event", "fields": [*key, *fields]}
+
+
+PRICE = {"name": "price", "type": ["null", "double"], "default": None}
+NOTE = {"name": "note", "type": ["null", "string"], "default": None}
+
+
+def encoded(schema, product, registry_id=None, **more):
+    out = io.BytesIO()
+    event = {"project": "p", "event_type": "e", "product_id": product, **more}
+    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), event)
+    return (b"" if registry_id is None else b"\0" + registry_id.to_bytes(4, "big")) + out.getvalue()
+
+
+def written(folder, name, schema):
+    file = folder / name
+    file.write_text(json.dumps(schema))
+    return str(file)
+
+
+def test_framed_avro_of_two_versions_and_what_is_none(shop, tmp_path):
+    first, second = avro_schema(PRICE), avro_schema(PRICE, NOTE)
+    files = {"7": written(tmp_path, "a.avsc", first), "9": written(tmp_path, "b.avsc", second)}
+    one = shop(format="avro", framed=True, schema_files=files, columns=[{"name": "price", "type": "Float64"}, {"name": "note"}])
+    one.topic.send("a", encoded(first, 1, 7, price=1.5))
+    one.topic.send("b", encoded(second, 2, 9, price=None, note="n"))
+    one.topic.send("c", encoded(second, 1, 9, note="again"))
+    one.topic.send("d", encoded(second, 3, 9, note="cut")[:-2])
+    one.topic.send("e", encoded(second, 3, 8, note="unknown"))
+    one.topic.send("f", encoded(first, 4, 7) + b"more")
+    (run,) = one.deliver()
+    assert (run["rows"], run["twice"], run["unreadable"]) == (2, 1, 3)
+    assert one.rows("schema_version, price, note") == [("7", 1.5, None), ("9", None, "n")]
+    code, out, _ = tagmill(one.file, "deadletters", "list", "-p", one.name)
+    text = " ".join(out.split())
+    assert code == 0 and "schema id 8 is not among" in text and "4 bytes are left over" in text
+
+
+def protobuf(*fields):
+    kinds = descriptor_pb2.FieldDescriptorProto
+    message = descriptor_pb2.DescriptorProto(name="Event")
+    for number, (name, kind) in enumerate((("project", "STRING"), ("event_type", "STRING"), ("product_id", "INT64"), *fields), 1):
+        message.field.add(name=name, number=number, type=getattr(kinds, f"TYPE_{kind}"), label=kinds.LABEL_OPTIONAL)
+    file = descriptor_pb2.FileDescriptorProto(name="shop.proto", package="shop", message_type=[message])
+    return descriptor_pb2.FileDescriptorSet(file=[file])
+
+
+def message(descriptors, **values):
+    pool = descriptor_pool.DescriptorPool()
+    for file in descriptors.file:
+        pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Event"))(**values).SerializeToString()
+
+
+def test_protobuf_and_a_descriptor_that_is_another_ones(shop, tmp_path):
+    made_with, file = protobuf(("price", "DOUBLE")), tmp_path / "shop.desc"
+    file.write_bytes(made_with.SerializeToString())
+    keys = {"format": "protobuf", "schema_files": {"1": str(file)}, "columns": [{"name": "price", "type": "Float64"}]}
+    one = shop(message_type="shop.Event", **keys)
+    one.topic.send("a", message(made_with, project="p", event_type="e", product_id=1, price=2.5))
+    one.topic.send("b", b"\xff\xff")
+    one.topic.send("c", message(made_with, project="p", event_type="e", product_id=2))
+    (run,) = one.deliver()
+    assert (run["rows"], run["unreadable"]) == (2, 1) and one.rows("price") == [(2.5,), (None,)] or one.rows("price")[1] == (0.0,)
+    one.configure(message_type="shop.Nothing")
+    with pytest.raises(ConfigurationError, match="no message shop.Nothing"):
+        one.deliver()
+    file.write_bytes(protobuf(("price", "STRING")).SerializeToString())
+    one.configure(message_type="shop.Event")
+    with pytest.raises(ConfigurationError, match="field price is a string, and column price is Float64"):
+        one.deliver()
+    file.write_bytes(b"\x0anonsense")
+    with pytest.raises(ConfigurationError, match="no descriptor set"):
+        one.deliver()
+
+
+def test_a_new_field_is_a_new_column_once_it_is_asked_for_and_old_batches_stay(shop, tmp_path):
+    file = written(tmp_path, "a.avsc", avro_schema(PRICE))
+    one = shop(format="avro", schema_files={"1": file}, columns=[{"name": "price", "type": "Float64"}])
+    one.topic.send("a", encoded(avro_schema(PRICE), 1, price=1.0))
+    one.deliver()
+    one.topic.send("b", encoded(avro_schema(PRICE), 2, price=2.0))
+    planned = one.sealed()  # with the old columns
+    # the schema has a field more: it is in the payload, and the diff says so
+    written(tmp_path, "a.avsc", avro_schema(PRICE, NOTE))
+    assert diff(one.settings, one.name)["unmapped"] == ["event_type", "note", "product_id", "project"]
+    one.configure(columns=[{"name": "price", "type": "Float64"}, {"name": "note"}])
+    assert diff(one.settings, one.name)["columns"] == [
+        {"column": "note", "there": None, "configured": "Nullable(String)", "what": "is added"}
+    ]
+    code, out, _ = tagmill(one.file, "schema", "diff", "-p", one.name)
+    assert code == 0 and "is added" in out
+    code, out, err = tagmill(one.file, "schema", "apply")
+    assert code == 0, err
+    assert diff(one.settings, one.name)["columns"] == []
+    one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.name,))
+    one.finish(planned)
+    one.topic.send("c", encoded(avro_schema(PRICE, NOTE), 3, price=3.0, note="n"))
+    one.topic.send("d", encoded(avro_schema(PRICE, NOTE), 1, price=1.0, note="late"))
+    (run,) = one.deliver()
+    assert (run["rows"], run["known"]) == (1, 1), "the ids of old events are what they were"
+    assert one.rows("price, note") == [(1.0, None), (2.0, None), (3.0, "n")]
+    code, _, err = tagmill(one.file, "check", "-p", one.name)
+    assert code == 0, err
+
+
+def test_a_change_that_does_not_fit_stops_with_the_fields_name(shop, tmp_path):
+    file = written(tmp_path, "a.avsc", avro_schema(PRICE))
+    one = shop(format="avro", schema_files={"1": file}, columns=[{"name": "price", "type": "Float64"}])
+    one.configure(columns=[{"name": "price", "type": "String"}])
+    code, _, err = tagmill(one.file, "schema", "apply")
+    assert code == 2 and "column price differs (Nullable(Float64), configured Nullable(String))" in err
+    one.configure(columns=[{"name": "price", "type": "Float64"}, {"name": "size", "type": "Int32", "nullable": False}])
+    code, _, err = tagmill(one.file, "schema", "apply")
+    assert code == 2 and "there is no field size" in err
+    one.configure(columns=[{"name": "price", "type": "Float64"}])
+    written(tmp_path, "a.avsc", avro_schema({"name": "price", "type": "string"}))
+    with pytest.raises(ConfigurationError, match="field price is a string, and column price is Float64"):
+        one.deliver()
+    written(tmp_path, "a.avsc", {"type": "record", "name": "E", "fields": [PRICE]})
+    with pytest.raises(ConfigurationError, match="no field project"):
+        one.deliver()

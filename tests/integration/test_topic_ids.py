@@ -1,0 +1,141 @@
+"""The ids of a topic's delivered events: made again under another rule or number of shards, and deleted past the window."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tagmill.errors import GuardRefused
+from tagmill.topics import steps
+from tagmill.topics.expire import expire
+from tagmill.topics.rekey import rekey
+from tests.support.topics import OWNER, Crashed, crashing, made
+
+INSTANTS = ("rekey.slice", "rekey.written", "rekey.switched")
+
+
+@pytest.fixture
+def shop(stack, kafka, spark, tmp_path):
+    yield from made(stack, kafka, spark, tmp_path)
+
+
+def rekeyed(one, **options):
+    return rekey(one.settings, one.name, owner=OWNER, who="tester", spark=lambda: one.spark, **options)
+
+
+def rules(one):
+    rows = one.stack.session.execute("SELECT pipeline, rule FROM tagmill_test.deduplication")
+    return {row.rule for row in rows if row.pipeline == one.name}
+
+
+def test_ids_move_to_another_number_of_shards_and_stay_what_they_are(shop):
+    one = shop(shards=300)
+    for product in range(50):
+        one.send(product)
+    one.deliver()
+    before = one.ids()
+    one.configure(shards=7)
+    planned = rekeyed(one, dry_run=True)
+    assert (planned.ids, planned.same, planned.changed, planned.equal) == (50, 50, 0, 0) and one.ids() == before
+    done = rekeyed(one)
+    assert (done.ids, done.same, done.unreadable) == (50, 50, 0)
+    after = one.ids()
+    assert after.keys() == before.keys() and max(shard for shard, _ in after.values()) < 7
+    assert rules(one) == {one.settings.topic(one.name).rule}
+    for product in range(51):
+        one.send(product)
+    (run,) = one.deliver()
+    assert (run["rows"], run["known"]) == (1, 50)
+    assert "nothing to do" in rekeyed(one).message
+
+
+@pytest.mark.parametrize("instant", INSTANTS)
+def test_under_another_rule_events_become_equal_or_different_and_a_crash_changes_nothing_of_it(shop, instant):
+    one = shop(shards=100, unique_id=["product_id", "colour"])
+    for product, colour in ((1, "red"), (1, "blue"), (2, "red")):
+        one.send(product, colour=colour)
+    one.deliver()
+    one.configure(unique_id=["product_id"])
+    with crashing(instant), pytest.raises(Crashed):
+        rekeyed(one)
+    one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.name,))
+    done = rekeyed(one)
+    if instant != "rekey.switched":
+        assert (done.ids, done.equal, done.changed) == (3, 1, 3) and "become" in done.examples[0]
+    assert len(one.ids()) == 2 and rules(one) == {"product_id%100"}
+    one.send(1, colour="green")
+    one.send(3, colour="red")
+    (run,) = one.deliver()
+    assert (run["rows"], run["known"]) == (1, 1)
+    # and back: what was deleted under that rule is written again
+    one.configure(unique_id=["product_id", "colour"])
+    assert rekeyed(one).changed == 3 and len(one.ids()) == 3
+
+
+def test_a_payload_without_an_id_under_the_new_rule_stops_it(shop):
+    one = shop()
+    one.send(1, colour="red")
+    one.send(2)
+    one.deliver()
+    before = one.ids()
+    one.configure(unique_id=["product_id", "colour"])
+    with pytest.raises(GuardRefused, match="field colour, of the key, is missing"):
+        rekeyed(one)
+    assert one.ids() == before
+    assert rekeyed(one, drop_unreadable=True).unreadable == 1 and len(one.ids()) == 1
+
+
+def test_with_a_run_under_way_the_rule_stays(shop):
+    one = shop()
+    one.send(1)
+    one.sealed()
+    one.configure(unique_id=["product_id"])
+    with pytest.raises(GuardRefused, match="put the rule back"):
+        rekeyed(one)
+
+
+def expired(one, **options):
+    return expire(one.settings, one.name, owner=OWNER, spark=lambda: one.spark, **options).ids
+
+
+def seen_days_ago(one, days, ids):
+    for unique_id in ids:
+        shard, run = one.ids()[unique_id]
+        one.stack.session.execute(
+            "UPDATE tagmill_test.deduplication USING TIMESTAMP %s SET seen_at = %s WHERE pipeline = %s AND rule = %s AND shard = %s "
+            "AND unique_id = %s",
+            (run + 1, datetime.now(UTC) - timedelta(days=days), one.name, one.settings.topic(one.name).rule, shard, unique_id),
+        )
+
+
+def test_ids_go_past_the_window_and_never_those_that_are_not_in_clickhouse(shop):
+    one = shop(window_days=10)
+    for product in (1, 2):
+        one.send(product)
+    one.deliver()
+    old, young = one.ids()
+    seen_days_ago(one, 11, [old])
+    one.send(3)
+    planned = one.sealed()  # its ids are noted, its batch is not in ClickHouse
+    (waiting,) = one.ids().keys() - {old, young}
+    seen_days_ago(one, 100, [waiting])
+    assert expired(one, dry_run=True) == 1 and len(one.ids()) == 3
+    one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.name,))
+    assert expired(one) == 1 and one.ids().keys() == {young, waiting}
+    one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.name,))
+    one.finish(planned)
+    assert expired(one) == 1 and one.ids().keys() == {young}
+
+
+def test_an_id_that_a_planned_run_counts_as_known_stays(shop):
+    one = shop(window_days=10)
+    one.send(1)
+    one.deliver()
+    (known,) = one.ids()
+    one.send(1)
+    one.topic.flush()
+    seen_days_ago(one, 9, [known])
+    planned = steps.plan(one.settings, one.name, owner=OWNER)
+    one.configure(window_days=1)
+    assert expired(one) == 0
+    one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.name,))
+    assert one.finish(planned)["known"] == 1 and one.products() == [1]

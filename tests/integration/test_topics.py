@@ -1,0 +1,288 @@
+"""A plain topic delivered: each distinct event once, on a real broker, Cassandra and ClickHouse."""
+
+import json
+import time
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tagmill.errors import ConfigurationError, GuardRefused
+from tagmill.stores.deadletters import DeadLetters
+from tagmill.stores.ledger import Ledger
+from tagmill.topics import steps
+from tagmill.topics.report import topic_line
+from tests.support.delivery import tagmill
+from tests.support.kafka import lose
+from tests.support.topics import OWNER, Crashed, crashing, made
+
+COLUMNS = [{"name": "price", "type": "Float64"}, {"name": "who", "path": "customer.name"}]
+INSTANTS = (
+    "plan.before_commit", "plan.after_commit", "seal.staged", "seal.judged", "seal.before_commit", "seal.after_commit", "seal.after_ids",
+    "push.before_insert", "push.after_insert", "push.after_batch", "close.before_progress", "close.before_end",
+)  # fmt: skip
+
+
+@pytest.fixture
+def shop(stack, kafka, spark, tmp_path):
+    yield from made(stack, kafka, spark, tmp_path)
+
+
+def test_each_distinct_event_arrives_once_with_its_columns(shop):
+    one = shop(2, columns=COLUMNS)
+    for product in (1, 2, 1, 3):
+        one.send(product, price=product / 2, customer={"name": f"c{product}"})
+    one.send(2, partition=1, price=9.0)
+    (first,) = one.deliver()
+    assert (first["records"], first["rows"], first["twice"], first["known"]) == (5, 3, 2, 0)
+    assert one.rows("partition, offset, price, who") == [(0, 0, 0.5, "c1"), (0, 1, 1.0, "c2"), (0, 3, 1.5, "c3")]
+    one.send(3, price=7.0)
+    one.send(4, price=2.0)
+    (second,) = one.deliver()
+    assert (second["rows"], second["known"]) == (1, 1)
+    assert one.products() == [1, 2, 3, 4]
+    assert one.deliver() == []
+    line = topic_line(one.settings, one.name, verify=True)
+    assert (line["delivered"], line["waiting"], line["verdict"]) == (4, 0, "exactly once")
+
+
+def test_whatever_instant_it_ends_at_the_next_one_goes_on_and_each_event_is_there_once(shop):
+    one = shop(2, batch_rows=4)
+    sent = 0
+    for instant in INSTANTS:
+        for _ in range(5):
+            one.send(sent, partition=sent % 2)
+            one.send(sent // 2, partition=1)  # an old one again
+            sent += 1
+        one.topic.flush()
+        with crashing(instant), pytest.raises(Crashed):
+            one.deliver()
+        one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.name,))
+    one.deliver()
+    assert Counter(one.products()) == Counter(range(sent))
+    assert topic_line(one.settings, one.name, verify=True)["verdict"] == "exactly once"
+    assert len(one.ids()) == sent
+
+
+def test_batches_have_so_many_rows_one_month_each_and_never_change(shop):
+    one = shop(batch_rows=3, created_at="at")
+    for product in range(10):
+        one.send(product, at=f"2026-{11 if product < 7 else 12}-05T10:00:00Z")
+    planned = one.sealed()
+    with Ledger(one.settings.cassandra) as ledger:
+        before = ledger.batches(one.name, planned["run"])
+    assert [batch.rows for batch in before] == [3, 3, 3, 1]
+    one.send(11, at="2026-11-05T10:00:00Z")
+    one.finish(planned)
+    with Ledger(one.settings.cassandra) as ledger:
+        after = ledger.batches(one.name, planned["run"])
+    assert [(batch.batch_id, batch.rows, batch.bytes) for batch in after] == [
+        (batch.batch_id, batch.rows, batch.bytes) for batch in before
+    ]
+    assert one.stack.rows(f"SELECT uniqExact(toYYYYMM(created_at)) FROM {one.name} GROUP BY batch_id") == [(1,)] * 4
+    one.deliver()
+    assert sorted(one.products()) == [*range(10), 11]
+
+
+def test_few_records_wait_for_more_but_not_for_ever(shop):
+    one = shop(batch_min_rows=3, max_wait_seconds=3600)
+    one.send(1)
+    assert len(one.deliver()) == 1, "the first run has waited for nobody"
+    one.send(2)
+    assert one.deliver() == []
+    one.configure(max_wait_seconds=0)
+    assert len(one.deliver()) == 1 and one.products() == [1, 2]
+
+
+def test_inserts_into_one_table_are_a_second_apart(shop):
+    one = shop(batch_rows=1, seconds_between_inserts=1)
+    for product in range(3):
+        one.send(product)
+    planned = one.sealed()
+    begun = time.monotonic()
+    one.finish(planned)
+    assert time.monotonic() - begun >= 2 and len(one.products()) == 3
+
+
+def test_after_the_window_an_event_is_a_new_one(shop):
+    one = shop(window_days=1)
+    one.send(1)
+    one.deliver()
+    one.send(1)
+    one.deliver()
+    assert one.products() == [1]
+    ((unique_id, (shard, run)),) = one.ids().items()
+    one.stack.session.execute(
+        "UPDATE tagmill_test.deduplication USING TIMESTAMP %s SET seen_at = %s WHERE pipeline = %s AND rule = %s AND shard = %s "
+        "AND unique_id = %s",
+        (run + 1, datetime.now(UTC) - timedelta(days=2), one.name, one.settings.topic(one.name).rule, shard, unique_id),
+    )
+    one.send(1)
+    one.deliver()
+    assert one.products() == [1, 1]
+
+
+def test_what_cannot_be_read_is_kept_and_the_rest_flows(shop):
+    one = shop(columns=[{"name": "price", "type": "Float64", "nullable": False}])
+    one.send(1, price=1)
+    one.topic.send("k", b"{no json", [("h", b"\xff")])
+    one.topic.send("t", None)
+    one.send(None, price=1)
+    one.send(2, price="much")
+    one.send(3)
+    one.send(4, price=4)
+    (run,) = one.deliver()
+    assert (run["rows"], run["unreadable"], run["tombstones"], run["records"]) == (2, 4, 1, 7)
+    assert one.products() == [1, 4]
+    with Ledger(one.settings.cassandra) as ledger:
+        letters = list(DeadLetters(ledger.cassandra, "tagmill_test", one.name).listed())
+    assert [(letter.record.offset, letter.record.key) for letter in letters] == [(1, b"k"), (3, b"None"), (4, b"2"), (5, b"3")]
+    assert letters[0].record.value == b"{no json" and letters[0].record.headers == [("h", b"\xff")]
+    for letter, said in zip(letters, ("no JSON object", "product_id", "price", "price"), strict=True):
+        assert said in letter.reason
+    code, out, _ = tagmill(one.file, "deadletters", "list", "--pipeline", one.name)
+    assert code == 0 and "product_id" in out
+
+
+def test_dead_letters_are_read_again_once_they_can_be(shop):
+    one = shop(columns=[{"name": "price", "type": "Float64"}])
+    one.send(1, price=1)
+    one.send(2, price="much")
+    one.send(1, price="twice")
+    one.topic.send("k", b"{no json")
+    one.deliver()
+    assert one.products() == [1]
+    one.configure(columns=[{"name": "cost", "path": "price"}])
+    one.applied()
+    (run,) = one.deliver(letters=True)
+    assert (run["rows"], run["known"], run["unreadable"]) == (1, 1, 1)
+    assert one.products() == [1, 2] and one.rows("cost") == [(None,), ("much",)]
+    with Ledger(one.settings.cassandra) as ledger:
+        assert [letter.record.value for letter in DeadLetters(ledger.cassandra, "tagmill_test", one.name).listed()] == [
+            b"{no json"
+        ]
+    assert one.offsets() == {0: 4}
+
+
+def test_records_that_went_before_they_were_read_are_counted_and_a_way_on_is_named(shop):
+    one = shop(2)
+    for product in range(6):
+        one.send(product)
+    one.send(100, partition=1)
+    one.deliver()
+    for product in range(6, 12):
+        one.send(product)
+    one.topic.flush()
+    lose(one.kafka.port, one.name, 0, 9)
+    with pytest.raises(GuardRefused, match="3 records .offsets 6 to 8. were gone") as refused:
+        one.deliver()
+    assert "--accept-lost" in str(refused.value)
+    (run,) = one.deliver(accept_lost=True)
+    assert sorted(one.products()) == [0, 1, 2, 3, 4, 5, 9, 10, 11, 100] and "3 records" in run["warnings"][0]
+
+
+def test_a_plan_whose_records_went_says_so_and_the_run_can_be_given_up(shop):
+    one = shop()
+    for product in range(4):
+        one.send(product)
+    one.topic.flush()
+    planned = steps.plan(one.settings, one.name, owner=OWNER)
+    lose(one.kafka.port, one.name, 0, 2)
+    with pytest.raises(GuardRefused, match="went while they were read"):
+        steps.seal(one.settings, one.name, planned["run"], planned["fence"], owner=OWNER, spark=one.spark)
+    code, out, err = tagmill(one.file, "run", "abandon", "--pipeline", one.name, "--why", "gone", "--yes")
+    assert code == 0, err
+    one.deliver(accept_lost=True)
+    assert one.products() == [2, 3]
+
+
+def test_partitions_and_topics_that_are_added_and_holes_in_offsets(shop):
+    from tests.support.kafka import Topic, create
+
+    one = shop(1)
+    one.send(1)
+    one.deliver()
+    one.topic.grow(2)
+    one.send(2, partition=1)
+    one.send(1, partition=1)
+    one.deliver()
+    assert one.products() == [1, 2] and one.offsets() == {0: 1, 1: 2}
+    # a transaction leaves its markers in the offsets, as compaction leaves holes
+    one.configure(topics=[], topic_prefixes=[one.name])
+    create(one.kafka.port, f"{one.name}-more")
+    more = Topic(one.kafka.port, f"{one.name}-more")
+    with more.transaction():
+        for product in (3, 4):
+            more.send("k", json.dumps({"project": "p", "event_type": "created", "product_id": product}).encode())
+    with more.transaction():
+        more.send("k", json.dumps({"project": "p", "event_type": "created", "product_id": 5}).encode())
+    with more.transaction(abort=True):
+        more.send("k", json.dumps({"project": "p", "event_type": "created", "product_id": 6}).encode())
+    one.deliver()
+    assert sorted(one.products()) == [1, 2, 3, 4, 5]
+    assert one.deliver() == []
+
+
+def test_a_voided_batch_comes_again_and_what_was_delivered_does_not(shop):
+    one = shop(batch_rows=2)
+    for product in range(4):
+        one.send(product)
+    one.topic.flush()
+    with crashing("push.after_batch"), pytest.raises(Crashed):
+        one.deliver()
+    one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.name,))
+    code, out, err = tagmill(one.file, "run", "void", "--pipeline", one.name, "--why", "a test", "--yes")
+    assert code == 0 and "1 batches VOIDED, 1 stay" in out, err
+    runs = one.deliver()
+    assert [run["rows"] for run in runs] == [4, 2] and [run["known"] for run in runs] == [0, 2]
+    assert Counter(one.products()) == Counter(range(4)) and one.offsets() == {0: 4}
+    assert topic_line(one.settings, one.name, verify=True)["verdict"] == "exactly once"
+
+
+def test_a_change_in_clickhouse_is_found_and_the_batch_sent_again(shop):
+    one = shop(columns=COLUMNS)
+    for product in range(3):
+        one.send(product, price=1.0)
+    one.deliver()
+    client = one.stack.client(settings={"mutations_sync": 2})
+    client.command(f"ALTER TABLE {one.name} UPDATE price = 2 WHERE offset = 1")
+    client.close()
+    code, out, _ = tagmill(one.file, "check", "--pipeline", one.name)
+    assert code == 3 and "has other values in ClickHouse" in out.replace("\n", " ")
+    with Ledger(one.settings.cassandra) as ledger:
+        (batch,) = ledger.batches(one.name, 1)
+    code, out, err = tagmill(
+        one.file, "batches", "resend", str(batch.batch_id), "-p", one.name, "--run", "1", "--why", "a test", "--yes"
+    )
+    assert code == 0, err
+    code, _, _ = tagmill(one.file, "check", "--pipeline", one.name)
+    assert code == 0 and one.rows("price") == [(1.0,)] * 3
+
+
+def test_runs_past_retention_go_and_their_rows_are_still_proven(shop):
+    one = shop()
+    for product in range(3):
+        one.send(product)
+        one.deliver()
+    one.stack.session.execute(
+        "UPDATE tagmill_test.runs SET closed_at = %s WHERE pipeline = %s AND run = 1", (datetime(2026, 1, 1), one.name)
+    )
+    code, out, err = tagmill(one.file, "cleanup", "--pipeline", one.name)
+    assert code == 0 and "1 runs" in out, err
+    code, out, err = tagmill(one.file, "cleanup", "--pipeline", one.name, "--yes")
+    assert code == 0 and "1 runs" in out, err
+    with Ledger(one.settings.cassandra) as ledger:
+        assert [number for number in (1, 2, 3) if ledger.run(one.name, number)] == [2, 3]
+    assert [folder.name for folder in (one.file.parent / "data" / one.name).glob("run-*1")] == []
+    assert topic_line(one.settings, one.name, verify=True)["verdict"] == "exactly once"
+    one.send(0)
+    assert [run["known"] for run in one.deliver()] == [1] and one.products() == [0, 1, 2]
+
+
+def test_ids_of_another_rule_are_told_apart_before_anything_is_read(shop):
+    one = shop()
+    one.send(1)
+    one.deliver()
+    one.configure(unique_id=["product_id"])
+    with pytest.raises(ConfigurationError, match="tagmill dedup rekey"):
+        one.deliver()

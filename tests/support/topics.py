@@ -1,0 +1,129 @@
+"""A pipeline over one plain topic for a test: what is sent to it, its steps, and what arrived."""
+
+import json
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from tagmill import checkpoints, connector
+from tagmill.settings import Settings
+from tagmill.stores import schema
+from tagmill.topics import destination, steps
+from tests.conftest import FEW_ROWS, toml_value
+from tests.support.kafka import Topic, create
+
+OWNER = "o"
+
+
+class Crashed(BaseException):
+    """Nothing catches it."""
+
+
+class Shop:
+    """A pipeline over one topic, of JSON events unless it is configured otherwise."""
+
+    def __init__(self, stack: Any, kafka: Any, spark: Any, folder: Path) -> None:
+        self.stack, self.kafka, self.spark = stack, kafka, spark
+        self.name = f"s_{uuid.uuid4().hex[:10]}"
+        self.file = folder / f"{self.name}.toml"
+        self.topic = Topic(kafka.port, self.name)
+        self.keys: dict[str, Any] = {}
+
+    def configure(self, **keys: Any) -> Settings:
+        """The configuration with these keys, beside those of before."""
+        self.keys |= keys
+        of_topic = {} if "kind" in self.keys else {"kind": "topic", "topics": [self.name], "format": "json", "batch_min_rows": 1}
+        wanted = {**of_topic, "destination": self.name, "seconds_between_inserts": 0, **self.keys}
+        lines = [
+            "[cassandra]", f"port = {self.stack.cassandra.port}", 'ledger_keyspace = "tagmill_test"', "[clickhouse]",
+            f"port = {self.stack.clickhouse.port}", "[kafka]", f'bootstrap_servers = ["127.0.0.1:{self.kafka.port}"]', "[spark]",
+            f"jars = {toml_value(str(Path(__file__).resolve().parents[2] / 'build' / 'jars' / 'spark'))}",
+            f"conf = {toml_value(FEW_ROWS)}", "[storage]", 'root = "data"', f"[pipelines.{self.name}]",
+            *(f"{key} = {toml_value(value)}" for key, value in wanted.items()),
+        ]  # fmt: skip
+        self.file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        self.settings = Settings.load(self.file)
+        return self.settings
+
+    def applied(self) -> "Shop":
+        """The schema is in place."""
+        schema.apply(self.settings)
+        destination.apply(self.settings)
+        return self
+
+    def send(self, product: int | None, partition: int = 0, **more: Any) -> None:
+        """An event of a product; without one its key is not whole."""
+        event = {"project": "p", "event_type": "created", "product_id": product, **more}
+        self.topic.send(str(product), json.dumps(event).encode(), partition=partition)
+
+    def deliver(self, **options: Any) -> list[dict[str, Any]]:
+        """Run by run until nothing is new; with `letters` once."""
+        self.topic.flush()
+        connector.await_tables(
+            self.spark, "tagmill_test", dict.fromkeys(("deduplication", "dead_letters", "dead_letter_places"), ())
+        )
+        done: list[dict[str, Any]] = []
+        while (planned := steps.plan(self.settings, self.name, owner=OWNER, **options))["run"] is not None:
+            done.append(self.finish(planned))
+            if options.get("letters"):
+                break
+        return done
+
+    def finish(self, planned: dict[str, Any]) -> dict[str, Any]:
+        """The steps behind a plan."""
+        at = (planned["run"], planned["fence"])
+        steps.seal(self.settings, self.name, *at, owner=OWNER, spark=self.spark)
+        steps.push(self.settings, self.name, *at, owner=OWNER)
+        return steps.close(self.settings, self.name, *at, owner=OWNER)
+
+    def sealed(self) -> dict[str, Any]:
+        """Planned and sealed."""
+        self.topic.flush()
+        planned = steps.plan(self.settings, self.name, owner=OWNER)
+        steps.seal(self.settings, self.name, planned["run"], planned["fence"], owner=OWNER, spark=self.spark)
+        return planned
+
+    def rows(self, columns: str = "payload") -> list[tuple[Any, ...]]:
+        """What arrived, in Kafka's order."""
+        found = self.stack.rows(f"SELECT {columns} FROM {self.name} ORDER BY topic, partition, offset")
+        return [tuple(row) for row in found]
+
+    def products(self) -> list[int]:
+        """The products of what arrived."""
+        return [json.loads(payload)["product_id"] for (payload,) in self.rows()]
+
+    def ids(self) -> dict[str, tuple[int, int]]:
+        """unique_id -> shard and run, of all rules."""
+        rows = self.stack.session.execute("SELECT pipeline, shard, unique_id, run FROM tagmill_test.deduplication")
+        return {row.unique_id: (row.shard, row.run) for row in rows if row.pipeline == self.name}
+
+    def offsets(self) -> dict[int, int]:
+        """Of each partition, up to where it is delivered."""
+        rows = self.stack.session.execute(
+            "SELECT partition, offset FROM tagmill_test.topic_offsets WHERE pipeline = %s", (self.name,)
+        )
+        return {row.partition: row.offset for row in rows}
+
+
+def crashing(at: str) -> Any:
+    """The process ends at that instant, as far as its own code goes."""
+
+    def reached(name: str) -> None:
+        if name == at:
+            raise Crashed(name)
+
+    return patch.object(checkpoints, "reached", reached)
+
+
+def made(stack: Any, kafka: Any, spark: Any, folder: Path) -> Iterator[Callable[..., Shop]]:
+    """make(partitions, **keys of the pipeline) -> a shop whose topic and tables are there."""
+
+    def make(partitions: int = 1, **keys: Any) -> Shop:
+        one = Shop(stack, kafka, spark, folder)
+        create(kafka.port, one.name, partitions)
+        one.configure(**keys)
+        return one.applied()
+
+    yield make

@@ -1,0 +1,194 @@
+"""A record's value as a row: each format, each type of a column, and what is refused with the field's name."""
+
+import io
+import json
+import struct
+import uuid
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import fastavro
+import pytest
+from google.protobuf import descriptor_pb2
+
+from tagmill.errors import ConfigurationError
+from tagmill.kafkasettings import TopicColumn, TopicSettings
+from tagmill.topics.events import Reader
+from tagmill.topics.fields import Unfit
+
+EVENT = {
+    "project": "p",
+    "event_type": "created",
+    "product_id": 7,
+    "price": 1.5,
+    "customer": {"name": "Ä"},
+    "at": "2026-11-22T10:00:00Z",
+}
+AT_MS = 1_795_341_600_000
+
+
+def chosen(**keys):
+    wanted = {"kind": "topic", "topics": ["t"], "format": "json", "destination": "t", **keys}
+    wanted["columns"] = [TopicColumn(**column) for column in keys.get("columns", [])]
+    return TopicSettings(**wanted)
+
+
+def read(event, **keys):
+    value = event if isinstance(event, bytes) else json.dumps(event).encode()
+    return Reader(chosen(**keys), {}).read(value, 1000)
+
+
+def test_a_json_event_has_its_id_its_time_and_its_columns():
+    columns = [{"name": "price", "type": "Float64"}, {"name": "who", "path": "customer.name"}, {"name": "note"}]
+    row = read(EVENT, columns=columns, created_at="at", version_field="event_type")
+    assert struct.unpack(">d", row["price"].to_bytes(8, "big", signed=True)) == (1.5,)
+    assert (row["who"], row["note"], row["created_at"], row["schema_version"]) == ("Ä", None, AT_MS, "created")
+    assert row["unique_id"] == read(EVENT)["unique_id"] and read(EVENT)["created_at"] == 1000
+
+
+def test_the_producers_id_alone_or_within_ours():
+    one, other = {**EVENT, "id": "x"}, {**EVENT, "id": "y"}
+    ids = lambda **keys: {read(event, **keys)["unique_id"] for event in (one, other)}  # noqa: E731
+    assert len(ids()) == 1 and len(ids(producer_id="id")) == 2 and len(ids(unique_id=[], producer_id="id")) == 2
+    assert read(one, unique_id=[], producer_id="id")["unique_id"] != read(one, producer_id="id")["unique_id"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        ("String", "ü", "ü"), ("String", {"a": [1, None]}, '{"a":[1,null]}'), ("LowCardinality(String)", "a", "a"), ("Int8", -128, -128),
+        ("Int64", 2**63 - 1, 2**63 - 1), ("Int32", 3.0, 3), ("Bool", True, 1),
+        ("Date", "2026-11-22", (date(2026, 11, 22) - date(1970, 1, 1)).days),
+        ("DateTime64(3, 'UTC')", "2026-11-22T10:00:00.123+00:00", AT_MS + 123), ("DateTime64(3, 'UTC')", AT_MS, AT_MS),
+        ("UUID", "5B11713A-0000-4000-8000-00000000000b", "5b11713a-0000-4000-8000-00000000000b"),
+    ],
+)  # fmt: skip
+def test_a_field_becomes_what_its_column_takes(kind, value, expected):
+    assert read({**EVENT, "x": value}, columns=[{"name": "x", "type": kind}])["x"] == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("Int8", 128), ("Int64", 2**63), ("Int32", 1.5), ("Int32", "3"), ("Int32", True), ("Float64", "1.5"), ("Bool", 1),
+        ("Date", "yesterday"),
+        ("Date", "1969-12-31"), ("DateTime64(3, 'UTC')", "soon"), ("DateTime64(3, 'UTC')", -1), ("UUID", "no"),
+    ],
+)  # fmt: skip
+def test_a_field_of_another_type_is_refused_by_name(kind, value):
+    with pytest.raises(Unfit, match="field x is no"):
+        read({**EVENT, "x": value}, columns=[{"name": "x", "type": kind}])
+
+
+@pytest.mark.parametrize(
+    ("event", "keys", "why"),
+    [
+        (b"{", {}, "no JSON object"), (b"[1]", {}, "no JSON object"), (b"\xff", {}, "no JSON object"), ({"project": "p"}, {}, "event_type"),
+        ({**EVENT, "product_id": None}, {}, "product_id, of the key, is missing"), ({**EVENT, "product_id": {}}, {}, "no plain value"),
+        (EVENT, {"columns": [{"name": "x", "nullable": False}]}, "field x is missing"),
+        (EVENT, {"created_at": "when"}, "field when is missing"),
+        ({**EVENT, "at": "soon"}, {"created_at": "at"}, "field at is no moment"), ({**EVENT, "at": -5}, {"created_at": "at"}, "1970"),
+    ],
+)  # fmt: skip
+def test_an_event_that_does_not_fit_is_refused_with_the_reason(event, keys, why):
+    with pytest.raises(Unfit, match=why):
+        read(event, **keys)
+
+
+AVRO = {
+    "type": "record", "name": "E", "fields": [
+        {"name": "project", "type": "string"}, {"name": "event_type", "type": "string"}, {"name": "product_id", "type": "long"},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "note", "type": ["null", "string"], "default": None},
+    ],
+}  # fmt: skip
+
+
+def avro(event, schema=AVRO):
+    sink = io.BytesIO()
+    fastavro.schemaless_writer(sink, fastavro.parse_schema(schema), event)
+    return sink.getvalue()
+
+
+AVRO_EVENT = {"project": "p", "event_type": "created", "product_id": 7, "at": datetime(2026, 11, 22, 10, tzinfo=UTC), "note": "n"}
+
+
+def avro_reader(framed=False, versions=("3",)):
+    files = {version: Path(f"{version}.avsc") for version in versions}
+    settings = chosen(format="avro", schema_files=files, framed=framed, created_at="at", columns=[{"name": "note"}])
+    return Reader(settings, {version: json.dumps(AVRO).encode() for version in versions})
+
+
+def test_avro_with_a_schema_file_and_framed_by_a_registry_give_the_same():
+    plain = avro_reader().read(avro(AVRO_EVENT), 0)
+    framed = avro_reader(framed=True, versions=("3", "70000")).read(b"\x00" + (70_000).to_bytes(4, "big") + avro(AVRO_EVENT), 0)
+    assert (plain["created_at"], plain["note"], plain["schema_version"]) == (AT_MS, "n", "3")
+    assert framed == plain | {"schema_version": "70000"} and plain["unique_id"] == read(EVENT)["unique_id"]
+
+
+@pytest.mark.parametrize("size", range(len(avro(AVRO_EVENT))))
+def test_avro_that_is_cut_off_anywhere_is_refused(size):
+    with pytest.raises(Unfit):
+        avro_reader().read(avro(AVRO_EVENT)[:size], 0)
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (avro(AVRO_EVENT) + b"x", "1 bytes are left over"), (b"\x01" + avro(AVRO_EVENT), "no frame"),
+        (b"\x00\x00\x00\x00\x09" + avro(AVRO_EVENT), "schema id 9 is not among schema_files"), (b"\x00\x00", "no frame"),
+    ],
+)  # fmt: skip
+def test_avro_in_a_wrong_frame_is_refused(value, why):
+    with pytest.raises(Unfit, match=why):
+        avro_reader(framed=why != "1 bytes are left over").read(value, 0)
+
+
+def descriptors():
+    file = descriptor_pb2.FileDescriptorProto(name="e.proto", package="shop", syntax="proto3")
+    message = file.message_type.add(name="Event")
+    kinds = descriptor_pb2.FieldDescriptorProto
+    for number, (name, kind) in enumerate(
+        (
+            ("project", kinds.TYPE_STRING),
+            ("event_type", kinds.TYPE_STRING),
+            ("product_id", kinds.TYPE_INT64),
+            ("raw", kinds.TYPE_BYTES),
+        ),
+        1,
+    ):
+        message.field.add(name=name, number=number, type=kind, label=kinds.LABEL_OPTIONAL)
+    return descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
+
+
+def protobuf_reader(message="shop.Event", content=None):
+    settings = chosen(format="protobuf", schema_files={"5": Path("e.desc")}, message_type=message)
+    return Reader(settings, {"5": descriptors() if content is None else content})
+
+
+PROTOBUF = b"\x0a\x01p\x12\x07created\x18\x07"
+
+
+def test_a_protobuf_event_has_the_id_that_the_same_fields_have_in_json():
+    row = protobuf_reader().read(PROTOBUF, 5)
+    assert (row["unique_id"], row["schema_version"], row["created_at"]) == (read(EVENT)["unique_id"], "5", 5)
+
+
+@pytest.mark.parametrize("value", [PROTOBUF[:-1], b"\x0a\x7fp", b"\xff\xff"])
+def test_protobuf_that_is_cut_off_is_refused(value):
+    with pytest.raises(Unfit, match="no shop.Event"):
+        protobuf_reader().read(value, 0)
+
+
+def test_a_wrong_descriptor_is_a_mistake_in_the_configuration():
+    with pytest.raises(ConfigurationError, match="no message shop.Order"):
+        protobuf_reader("shop.Order")
+    with pytest.raises(ConfigurationError, match="no descriptor set"):
+        protobuf_reader(content=b"\xff\xff\xff")
+    with pytest.raises(ConfigurationError, match="no Avro schema"):
+        Reader(chosen(format="avro", schema_files={"1": Path("x")}), {"1": b"{"})
+
+
+def test_an_id_of_sixteen_bytes_is_a_uuid():
+    one = uuid.UUID(int=5)
+    assert Reader(chosen(columns=[{"name": "u", "type": "UUID"}]), {}).fields[0].of({"u": one.bytes}) == str(one)

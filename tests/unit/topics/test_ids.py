@@ -1,0 +1,29 @@
+"""The unique id of an event never changes."""
+
+import pytest
+
+from tagmill.topics.ids import UniqueId, unique_id
+
+
+@pytest.mark.parametrize(
+    ("values", "shards", "expected"),
+    [
+        (["p", "created", 7], 1024, UniqueId(52, "2caf3d05e4bf36d8b358c139b200f56a")),
+        (["ü", True, 1.5], 16, UniqueId(8, "3336141aeca06bd84a148a1c93a5da71")),
+    ],
+)
+def test_ids_of_old_events_stay_what_they_are(values, shards, expected):
+    assert unique_id(values, shards) == expected
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(["ab", "c"], ["a", "bc"]), (["1"], [1]), ([1], [1.0]), ([True], ["true"]), ([1], [True]), (["a"], ["a", ""])],
+)
+def test_different_values_have_different_ids(one, other):
+    assert unique_id(one, 8).unique_id != unique_id(other, 8).unique_id
+
+
+def test_shards_are_even():
+    shards = [unique_id(["p", number], 16).shard for number in range(8000)]
+    assert set(shards) == set(range(16)) and max(shards.count(one) for one in range(16)) < 650
