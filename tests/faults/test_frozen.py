@@ -50,7 +50,7 @@ def test_a_sealer_that_wakes_up_after_another_has_sealed_changes_nothing(
     assert one.check().code == 0
 
 
-@pytest.mark.parametrize("window", ["remembers", "has forgotten"])
+@pytest.mark.parametrize("window", [pytest.param("remembers", marks=pytest.mark.long), "has forgotten"])
 def test_a_pusher_that_wakes_up_between_asking_and_inserting_inserts_nothing(
     window: str, slow: Callable[..., Any], undisturbed: Callable[[str], Any]
 ) -> None:

@@ -139,6 +139,7 @@ def healthy(together: Any, module_settings: Any, spark: Any) -> tuple[Any, Audit
     return configured, audited(configured, spark)
 
 
+@pytest.mark.long
 def test_what_the_plugin_wrote_and_a_delivery_brought_agrees(healthy, stack):
     configured, report = healthy
     rows = sum(Case(case).table("tag_views").num_rows for case in HEALTHY)

@@ -159,8 +159,7 @@ def test_a_crash_at_any_instant_and_a_voided_batch_change_nothing_of_what_arrive
     one = shop(batch_rows=3)
     sent = 0
     for instant in (
-        "plan.after_commit", "seal.staged", "seal.before_commit", "seal.after_commit", "push.after_insert", "push.after_batch",
-        "close.before_progress", "close.before_end",
+        "plan.after_commit", "seal.before_commit", "seal.after_commit", "push.after_insert", "close.before_end",
     ):  # fmt: skip
         one.topic.append("a", [(sent + n, n) for n in range(1, 5)])
         sent += 4

@@ -147,6 +147,7 @@ def test_a_terminated_up_leaves_no_process(home, ports):
     assert remaining(home) == []
 
 
+@pytest.mark.long
 def test_cassandra_keeps_its_rows_when_it_is_killed(home, ports):
     node = Cassandra(home / "cassandra", ports["cassandra"], JARS)
     node.start()
