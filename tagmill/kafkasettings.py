@@ -82,6 +82,7 @@ class ToClickHouse(Section):
     )
     max_records_per_run: int = Field(5_000_000, ge=1, description="offsets of Kafka; a backlog is many runs")
     batch_rows: int = Field(100_000, ge=1)
+    batch_bytes: int = Field(256 * 1024 * 1024, ge=1, description="before compression")
     batch_min_rows: int = Field(10_000, ge=1, description="fewer records wait for more, but no longer than max_wait_seconds")
     max_wait_seconds: float = Field(3600, ge=0)
     seconds_between_inserts: float = Field(1, ge=0, description="at least, for one table")

@@ -2,18 +2,21 @@
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from tagmill.errors import GuardRefused, StoreUnavailable
 from tagmill.kafka.ranges import Range
 from tagmill.stores.kafka import Kafka
 
 RECORDS_PER_TASK = 200_000
+# that Python gets at once: each may have a megabyte
+RECORDS_AT_ONCE = 1000
 GONE = re.compile(r"OffsetOutOfRangeException|Some data may have been lost|offset was changed from|Cannot fetch offset")
 UNANSWERED = re.compile(
     r"org\.apache\.kafka\.common\.(errors\.\w+|KafkaException)|Cannot fetch record for offset|TimeoutException"
@@ -29,6 +32,12 @@ def kafka_records(spark: SparkSession, kafka: Kafka, ranges: Sequence[Range]) ->
         .options(assign=_assigned(ranges), startingOffsets=_offsets(ranges, "first"), endingOffsets=_offsets(ranges, "end"))
         .load()
     )
+
+
+def in_python(records: DataFrame, work: Callable[[Iterable[Any]], Iterable[Any]], schema: StructType) -> DataFrame:
+    """What Python makes of records, over Arrow. From here on the session hands out few rows at a time."""
+    records.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(RECORDS_AT_ONCE))
+    return records.mapInArrow(work, schema)
 
 
 @contextmanager

@@ -107,6 +107,7 @@ _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _actions = {name: msgspec.json.Decoder(kind) for name, kind in KINDS.items()}
 _json_value = msgspec.json.Decoder(_JsonValue)
 _text = msgspec.json.Decoder(str)
+TOO_DEEP = "nested too deeply"
 
 
 def decode_action(header: bytes | None) -> Action | None:
@@ -120,13 +121,15 @@ def decode_action(header: bytes | None) -> Action | None:
         found = _object.decode(header)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
+    except RecursionError:
+        raise Undecodable(f"header {ACTION}: {TOO_DEEP}") from None
     named = KINDS.keys() & found.keys()
     if len(named) != 1:
         return None
     (name,) = named
     try:
         return _actions[name].decode(found[name])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Undecodable(f"header {ACTION}, {name}: {error}") from None
 
 
@@ -159,7 +162,7 @@ def _of_json(value: bytes) -> Events:
     try:
         found = _json_value.decode(value)
         events = [_json_event(event) for event in found.events]
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Undecodable(f"value: {error}") from None
     return _with_metadata(events, bytes(found.metadata))
 
@@ -208,7 +211,7 @@ def _with_metadata(events: list[Event], metadata: bytes) -> Events:
     if after is not None:
         try:
             milliseconds = duration_ms(_text.decode(after))
-        except (ValueError, msgspec.DecodeError):
+        except (ValueError, OverflowError, msgspec.DecodeError):
             warning = f"expireAfter {bytes(after)[:60].decode(errors='replace')} is no duration: taken as none"
     return Events(events, milliseconds, members, warning)
 
@@ -218,6 +221,8 @@ def _members(metadata: bytes) -> dict[str, msgspec.Raw]:
         return _object.decode(metadata)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return {}
+    except RecursionError:
+        raise Undecodable(f"metadata: {TOO_DEEP}") from None
 
 
 def _said(members: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:

@@ -15,6 +15,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from tagmill.connector import table
+from tagmill.kafka.source import in_python
 from tagmill.kafkajournal import records
 from tagmill.kafkajournal.model import JOURNAL_KINDS
 from tagmill.kafkajournal.rules import Entry, Fold, Record, entry_segments
@@ -76,7 +77,7 @@ def schema_of(columns: pa.Schema) -> StructType:
 def decoded(raw: DataFrame) -> DataFrame:
     """STAGED, one row a record. In: tagmill.kafka.source.kafka_records."""
     read = raw.select("topic", "partition", "offset", "timestamp", "key", "value", "headers")
-    return read.mapInArrow(_decode, schema_of(STAGED))
+    return in_python(read, _decode, schema_of(STAGED))
 
 
 def _decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from uuid import NAMESPACE_OID, uuid4, uuid5
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -15,7 +16,6 @@ from tagmill.stores.files import RunFiles
 
 CODEC = {"compression": "zstd", "compression_level": 1}
 BESIDE = ("shard", "row_checksum")
-MONTH_MS = 30 * 86_400_000
 
 
 @dataclass
@@ -24,16 +24,21 @@ class _Month:
 
     parts: list[pa.Table] = field(default_factory=list)
     rows: int = 0
+    bytes: int = 0
 
 
 @dataclass
 class Cutter:
-    """Writes batches of `columns` (row_checksum is one) below `folder`, in the order in which `add` is given rows."""
+    """Writes batches of `columns` (row_checksum is one) below `folder`, in the order in which `add` is given rows.
+
+    Within a batch those of a shard lie together. However many months there are, at most two batches are in memory.
+    """
 
     files: RunFiles
     folder: str
     columns: Sequence[str]
     batch_rows: int
+    batch_bytes: int
     batches: list[Batch] = field(default_factory=list)
     _months: dict[int, _Month] = field(default_factory=dict)
 
@@ -45,8 +50,13 @@ class Cutter:
             part = rows.filter(pc.equal(months, month))
             waiting.parts.append(part)
             waiting.rows += part.num_rows
-            while waiting.rows >= self.batch_rows:
-                self._flush(waiting, self.batch_rows)
+            waiting.bytes += part.nbytes
+            while waiting.rows >= self.batch_rows or waiting.bytes >= self.batch_bytes:
+                fitting = max(1, waiting.rows * self.batch_bytes // max(1, waiting.bytes))
+                self._flush(waiting, min(self.batch_rows, waiting.rows, fitting))
+        while sum(waiting.bytes for waiting in self._months.values()) > self.batch_bytes:
+            largest = max(self._months.values(), key=lambda waiting: waiting.bytes)
+            self._flush(largest, largest.rows)
 
     def end(self) -> list[Batch]:
         """What is left, and all batches."""
@@ -59,11 +69,13 @@ class Cutter:
         table = pa.concat_tables(waiting.parts)
         batch, rest = table.slice(0, rows), table.slice(rows)
         waiting.parts, waiting.rows = ([rest] if rest.num_rows else []), rest.num_rows
+        waiting.bytes = rest.nbytes if rest.num_rows else 0
         self._write(batch.select(self.columns))
 
     def _write(self, rows: pa.Table) -> None:
         number, sink = len(self.batches) + 1, io.BytesIO()
-        pq.write_table(rows, sink, **CODEC)
+        # the ids of a shard lie together: they are written to Cassandra in this order
+        pq.write_table(rows.sort_by("shard") if "shard" in self.columns else rows, sink, **CODEC)
         content, file = sink.getvalue(), f"{self.folder}/batch-{number:05d}.parquet"
         sha256 = self.files.write(file, content)
         checksum = int(np.add.reduce(rows["row_checksum"].to_numpy().astype(np.int64)).astype(np.uint64))
@@ -87,3 +99,15 @@ def staged_in_order(files: RunFiles, folder: str) -> Iterator[str]:
         if head is not None and head.num_rows:
             found.append((*(head[name][0].as_py() for name in ("topic", "partition", "offset")), file))
     return (one[-1] for one in sorted(found))
+
+
+def chosen_rows(staged: pq.ParquetFile, columns: Sequence[str], indices: npt.NDArray[np.int64] | None) -> Iterator[pa.Table]:
+    """Rows of a staged file, a row group at a time: those at `indices`, which go up, else all."""
+    base = 0
+    for group in range(staged.num_row_groups):
+        end = base + staged.metadata.row_group(group).num_rows
+        if indices is None:
+            yield staged.read_row_group(group, columns=list(columns))
+        elif len(kept := indices[np.searchsorted(indices, base) : np.searchsorted(indices, end)]):
+            yield staged.read_row_group(group, columns=list(columns)).take(pa.array(kept - base))
+        base = end

@@ -148,7 +148,7 @@ class Field:
             raise Unfit(f"field {self.path} is missing")
         try:
             return KINDS[self.type].convert(found)
-        except (ValueError, OverflowError, TypeError, UnicodeDecodeError) as error:
+        except (ValueError, OverflowError, TypeError, UnicodeDecodeError, RecursionError) as error:
             raise Unfit(f"field {self.path} is no {self.type}: {error}") from None
 
     @property

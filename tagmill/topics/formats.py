@@ -34,7 +34,7 @@ def json_decoder(version_field: str | None) -> Decoder:
     def decode(value: bytes) -> Decoded:
         try:
             event = read.decode(value)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Unfit(f"no JSON object: {error}") from None
         version = at(event, version_field) if version_field else None
         return Decoded(event, "" if version is None else str(version))
@@ -101,7 +101,7 @@ def protobuf_decoder(descriptors: bytes, message: str, version: str) -> Decoder:
     def decode(value: bytes) -> Decoded:
         try:
             return Decoded(_members(kind.FromString(value)), version)
-        except (DecodeError, UnicodeDecodeError, ValueError) as error:
+        except (DecodeError, UnicodeDecodeError, ValueError, OverflowError, RecursionError) as error:
             raise Unfit(f"no {message}: {error}") from None
 
     return decode

@@ -23,11 +23,8 @@ class UniqueId:
 
 def unique_id(values: Sequence[Value], shards: int) -> UniqueId:
     """The id of these values, in their order: the fields that the pipeline names, the producer's id behind them."""
-    digest = hashlib.sha256()
-    for value in values:
-        part = _part(value).encode("utf-8", "surrogatepass")
-        digest.update(len(part).to_bytes(4, "big") + part)
-    found = digest.digest()
+    parts = [_part(value).encode("utf-8", "surrogatepass") for value in values]
+    found = hashlib.sha256(b"".join([len(part).to_bytes(4, "big") + part for part in parts])).digest()
     return UniqueId(int.from_bytes(found[SHARDED], "big") % shards, found[:16].hex())
 
 

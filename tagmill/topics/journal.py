@@ -36,7 +36,8 @@ SCHEMA = pa.schema(
 )  # fmt: skip
 TOUCHED = ("topic", "id", "segment", "partition", "segment_size", "seq_nr", "delete_to", "record_id")
 # of most ids so many events at most are new: they come with the first question
-NEWEST, IDS_AT_ONCE, ROWS_AT_ONCE = 100, 200, 2000
+NEWEST, IDS_AT_ONCE = 50, 100
+ROWS_AT_ONCE, BYTES_AT_ONCE = 2000, 16 * 1024 * 1024
 # sequence numbers may skip: beyond so many segments of an id, those that exist are looked for
 MOST_SEGMENTS = 1000
 
@@ -76,9 +77,14 @@ def _rows(
 ) -> Iterator[pa.RecordBatch]:
     entries = (row for batch in batches for row in batch.to_pylist())
     with Cassandra(cassandra) as connected:
-        rows = Events(KafkaJournalTables(connected, keyspace), ranges, tags).of(entries)
-        while part := list(islice(rows, ROWS_AT_ONCE)):
-            yield pa.RecordBatch.from_pylist(part, SCHEMA)
+        part, size = list[dict[str, Any]](), 0
+        for row in Events(KafkaJournalTables(connected, keyspace), ranges, tags).of(entries):
+            part.append(row)
+            size += len(row["payload"])
+            if len(part) == ROWS_AT_ONCE or size >= BYTES_AT_ONCE:
+                yield pa.RecordBatch.from_pylist(part, SCHEMA)
+                part, size = [], 0
+        yield pa.RecordBatch.from_pylist(part, SCHEMA)
 
 
 class Events:

@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from tagmill import checkpoints
 from tagmill.batches.states import RunState
-from tagmill.connector import CASSANDRA
 from tagmill.errors import FenceRaised, GuardRefused
 from tagmill.kafkasettings import TopicSettings
 from tagmill.settings import Settings
@@ -163,6 +162,8 @@ class _Rekeying:
         """Of ids that fall together the one that was delivered last stays."""
         from pyspark.sql import functions as F
 
+        from tagmill.views.writing import append
+
         columns = ["created_ms", "seen_ms", "schema_version", "payload", "batch_id", "run"]
         last = staged.where("reason is null").groupBy("shard", "unique_id").agg(
             F.max_by(F.struct(*columns), F.struct("seen_ms", "old_id")).alias("last")
@@ -172,8 +173,7 @@ class _Rekeying:
             F.timestamp_millis("last.created_ms").alias("created_at"), F.timestamp_millis("last.seen_ms").alias("seen_at"),
             *(f"last.{name}" for name in columns[2:]),
         )  # fmt: skip
-        options = {"keyspace": self.keyspace, "table": "deduplication", "spark.cassandra.output.timestamp": str(number)}
-        rows.sortWithinPartitions("shard").write.format(CASSANDRA).options(**options).mode("append").save()
+        append(rows.sortWithinPartitions("shard"), self.keyspace, "deduplication", number)
 
     def _forget(self, rule: str, number: int) -> None:
         self.tell(f"deleting the ids of {rule}")
@@ -219,7 +219,9 @@ def rekeyed(rows: DataFrame, chosen: TopicSettings, contents: Mapping[str, bytes
     """KEPT: the ids as the rule that is configured makes them."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    return rows.mapInArrow(partial(_rekeyed, chosen=chosen, contents=dict(contents)), from_arrow_schema(KEPT))
+    from tagmill.kafka.source import in_python
+
+    return in_python(rows, partial(_rekeyed, chosen=chosen, contents=dict(contents)), from_arrow_schema(KEPT))
 
 
 def _rekeyed(batches: Iterable[pa.RecordBatch], chosen: TopicSettings, contents: Mapping[str, bytes]) -> Iterator[pa.RecordBatch]:

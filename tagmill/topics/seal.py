@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow.parquet as pq
 
 from tagmill import checkpoints
@@ -25,11 +27,14 @@ from tagmill.stores.kafka import Kafka
 from tagmill.stores.ledger import Ledger
 from tagmill.topics import journal, staging
 from tagmill.topics.columns import layout
-from tagmill.topics.cutting import BESIDE, Cutter, staged_in_order
+from tagmill.topics.cutting import BESIDE, Cutter, chosen_rows, staged_in_order
 from tagmill.topics.formats import schema_contents
 from tagmill.topics.model import TopicCounts, TopicManifest, TopicPlan
 from tagmill.topics.runfiles import IDS_DONE, read_manifest, read_plan
 from tagmill.views.writing import append
+
+# what is cut has a row group in memory; the first look at its size comes behind so many rows, which may have a megabyte each
+ROW_GROUPS = {"parquet.block.size": str(32 * 1024 * 1024), "parquet.page.size.row.check.min": "10"}
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -129,7 +134,7 @@ class _Sealing:
         return self._written(staging.decoded(raw, self.chosen, schema_contents(self.chosen.schema_files)))
 
     def _written(self, rows: DataFrame) -> DataFrame:
-        rows.write.option("maxRecordsPerFile", self.chosen.batch_rows).parquet(self._url("staged"))
+        rows.write.options(**ROW_GROUPS, maxRecordsPerFile=self.chosen.batch_rows).parquet(self._url("staged"))
         return self.spark.read.schema(rows.schema).parquet(self._url("staged"))
 
     def _known(self, firsts: DataFrame) -> DataFrame:
@@ -139,22 +144,21 @@ class _Sealing:
 
     def _cut(self, *, all_of_it: bool) -> list[Batch]:
         columns = [*layout(self.chosen).names, *(BESIDE if self.chosen.rule else BESIDE[-1:])]
-        cutter = Cutter(self.files, f"{self.folder}/batches", columns, self.chosen.batch_rows)
+        cutter = Cutter(self.files, f"{self.folder}/batches", columns, self.chosen.batch_rows, self.chosen.batch_bytes)
         folder = f"{self.folder}/staged"
         # of a Kafka Journal a task has whole ids, whose order its files have
         for file in staged_in_order(self.files, folder) if self.chosen.rule else self.files.parquet(folder):
-            if all_of_it:
+            kept = None if all_of_it else self._kept(file)
+            if kept is None or len(kept):
                 with self.files.open(file) as source:
-                    cutter.add(pq.read_table(source, columns=columns))
-                continue
-            kept = f"{self.folder}/new/file={file.rpartition('/')[2]}"
-            indices = [
-                i for part in self.files.record_batches(kept, 1_000_000, ["row_index"]) for i in part["row_index"].to_pylist()
-            ]
-            if indices:
-                with self.files.open(file) as source:
-                    cutter.add(pq.read_table(source, columns=columns).take(sorted(indices)))
+                    for rows in chosen_rows(pq.ParquetFile(source), columns, kept):
+                        cutter.add(rows)
         return cutter.end()
+
+    def _kept(self, file: str) -> npt.NDArray[np.int64]:
+        """Which rows of a staged file are new."""
+        parts = self.files.record_batches(f"{self.folder}/new/file={file.rpartition('/')[2]}", 1_000_000, ["row_index"])
+        return np.sort(np.concatenate([np.empty(0, np.int64), *(part["row_index"].to_numpy() for part in parts)]))
 
     def _counts(self, staged: DataFrame, distinct: int | None, new: int) -> TopicCounts:
         kinds = {row["kind"]: row["count"] for row in staged.groupBy("kind").count().collect()}

@@ -15,6 +15,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from tagmill.connector import table
 from tagmill.delivery.scan import checksum
+from tagmill.kafka.source import in_python
 from tagmill.kafkasettings import TopicSettings
 from tagmill.settings import CassandraSettings
 from tagmill.stores.files import RunFiles
@@ -54,26 +55,37 @@ def dead_letters(spark: SparkSession, ledger_keyspace: str, pipeline: str) -> Da
 def decoded(raw: DataFrame, chosen: TopicSettings, contents: Mapping[str, bytes]) -> DataFrame:
     """schema_of, and `row_checksum`. In: tagmill.kafka.source.kafka_records; the schema files by version."""
     read = raw.select("topic", "partition", "offset", "timestamp", "key", "value", "headers")
-    rows = read.mapInArrow(partial(_decode, chosen=chosen, contents=dict(contents)), from_arrow_schema(schema_of(chosen)))
+    rows = in_python(read, partial(_decode, chosen=chosen, contents=dict(contents)), from_arrow_schema(schema_of(chosen)))
     return rows.withColumn("row_checksum", checksum(layout(chosen).columns))
 
 
 def _decode(batches: Iterable[pa.RecordBatch], chosen: TopicSettings, contents: Mapping[str, bytes]) -> Iterator[pa.RecordBatch]:
     reader, schema = Reader(chosen, contents), schema_of(chosen)
     for batch in batches:
-        yield pa.RecordBatch.from_pylist([_row(reader, row) for row in batch.to_pylist()], schema)
+        moments = batch["timestamp"].cast(pa.int64()).to_pylist()  # microseconds; Kafka's are milliseconds
+        rows = [_row(reader, value, at // 1000) for value, at in zip(batch["value"].to_pylist(), moments, strict=True)]
+        for index, row in enumerate(rows):
+            if row["kind"] == "unreadable":
+                row |= {"key": batch["key"][index].as_py(), "headers": batch["headers"][index].as_py() or []}
+        # what stays as it is goes through as it came
+        columns = {"topic": batch["topic"], "partition": batch["partition"], "offset": batch["offset"], "payload": batch["value"]}
+        made = (columns.get(name, [row.get(name) for row in rows]) for name in schema.names)
+        yield pa.RecordBatch.from_arrays(
+            [
+                one.cast(kind) if isinstance(one, pa.Array) else pa.array(one, kind)
+                for one, kind in zip(made, schema.types, strict=True)
+            ],
+            schema=schema,
+        )
 
 
-def _row(reader: Reader, row: dict[str, Any]) -> dict[str, Any]:
-    place = {name: row[name] for name in ("topic", "partition", "offset")}
-    at_ms = round(row["timestamp"].timestamp() * 1000)
-    if row["value"] is None:
-        return {**place, "kind": "tombstone", "created_at": at_ms}
+def _row(reader: Reader, value: bytes | None, at_ms: int) -> dict[str, Any]:
+    if value is None:
+        return {"kind": "tombstone", "created_at": at_ms}
     try:
-        return {**place, "kind": "event", "payload": row["value"], **reader.read(row["value"], at_ms)}
+        return {"kind": "event", **reader.read(value, at_ms)}
     except Unfit as error:
-        raw = {"reason": str(error)[:1000], "key": row["key"], "headers": row["headers"] or []}
-        return {**place, "kind": "unreadable", "payload": row["value"], "created_at": at_ms, **raw}
+        return {"kind": "unreadable", "created_at": at_ms, "reason": str(error)[:1000]}
 
 
 def keys_of(staged: DataFrame) -> DataFrame:
@@ -118,7 +130,7 @@ def _look(
 
 
 def rows_of_ids(spark: SparkSession, files: RunFiles, manifest: TopicManifest, plan: TopicPlan) -> DataFrame:
-    """Rows of deduplication, from the sealed files, those of a shard one after the other."""
+    """Rows of deduplication, from the sealed files, as they lie there: those of a shard one after the other."""
     names = [(batch.file.rpartition("/")[2], batch.batch_id) for batch in manifest.batches]
     owners = F.broadcast(spark.createDataFrame(names, "file string, batch_id string"))
     sealed = spark.read.parquet(*(files.url(batch.file) for batch in manifest.batches))
@@ -126,4 +138,4 @@ def rows_of_ids(spark: SparkSession, files: RunFiles, manifest: TopicManifest, p
         F.lit(plan.pipeline).alias("pipeline"), F.lit(plan.rule).alias("rule"), "shard", "unique_id",
         F.timestamp_millis("created_at").alias("created_at"), F.lit(plan.planned_at.astimezone(UTC)).alias("seen_at"), "schema_version",
         "payload", "batch_id", F.lit(plan.run).cast("bigint").alias("run"),
-    ).sortWithinPartitions("shard", "unique_id")  # fmt: skip
+    )  # fmt: skip

@@ -139,7 +139,7 @@ def test_spark_and_clickhouse_agree_on_every_row(spark: SparkSession, table: tup
     found: dict[int, int] = {}
     for of_month in months(rows).values():
         batch = inserted(table, of_month)
-        query = f"SELECT tag_pid_sequence_nr, {row_checksum_sql()} FROM {table[1]} WHERE batch_id = {{batch:UUID}}"
+        query = f"SELECT tag_pid_sequence_nr, {row_checksum_sql(COLUMNS)} FROM {table[1]} WHERE batch_id = {{batch:UUID}}"
         found |= dict(table[0].rows(query, {"batch": str(batch)}))
     assert [found[number] for number in range(len(rows))] == expected
 

@@ -84,6 +84,21 @@ def test_batches_have_so_many_rows_one_month_each_and_never_change(shop):
     assert sorted(one.products()) == [*range(10), 11]
 
 
+def test_large_events_and_events_of_many_months_make_more_batches_not_larger_ones(shop):
+    one = shop(batch_bytes=5_000_000, created_at="at")
+    for product in range(20):
+        one.send(product, at="2026-11-05T10:00:00Z", note="x" * 900_000)
+    for product in range(20, 40):
+        one.send(product, at=f"20{product}-01-01T00:00:00Z", note="y" * 500_000)
+    planned = one.sealed()
+    with Ledger(one.settings.cassandra) as ledger:
+        rows = [batch.rows for batch in ledger.batches(one.name, planned["run"])]
+    assert sum(rows) == 40 and max(rows) <= 5 and len(rows) >= 24
+    one.finish(planned)
+    assert sorted(one.products()) == [*range(40)]
+    assert topic_line(one.settings, one.name, verify=True)["verdict"] == "exactly once"
+
+
 def test_few_records_wait_for_more_but_not_for_ever(shop):
     one = shop(batch_min_rows=3, max_wait_seconds=3600)
     one.send(1)
@@ -221,6 +236,31 @@ def test_partitions_and_topics_that_are_added_and_holes_in_offsets(shop):
     one.deliver()
     assert sorted(one.products()) == [1, 2, 3, 4, 5]
     assert one.deliver() == []
+
+
+def test_a_compacted_topic_with_holes_in_its_offsets(shop):
+    from tagmill.stores.kafka import Kafka, Span
+    from tests.support.kafka import Topic, create
+
+    one = shop()
+    name = f"{one.name}-compacted"
+    at_once = {"segment.ms": "1", "min.cleanable.dirty.ratio": "0.001", "delete.retention.ms": "0", "max.compaction.lag.ms": "1"}
+    create(one.kafka.port, name, **{"cleanup.policy": "compact", **at_once})
+    topic, end = Topic(one.kafka.port, name), 40
+    for number in range(end):
+        topic.send(f"k{number % 4}", json.dumps({"project": "p", "event_type": "e", "product_id": number}).encode())
+        topic.flush()
+    with Kafka(one.settings.kafka) as kafka:
+        limit = time.monotonic() + 90
+        while len(left := [record.offset for record in kafka.read(name, 0, Span(0, end))]) > end // 2:
+            assert time.monotonic() < limit, "nothing was compacted"
+            time.sleep(1)
+    one.configure(topics=[name])
+    (run,) = one.deliver()
+    there = one.products()
+    assert {*range(end - 4, end)} <= {*there} <= {*left} and run["rows"] == run["records"] == len(there)
+    assert one.offsets() == {0: end}
+    assert one.deliver() == [] and topic_line(one.settings, one.name, verify=True)["waiting"] == 0
 
 
 def test_a_voided_batch_comes_again_and_what_was_delivered_does_not(shop):

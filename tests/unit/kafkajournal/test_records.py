@@ -75,6 +75,24 @@ def test_text_json_and_missing_payloads_are_told_apart():
     ]  # fmt: skip
 
 
+def test_what_is_nested_too_deeply_is_undecodable_and_never_ends_a_run():
+    deep = b'{"a":' * 9999 + b"1" + b"}" * 9999
+    for content in (b'{"append":' + deep + b"}", deep):
+        with pytest.raises(Undecodable, match="nested too deeply"):
+            decode_action(content)
+    for value in (b'{"events":[{"seqNr":1,"payload":' + deep + b"}]}", b'{"events":[{"seqNr":1}],"metadata":' + deep + b"}"):
+        with pytest.raises(Undecodable, match="recursion"):
+            decode_events(append(), value)
+    with pytest.raises(Undecodable, match="nested too deeply"):
+        decode_events(append("binary"), binary([(1, [], 0, b"")])[:-2] + deep)
+
+
+def test_a_duration_beyond_all_numbers_is_none():
+    value = json.dumps({"events": [{"seqNr": 1}], "metadata": {"expireAfter": f"{'9' * 500} days"}}).encode()
+    found = decode_events(append(), value)
+    assert found.expire_after_ms is None and "no duration" in str(found.warning)
+
+
 @pytest.mark.parametrize("version", [0, 1, 7])
 def test_the_binary_form_with_every_kind_of_payload(version):
     events = [(1, ["a", "ü"], 0, b""), (2, [], 1, b"\x00\xff"), (3, ["t"], 2, b'{"a":1}'), (9, [], 3, "ß".encode())]

@@ -24,6 +24,7 @@ EVENT = {
     "customer": {"name": "Ä"},
     "at": "2026-11-22T10:00:00Z",
 }
+DEEP = b'{"a":' * 9999 + b"1" + b"}" * 9999
 AT_MS = 1_795_341_600_000
 
 
@@ -83,7 +84,8 @@ def test_a_field_of_another_type_is_refused_by_name(kind, value):
 @pytest.mark.parametrize(
     ("event", "keys", "why"),
     [
-        (b"{", {}, "no JSON object"), (b"[1]", {}, "no JSON object"), (b"\xff", {}, "no JSON object"), ({"project": "p"}, {}, "event_type"),
+        (b"{", {}, "no JSON object"), (b"[1]", {}, "no JSON object"),
+        (DEEP, {}, "no JSON object"), (b"\xff", {}, "no JSON object"), ({"project": "p"}, {}, "event_type"),
         ({**EVENT, "product_id": None}, {}, "product_id, of the key, is missing"), ({**EVENT, "product_id": {}}, {}, "no plain value"),
         (EVENT, {"columns": [{"name": "x", "nullable": False}]}, "field x is missing"),
         (EVENT, {"created_at": "when"}, "field when is missing"),
