@@ -4,6 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 
 def flip(file: Path, position: int) -> None:
     """Change one byte."""
@@ -74,6 +76,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.long
 def test_any_change_in_clickhouse_makes_check_fail_and_name_the_batch(delivery: Callable[..., Any]) -> None:
     """Each change is made to one row, found, and taken back by sending the batch again."""
     one = delivery(tags=["tag-0"])

@@ -15,6 +15,7 @@ def slow(delivery: Callable[..., Any]) -> Callable[..., Any]:
     return lambda case="gap-middle", **keys: delivery(case, lease_seconds=LEASE_SECONDS, lease_wait_seconds=60, **keys)
 
 
+@pytest.mark.long
 def test_a_planner_that_wakes_up_after_the_run_of_another_plans_nothing(
     slow: Callable[..., Any], undisturbed: Callable[[str], Any]
 ) -> None:
@@ -87,6 +88,7 @@ def test_a_pusher_frozen_after_its_insert_does_not_move_the_batch(
     undisturbed("gap-middle").equals(one)
 
 
+@pytest.mark.long
 def test_a_closer_that_wakes_up_after_a_later_run_takes_nothing_back(
     slow: Callable[..., Any], undisturbed: Callable[[str], Any]
 ) -> None:
@@ -121,6 +123,7 @@ def test_a_pusher_that_wakes_up_after_its_batches_were_voided_inserts_nothing(
     assert one.check().code == 0
 
 
+@pytest.mark.long
 def test_batches_delivered_before_the_rest_was_voided_are_not_delivered_again(
     delivery: Callable[..., Any], undisturbed: Callable[[str], Any]
 ) -> None:

@@ -117,6 +117,7 @@ def test_a_server_that_stays_away_ends_the_command_with_one_line_and_the_next_on
     assert one.check().code == 0
 
 
+@pytest.mark.long
 def test_a_server_that_is_slow_is_waited_for(delivery: Callable[..., Any], undisturbed: Callable[[str], Any]) -> None:
     """Longer than the lease: it is renewed meanwhile."""
     one = delivery(lease_seconds=5)

@@ -47,6 +47,7 @@ def test_killed_at_every_instant_while_the_journal_grows(instants: list[str], de
     is_built(disturbed)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_frozen_while_another_one_builds_on_it_changes_nothing_when_it_wakes(delivery: Callable[..., Delivery]) -> None:
     disturbed = without_views(delivery)

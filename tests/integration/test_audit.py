@@ -205,6 +205,7 @@ def test_every_damage_in_clickhouse_is_found(healthy, stack, spark):
 # -- views that Tagmill keeps, sizes, old layouts
 
 
+@pytest.mark.long
 def test_a_view_that_tagmill_keeps_agrees_and_a_wrong_bucket_size_does_not(stack, keyspace, settings, spark):
     journal = keyspace("minute-buckets", WITHOUT_VIEWS)
     configured = settings(journal, case="minute-buckets", views="tagmill")

@@ -84,6 +84,7 @@ def test_assume_first_takes_them_all_and_a_lower_number_comes_late(first_seen, s
     assert deliver(configured, only(configured), spark) == []
 
 
+@pytest.mark.long
 def test_require_one_holds_until_a_person_gives_the_lower_numbers_up(first_seen, spark):
     written, configured = first_seen("require_one")
     name = only(configured)

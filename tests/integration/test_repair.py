@@ -145,6 +145,7 @@ def in_order(rows):
     return sorted(columns(rows), key=lambda row: (*(row[key] for key in keys), row["timestamp"].time))
 
 
+@pytest.mark.long
 def test_every_damage_is_mended_after_delivery_and_a_second_audit_agrees(damaged):
     pipeline = damaged()
     pipeline.deliver()
@@ -255,6 +256,7 @@ def test_what_can_t_be_told_is_left_and_named(repaired):
     assert second["extra_in_view"] == 1 and second["missing_in_view"] >= 1 and "two_writers" in second
 
 
+@pytest.mark.long
 def test_repairing_again_or_an_older_audit_changes_nothing(repaired):
     pipeline = repaired(small())
     pipeline.deliver()

@@ -60,6 +60,7 @@ def wait_until(condition, seconds=60.0):
         time.sleep(0.1)
 
 
+@pytest.mark.long
 def test_up_status_down_leave_no_process(home, ports):
     done = cli(home, "up", "--part", "cassandra", "--part", "clickhouse", "--part", "kafka", ports=ports)
     assert done.returncode == 0, done.stderr

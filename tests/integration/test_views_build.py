@@ -34,6 +34,7 @@ def test_a_journal_without_views_gets_the_plugins_rows(case, stack, keyspace, se
     assert before == {table: rows(stack, journal, table) for table in VIEWS} | {"records": records(stack, journal)}
 
 
+@pytest.mark.long
 def test_in_steps_it_gives_what_it_gives_at_once(stack, keyspace, settings, spark):
     """The journal grows between builds; the last step is untagged for most, and the numbers go on."""
     case = "partition-boundary"

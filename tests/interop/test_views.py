@@ -67,6 +67,7 @@ def test_an_application_goes_on_with_our_numbers_and_then_the_build_refuses(stac
     assert len(rows(stack, plugin.keyspace, "tag_views")) == 5 * 20
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_ten_builds_and_deliveries_beside_a_live_writer_bring_each_event_once(stack, peer, settings, spark):
     plugin = peer()

@@ -76,6 +76,7 @@ def test_half_a_range_fails_at_once_and_says_what_is_missing(delivered):
     assert "reread_until is missing" in str(delivered.errors(DAG, run))
 
 
+@pytest.mark.long
 def test_two_triggers_at_once_deliver_each_event_once(stack, delivered, append):
     new = append("two-at-once", "shipping", 40)
     runs = [delivered.api.trigger(DAG) for _ in range(2)]

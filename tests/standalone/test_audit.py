@@ -1,5 +1,7 @@
 """Audit, repair and cleanup as DAGs in a real Airflow: the first schedule, by REST, and what the page in the UI says then."""
 
+import pytest
+
 from tests.standalone.test_airflow import in_clickhouse, in_view
 from tests.support.standalone import DAG
 
@@ -13,6 +15,7 @@ def test_the_schedule_audits_and_all_agree(delivered):
     assert "agrees" in delivered.page("/tagmill/", login=True)[1]
 
 
+@pytest.mark.long
 def test_an_audit_fails_with_the_page_and_a_repair_brings_back_what_was_lost(stack, delivered):
     before = in_clickhouse(stack)
     (batch,) = stack.rows("SELECT argMin(batch_id, event_time) FROM orders WHERE tag = 'order'")[0]
