@@ -67,7 +67,8 @@ def check(pipeline: MaybePipeline = None, as_json: AsJson = False) -> None:
     columns = ("pipeline", "tag", "in_view", "cleaned", "delivered", "held", "batches", "clickhouse_rows", "verdict")
     _show_both(rows, columns, topics, as_json=as_json)
     if wrong := [row for row in (*rows, *topics) if row["verdict"] != EXACTLY_ONCE]:
-        err.print(f"{len(wrong)} of {len(rows) + len(topics)} tags and topics are not delivered exactly once", markup=False)
+        what = " and ".join(name for name, there in (("tags", rows), ("topics", topics)) if there)
+        err.print(f"{len(wrong)} of {len(rows) + len(topics)} {what} are not delivered exactly once", markup=False)
         raise typer.Exit(3)
 
 
