@@ -94,11 +94,10 @@ class ToClickHouse(Section):
     def _consistent_batches(self) -> "ToClickHouse":
         if self.batch_min_rows > self.batch_rows:
             raise ValueError(f"batch_min_rows: must be at most batch_rows ({self.batch_rows})")
-        for beside in (f"{self.destination}_voided",):
-            try:
-                identifier(beside)
-            except ValueError as error:
-                raise ValueError(f"destination: too long for what stands beside it: {error}") from None
+        try:
+            identifier(f"{self.destination}_voided")
+        except ValueError as error:
+            raise ValueError(f"destination: too long for what stands beside it: {error}") from None
         return self
 
 

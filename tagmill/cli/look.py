@@ -26,7 +26,9 @@ def _show_both(rows: Rows, columns: Sequence[str], topics: Rows, *, as_json: boo
     if rows or not topics:
         show(rows, columns, as_json=False)
     if topics:
-        show(topics, ("pipeline", "waiting", "delivered", "batches", "clickhouse_rows", "dead_letters", "verdict"), as_json=False)
+        from tagmill.topics.report import COLUMNS
+
+        show(topics, COLUMNS, as_json=False)
 
 
 @one_line_errors

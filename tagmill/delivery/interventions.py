@@ -15,7 +15,9 @@ from tagmill.continuity.model import Progress
 from tagmill.delivery import withdraw
 from tagmill.delivery.close import close
 from tagmill.delivery.model import Manifest, Plan
+from tagmill.delivery.push import destination_of
 from tagmill.delivery.runfiles import all_batches, read_manifest, read_plan
+from tagmill.delivery.waysout import run_in, send_again, void_waiting
 from tagmill.delivery.withdraw import Event
 from tagmill.errors import GuardRefused, SealedFileDamaged
 from tagmill.settings import Settings
@@ -45,7 +47,7 @@ class Interventions:
     def abandon(self) -> str:
         """Give up the run that is PLANNED; the next run plans anew."""
         with self._at_work() as ledger:
-            row = self._open(ledger, RunState.PLANNED)
+            row = run_in(ledger, self.name, RunState.PLANNED)
             if row.kind == withdraw.KIND:
                 raise GuardRefused(
                     f"run {row.run} of pipeline {self.name} withdraws batches, and may have begun to. Nothing was changed; "
@@ -59,31 +61,14 @@ class Interventions:
     def void(self) -> str:
         """Give up the batches of the SEALED run that are proven absent from ClickHouse; a later run delivers their events."""
         with self._at_work() as ledger, ClickHouse(self.settings.clickhouse) as clickhouse:
-            row = ledger.raise_fence(self._open(ledger, RunState.SEALED), self.owner)
+            row = ledger.raise_fence(run_in(ledger, self.name, RunState.SEALED), self.owner)
             manifest = read_manifest(RunFiles(self.settings.storage.root), row)
             batches = all_batches(ledger, manifest)
-            waiting = [batch for batch in batches if batch.state == BatchState.NEW]
             self._may_void(manifest, batches)
-            for batch in waiting:
-                clickhouse.void_batch(self.pipeline.destination, batch.batch_id)
-                clickhouse.sync_replica(self.pipeline.destination)
-                if clickhouse.totals(self.pipeline.destination, batch.batch_id):
-                    clickhouse.unvoid_batch(self.pipeline.destination, batch.batch_id)
-                    raise GuardRefused(
-                        f"batch {batch.batch_id} of run {row.run}, pipeline {self.name}, is in ClickHouse. It was not voided; "
-                        f"finish the run instead: tagmill run deliver --pipeline {self.name}"
-                    )
-                ledger.move_batch(self.name, row.run, row.fence, batch, BatchState.VOIDED)
-            ledger.record_intervention(self.name, row.run, self.who, f"run void ({len(waiting)} batches)", self.why)
-            return (
-                f"run {row.run} of pipeline {self.name}: {len(waiting)} batches VOIDED, "
-                f"{len(batches) - len(waiting)} stay. Close it: tagmill run deliver --pipeline {self.name}"
-            )
+            return void_waiting(ledger, clickhouse, self.pipeline.destination, row, batches, self.who, self.why)
 
     def resend(self, batch_id: UUID, run: int) -> str:
         """Take a batch's rows out of ClickHouse, and push the sealed bytes again under the next generation."""
-        from tagmill.delivery.push import push_one
-
         with self._at_work() as ledger, ClickHouse(self.settings.clickhouse) as clickhouse:
             row = ledger.run(self.name, run)
             found = next((b for b in ledger.batches(self.name, run) if b.batch_id == batch_id), None) if row else None
@@ -102,12 +87,8 @@ class Interventions:
             manifest = read_manifest(files, row)
             sealed = next(batch for batch in manifest.batches if batch.number == found.number)
             files.open_sealed(sealed.file, sealed.sha256).close()  # what can't be sent again stays
-            clickhouse.delete_batch(self.pipeline.destination, batch_id, found.generation)
-            generation = found.generation + 1
-            ledger.move_batch(self.name, run, row.fence, found, BatchState.NEW, generation)
-            ledger.record_intervention(self.name, run, self.who, f"batches resend {batch_id}", self.why)
-            push_one(self.settings, ledger, manifest, row.fence, found.number)
-            return f"batch {batch_id} of run {run}, pipeline {self.name}, was sent again as generation {generation} and verified"
+            to = destination_of(self.settings, self.name)
+            return send_again(self.settings, ledger, clickhouse, manifest, row, found, to, self.who, self.why)
 
     def withdraw(self, batch_id: UUID, run: int) -> str:
         """Take a batch out of ClickHouse for good, and note its events as not delivered; what reads them again delivers them, late."""
@@ -207,15 +188,6 @@ class Interventions:
                     f"run {manifest.run} of pipeline {self.name}: tag {tag!r} has delivered batches that belong with those to be voided. "
                     f"Nothing was voided; finish the run instead: tagmill run deliver --pipeline {self.name}"
                 )
-
-    def _open(self, ledger: Ledger, state: RunState) -> RunRow:
-        row = ledger.open_run(self.name)
-        if row is None or row.state != state:
-            there = f"run {row.run} is {row.state}" if row else "no run is open"
-            raise GuardRefused(
-                f"pipeline {self.name} has no {state} run ({there}). Nothing was changed. Look: tagmill runs --pipeline {self.name}"
-            )
-        return row
 
     def _none_open(self, ledger: Ledger) -> None:
         if row := ledger.open_run(self.name):

@@ -73,11 +73,9 @@ def destination_of(settings: Settings, name: str) -> Destination:
     return Destination(pipeline.destination, parallel_inserts=pipeline.parallel_inserts)
 
 
-def push_one(
-    settings: Settings, ledger: Ledger, manifest: Sealed, fence: int, number: int, to: Destination | None = None
-) -> None:
-    """Push one NEW batch of a run, also of a closed one: for `batches resend`. `to`: else a pipeline's that reads tag views."""
-    files, to = RunFiles(settings.storage.root), to or destination_of(settings, manifest.pipeline)
+def push_one(settings: Settings, ledger: Ledger, manifest: Sealed, fence: int, number: int, to: Destination) -> None:
+    """Push one NEW batch of a run, also of a closed one: for `batches resend`."""
+    files = RunFiles(settings.storage.root)
     pushing = _Pushing(settings, ledger, files, manifest, fence, to, lambda done, of: None)
     rows = {row.number: row for row in ledger.batches(manifest.pipeline, manifest.run)}
     batch = next(batch for batch in manifest.batches if batch.number == number)

@@ -13,7 +13,7 @@ import structlog
 from tagmill import checkpoints
 from tagmill.batches.states import RunState
 from tagmill.delivery.model import Manifest, Plan
-from tagmill.errors import ConfigurationError, TagmillError, TerminalError, TransientError
+from tagmill.errors import ConfigurationError, TerminalError
 from tagmill.settings import Settings, moment
 from tagmill.stores.builds import Builds, BuildState
 from tagmill.stores.files import RunFiles
@@ -129,20 +129,13 @@ def close(settings: Settings, pipeline: str, run: int, fence: int, *, owner: str
 
 @contextmanager
 def leased(settings: Settings, pipeline: str, owner: str, *, wait: float = 0) -> Iterator[tuple[Ledger, Lease]]:
-    """The ledger, with the pipeline's lease kept while the block runs. An error that a rerun doesn't cure gives it back."""
+    """The ledger, with the pipeline's lease (Lease.for_a_step)."""
     chosen = settings.pipeline(pipeline)
     with Ledger(settings.cassandra) as ledger:
         lease = Lease(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline, owner, chosen.lease_seconds)
-        try:
-            lease.take(wait)
+        with lease.for_a_step(wait):
             check_journal(ledger.cassandra, settings, pipeline)
-            with lease.kept():
-                yield ledger, lease
-        except TransientError:
-            raise
-        except TagmillError:
-            lease.give_back()
-            raise
+            yield ledger, lease
 
 
 def _built(settings: Settings, ledger: Ledger, pipeline: str) -> Built | None:

@@ -56,13 +56,15 @@ class DeadLetters:
 
     def any(self) -> bool:
         """Whether there are any."""
-        return next(self.listed(), None) is not None
+        return next(self._offsets(), None) is not None
+
+    def count(self) -> int:
+        """How many there are; their bytes are not read."""
+        return sum(1 for _ in self._offsets())
 
     def listed(self) -> Iterator[DeadLetter]:
         """All of them, by topic, partition and offset."""
-        for place in self.cassandra.stream(
-            f"SELECT topic, partition FROM {self.ledger}.dead_letter_places WHERE pipeline = ?", self.pipeline
-        ):
+        for place in self._places():
             for row in self.cassandra.stream(
                 f"SELECT {', '.join(COLUMNS)} FROM {self.ledger}.dead_letters WHERE pipeline = ? AND topic = ? AND partition = ?",
                 self.pipeline, place.topic, place.partition, page=100,
@@ -77,3 +79,16 @@ class DeadLetters:
                     [tuple(one) for one in row.headers or ()],
                 )
                 yield DeadLetter(record, row.reason)
+
+    def _places(self) -> Iterator[Any]:
+        return self.cassandra.stream(
+            f"SELECT topic, partition FROM {self.ledger}.dead_letter_places WHERE pipeline = ?", self.pipeline
+        )
+
+    def _offsets(self) -> Iterator[int]:
+        for place in self._places():
+            for row in self.cassandra.stream(
+                f"SELECT offset FROM {self.ledger}.dead_letters WHERE pipeline = ? AND topic = ? AND partition = ?",
+                self.pipeline, place.topic, place.partition,
+            ):  # fmt: skip
+                yield row.offset

@@ -15,7 +15,7 @@ import psutil
 import structlog
 
 from tagmill import names
-from tagmill.errors import LeaseTaken, TagmillError
+from tagmill.errors import LeaseTaken, TagmillError, TransientError
 from tagmill.stores.cassandra import Cassandra
 
 log = structlog.get_logger()
@@ -97,6 +97,22 @@ class Lease:
         finally:
             done.set()
             thread.join(timeout=5)
+
+    @contextmanager
+    def for_a_step(self, wait_seconds: float) -> Iterator[None]:
+        """Take it and keep it while the block runs; it stays taken for the run's next step.
+
+        An error that a rerun doesn't cure gives it back; raises LeaseTaken.
+        """
+        try:
+            self.take(wait_seconds)
+            with self.kept():
+                yield
+        except TransientError:
+            raise
+        except TagmillError:
+            self.give_back()
+            raise
 
     @contextmanager
     def held(self, wait_seconds: float) -> Iterator[None]:

@@ -35,7 +35,7 @@ def topic_line(settings: Settings, pipeline: str, *, verify: bool) -> dict[str, 
             "delivered": sum(delivered),
             "batches": len(delivered),
             "clickhouse_rows": int(rows),
-            "dead_letters": sum(1 for _ in DeadLetters(ledger.cassandra, keyspace, pipeline).listed()),
+            "dead_letters": DeadLetters(ledger.cassandra, keyspace, pipeline).count(),
         }
         return line | {"verdict": _verdict(line, list(_wrong(settings, pipeline, ledger, clickhouse)) if verify else [])}
 

@@ -5,7 +5,6 @@ from tagmill.stores.files import RunFiles
 from tagmill.stores.ledger import RunRow
 from tagmill.topics.model import TopicManifest, TopicPlan
 
-# beside the manifest, once the ids of its batches are noted
 IDS_DONE = "ids.done"
 
 
@@ -18,3 +17,17 @@ def read_manifest(files: RunFiles, row: RunRow) -> TopicManifest:
     """The manifest of a sealed run, checked against the ledger."""
     of = f"run {row.run}, pipeline {row.pipeline}"
     return read_document(files, TopicManifest, str(row.manifest_file), row.manifest_sha256, of=of)
+
+
+def ids_noted(files: RunFiles, manifest: TopicManifest) -> bool:
+    """Whether the ids of a sealed run's batches are all in deduplication."""
+    return IDS_DONE in files.names(_home(files, manifest))
+
+
+def note_ids_done(files: RunFiles, manifest: TopicManifest) -> None:
+    """They are now: a mark beside the manifest says so."""
+    files.write(f"{_home(files, manifest)}/{IDS_DONE}", b"")
+
+
+def _home(files: RunFiles, manifest: TopicManifest) -> str:
+    return f"{files.folder(manifest.pipeline, manifest.run)}/attempt-{manifest.attempt}"

@@ -30,7 +30,7 @@ from tagmill.topics.columns import layout
 from tagmill.topics.cutting import BESIDE, Cutter, chosen_rows, staged_in_order
 from tagmill.topics.formats import schema_contents
 from tagmill.topics.model import TopicCounts, TopicManifest, TopicPlan
-from tagmill.topics.runfiles import IDS_DONE, read_manifest, read_plan
+from tagmill.topics.runfiles import ids_noted, note_ids_done, read_manifest, read_plan
 from tagmill.views.writing import append
 
 # what is cut has a row group in memory; the first look at its size comes behind so many rows, which may have a megabyte each
@@ -64,14 +64,13 @@ def seal(settings: Settings, ledger: Ledger, spark: SparkSession, name: str, run
 
 def note_ids(settings: Settings, files: RunFiles, spark: SparkSession, manifest: TopicManifest, plan: TopicPlan) -> None:
     """Write the ids of a sealed run's batches; doing it again writes the same."""
-    home = f"{files.folder(manifest.pipeline, manifest.run)}/attempt-{manifest.attempt}"
-    if IDS_DONE in files.names(home):
+    if ids_noted(files, manifest):
         return
     if manifest.batches:
         rows = staging.rows_of_ids(spark, files, manifest, plan)
         append(rows, settings.cassandra.ledger_keyspace, "deduplication", manifest.run)
     checkpoints.reached("seal.after_ids")
-    files.write(f"{home}/{IDS_DONE}", b"")
+    note_ids_done(files, manifest)
 
 
 class _Sealing:

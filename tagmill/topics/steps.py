@@ -18,7 +18,7 @@ from tagmill.batches.states import BatchState, RunState, may_close
 from tagmill.delivery.model import Batch
 from tagmill.delivery.push import Destination, push_batches
 from tagmill.delivery.runfiles import add_batches, write_document
-from tagmill.errors import TagmillError, TransientError
+from tagmill.errors import TransientError
 from tagmill.settings import Settings
 from tagmill.stores.deadletters import DeadLetter, DeadLetters
 from tagmill.stores.deduplication import Deduplication, TopicOffsets
@@ -29,7 +29,7 @@ from tagmill.stores.ledger import Ledger, RunRow
 from tagmill.topics.columns import layout_of
 from tagmill.topics.model import TopicManifest
 from tagmill.topics.plan import letters_planned, must_fit, planned
-from tagmill.topics.runfiles import IDS_DONE, read_manifest, read_plan
+from tagmill.topics.runfiles import ids_noted, read_manifest, read_plan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,8 +51,10 @@ def plan(settings: Settings, pipeline: str, *, owner: str, accept_lost: bool = F
         if unfinished := ledger.open_run(pipeline):
             return _taken_over(ledger, unfinished, owner)
         must_fit(settings, ledger, pipeline)
-        looked = letters_planned(settings, ledger, pipeline, number) if letters else None
-        made = looked if letters else planned(settings, ledger, pipeline, number, accept_lost)
+        if letters:
+            made = letters_planned(settings, ledger, pipeline, number)
+        else:
+            made = planned(settings, ledger, pipeline, number, accept_lost)
         if made is None:
             lease.give_back()
             nothing = f"pipeline {pipeline}: nothing to do"
@@ -101,7 +103,7 @@ def push(
     with leased(settings, pipeline, owner) as (ledger, _):
         row = ledger.current(pipeline, run, fence)
         manifest = read_manifest(files, row)
-        if chosen.rule and IDS_DONE not in files.names(f"{files.folder(pipeline, run)}/attempt-{manifest.attempt}"):
+        if chosen.rule and not ids_noted(files, manifest):
             raise TransientError(
                 f"run {run} of pipeline {pipeline}: its ids are not noted yet. Nothing was pushed; seal it again"
             )
@@ -166,19 +168,12 @@ def _ids(files: RunFiles, batches: Iterable[Batch], run: int) -> Iterator[tuple[
 
 @contextmanager
 def leased(settings: Settings, pipeline: str, owner: str, *, wait: float = 0) -> Iterator[tuple[Ledger, Lease]]:
-    """The ledger, with the pipeline's lease kept while the block runs. An error that a rerun doesn't cure gives it back."""
+    """The ledger, with the pipeline's lease (Lease.for_a_step)."""
     with Ledger(settings.cassandra) as ledger:
         seconds = settings.stream(pipeline).lease_seconds
         lease = Lease(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline, owner, seconds)
-        try:
-            lease.take(wait)
-            with lease.kept():
-                yield ledger, lease
-        except TransientError:
-            raise
-        except TagmillError:
-            lease.give_back()
-            raise
+        with lease.for_a_step(wait):
+            yield ledger, lease
 
 
 def _taken_over(ledger: Ledger, row: RunRow, owner: str) -> Result:

@@ -1,0 +1,59 @@
+"""What every way out of a run has in common, whatever the run reads: the run it is about, batches given up, a batch sent again."""
+
+from tagmill.batches.states import BatchState, RunState
+from tagmill.delivery.push import Destination, push_one
+from tagmill.delivery.runfiles import Sealed
+from tagmill.errors import GuardRefused
+from tagmill.settings import Settings
+from tagmill.stores.clickhouse import ClickHouse
+from tagmill.stores.ledger import BatchRow, Ledger, RunRow
+
+
+def run_in(ledger: Ledger, pipeline: str, state: RunState) -> RunRow:
+    """The open run of a pipeline; raises GuardRefused: there is none in this state."""
+    row = ledger.open_run(pipeline)
+    if row is None or row.state != state:
+        there = f"run {row.run} is {row.state}" if row else "no run is open"
+        raise GuardRefused(
+            f"pipeline {pipeline} has no {state} run ({there}). Nothing was changed. Look: tagmill runs --pipeline {pipeline}"
+        )
+    return row
+
+
+def void_waiting(
+    ledger: Ledger, clickhouse: ClickHouse, table: str, row: RunRow, batches: list[BatchRow], who: str, why: str
+) -> str:
+    """Give up the NEW ones of a run's batches, each proven absent from its table; what was done.
+
+    Raises GuardRefused: one is there.
+    """
+    waiting = [batch for batch in batches if batch.state == BatchState.NEW]
+    for batch in waiting:
+        clickhouse.void_batch(table, batch.batch_id)
+        clickhouse.sync_replica(table)
+        if clickhouse.totals(table, batch.batch_id):
+            clickhouse.unvoid_batch(table, batch.batch_id)
+            raise GuardRefused(
+                f"batch {batch.batch_id} of run {row.run}, pipeline {row.pipeline}, is in ClickHouse. It was not voided; "
+                f"finish the run instead: tagmill run deliver --pipeline {row.pipeline}"
+            )
+        ledger.move_batch(row.pipeline, row.run, row.fence, batch, BatchState.VOIDED)
+    ledger.record_intervention(row.pipeline, row.run, who, f"run void ({len(waiting)} batches)", why)
+    return (
+        f"run {row.run} of pipeline {row.pipeline}: {len(waiting)} batches VOIDED, "
+        f"{len(batches) - len(waiting)} stay. Close it: tagmill run deliver --pipeline {row.pipeline}"
+    )
+
+
+def send_again(
+    settings: Settings, ledger: Ledger, clickhouse: ClickHouse, manifest: Sealed, row: RunRow, found: BatchRow, to: Destination,
+    who: str, why: str,
+) -> str:  # fmt: skip
+    """Take a batch out of its table, and push its sealed bytes under the next generation; what was done."""
+    batch_id = found.batch_id
+    clickhouse.delete_batch(to.table, batch_id, found.generation)
+    generation = found.generation + 1
+    ledger.move_batch(row.pipeline, row.run, row.fence, found, BatchState.NEW, generation)
+    ledger.record_intervention(row.pipeline, row.run, who, f"batches resend {batch_id}", why)
+    push_one(settings, ledger, manifest, row.fence, found.number, to)
+    return f"batch {batch_id} of run {row.run}, pipeline {row.pipeline}, was sent again as generation {generation} and verified"
