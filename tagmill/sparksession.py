@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+FEW_PROCESSORS = 2
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
@@ -58,9 +59,15 @@ def spark_conf(settings: Settings) -> dict[str, str]:
     if cassandra.tls:
         conf["spark.cassandra.connection.ssl.enabled"] = "true"
     conf |= settings.spark.conf
-    if flags := _archive(settings.spark.class_archive):
-        conf[JAVA_OPTIONS] = f"{flags} {conf.get(JAVA_OPTIONS, '')}".strip()
+    given = conf.get(JAVA_OPTIONS, "")
+    if options := " ".join(filter(None, (_collector(given), _archive(settings.spark.class_archive), given))):
+        conf[JAVA_OPTIONS] = options
     return conf
+
+
+def _collector(given: str) -> str:
+    """A flag for the driver's JVM, unless its options choose a garbage collector: beside a job G1's threads want a third processor."""
+    return "-XX:+UseSerialGC" if (os.cpu_count() or 1) <= FEW_PROCESSORS and "GC" not in given else ""
 
 
 def _archive(file: Path | None) -> str:

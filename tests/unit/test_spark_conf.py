@@ -1,0 +1,46 @@
+"""The flags of a job's JVM: what Tagmill adds gives way to what the configuration says."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tagmill.settings import Settings
+from tagmill.sparksession import JAVA_OPTIONS, spark_conf
+
+
+def options(folder: Path, *, conf: str = "", archive: str = "") -> str:
+    (folder / "one.jar").touch()
+    file = folder / "tagmill.toml"
+    file.write_text(f'[spark]\njars = "{folder}"\n{archive}\n[spark.conf]\n{conf}\n', encoding="utf-8")
+    return spark_conf(Settings.load(file)).get(JAVA_OPTIONS, "")
+
+
+@pytest.fixture(params=[1, 2, 4])
+def processors(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(os, "cpu_count", lambda: request.param)
+    return int(request.param)
+
+
+def test_few_processors_have_the_serial_collector(processors: int, tmp_path: Path) -> None:
+    assert options(tmp_path) == ("-XX:+UseSerialGC" if processors <= 2 else "")
+
+
+def test_a_chosen_collector_is_the_only_one(processors: int, tmp_path: Path) -> None:
+    assert options(tmp_path, conf=f'"{JAVA_OPTIONS}" = "-XX:+UseG1GC -Da=b"') == "-XX:+UseG1GC -Da=b"
+
+
+def test_other_options_stay(processors: int, tmp_path: Path) -> None:
+    assert options(tmp_path, conf=f'"{JAVA_OPTIONS}" = "-Da=b"').split() == (["-XX:+UseSerialGC"] if processors <= 2 else []) + [
+        "-Da=b"
+    ]
+
+
+def test_an_archive_that_is_there_is_used(tmp_path: Path) -> None:
+    assert "SharedArchiveFile" not in options(tmp_path, archive='class_archive = "classes.jsa"')
+    (tmp_path / "classes.jsa").touch()
+    assert f"-XX:SharedArchiveFile={tmp_path}/classes.jsa" in options(tmp_path, archive='class_archive = "classes.jsa"')
+    apart = tmp_path / "a b"
+    apart.mkdir()
+    (apart / "classes.jsa").touch()
+    assert "SharedArchiveFile" not in options(apart, archive='class_archive = "classes.jsa"')
