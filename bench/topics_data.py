@@ -117,7 +117,12 @@ def known(settings: Settings, ids: str) -> None:
         F.substring(digest, 1, 32).alias("unique_id"), F.current_timestamp().alias("created_at"), F.current_timestamp().alias("seen_at"),
         F.lit("").alias("schema_version"), F.lit(b"x" * BYTES).alias("payload"), F.lit(0).cast("bigint").alias("run"),
     )  # fmt: skip
-    append(rows.repartition(64, "shard").sortWithinPartitions("shard"), settings.cassandra.ledger_keyspace, "deduplication", 1)
+    append(
+        rows.repartition(64, "shard").sortWithinPartitions("shard", "unique_id"),
+        settings.cassandra.ledger_keyspace,
+        "deduplication",
+        1,
+    )
     spark.stop()
 
 

@@ -41,7 +41,7 @@ def tag_columns(columns: Collection[str]) -> list[str]:
 def event_tags(event: Any) -> frozenset[str]:
     """An event's tags as the plugin sees them: those of `tags`, and those of tag1, tag2 and tag3.
 
-    In: a row with the columns that tag_columns names. Source: extractTags in the plugin's Extractors (views.reading.event_tags for Spark).
+    In: a row with the columns that tag_columns names. Source: extractTags in the plugin's Extractors (views.tables.event_tags for Spark).
     """
     old = (getattr(event, name, None) for name in OLD_TAGS)
     return frozenset(getattr(event, "tags", None) or ()) | {tag for tag in old if tag}

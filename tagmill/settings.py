@@ -8,44 +8,23 @@ import os
 import tomllib
 from collections.abc import Iterable
 from dataclasses import replace
-from datetime import UTC, date, datetime, time
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import ConfigDict, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
-from tagmill.buckets import BucketSize, View
 from tagmill.errors import ConfigurationError
-from tagmill.journaltables import ALL_PERSISTENCE_IDS, MESSAGES, METADATA, VIEW_TABLE, JournalTables
+from tagmill.journaltables import JournalTables
 from tagmill.kafkasettings import JournalSettings, KafkaJournalSettings, KafkaSettings, Stream, TopicSettings
-from tagmill.names import identifier
 from tagmill.section import Identifier, Section
-from tagmill.timeuuid import from_datetime
+from tagmill.viewsettings import PipelineSettings
 
 CONFIG_VARIABLE = "TAGMILL_CONFIG"
 # a pipeline's kind, and the field of Settings that holds those of it
 KINDS = {"tag_views": "pipelines", "kafka_journal": "kafka_journals", "journal": "journals", "topic": "topics"}
 Consistency = Literal["ONE", "LOCAL_ONE", "TWO", "THREE", "QUORUM", "LOCAL_QUORUM", "EACH_QUORUM", "ALL"]
-FirstSeen = Literal["require_one", "assume_first", "scan"]
-WhoNumbers = Literal["application", "tagmill"]
-
-
-def moment(value: Any) -> Any:
-    """Accept the plugin's yyyyMMddTHH:mm and TOML's dates beside ISO 8601; without a zone it is UTC."""
-    if isinstance(value, str) and len(value) == 14 and value[8] == "T":
-        value = datetime.strptime(value, "%Y%m%dT%H:%M").isoformat()
-    if isinstance(value, str):
-        value = datetime.fromisoformat(value)
-    if isinstance(value, date) and not isinstance(value, datetime):
-        value = datetime.combine(value, time())
-    if isinstance(value, datetime) and value.tzinfo is None:
-        value = value.replace(tzinfo=UTC)
-    return value
-
-
-Moment = Annotated[datetime, BeforeValidator(moment)]
 
 
 class Replication(Section):
@@ -116,167 +95,6 @@ class StorageSettings(Section):
     """Where plans, sealed batches, manifests and Data Docs are kept."""
 
     root: str = Field("build/data", description="folder, or a URL that Spark and Arrow both know (hdfs://, s3a://)")
-
-
-class QualitySettings(Section):
-    """What the gate tolerates before it stops a run."""
-
-    max_held_share_percent: float = Field(10.0, ge=0, le=100, description="of the new rows of a run")
-    max_wrong_bucket_share_percent: float = Field(
-        10.0, ge=0, le=100, description="rows outside their bucket: more means a wrong bucket size"
-    )
-    min_ttl_warning_seconds: int = Field(86_400, ge=0, description="warn when undelivered rows expire sooner")
-    named_rows: int = Field(20, ge=1, le=1000, description="offending rows named on a page")
-    max_partition_rows: int = Field(100_000, ge=1, description="an audit warns of larger partitions of tag_views")
-    max_partition_bytes: int = Field(100 * 1024 * 1024, ge=1, description="of payload and keys; an audit warns of larger ones")
-
-
-class OffsetStore(Section):
-    """Where a Pekko or Akka Projection on Cassandra keeps its offsets."""
-
-    keyspace: Identifier
-    table: Identifier = "offset_store"
-    projection_name: str = Field(min_length=1)
-    projection_key: str | None = Field(None, description="of its ProjectionId; left out: the tag")
-
-
-class OtherReader(Section):
-    """A reader of the same view that is not Tagmill: a projection of the application. One of `read_to` and `offset_store`."""
-
-    name: str = Field(min_length=1)
-    tags: list[str] | None = Field(None, description="that it reads; left out: all tags of the pipeline")
-    read_to: Moment | None = Field(None, description="it has read everything up to here and never goes back")
-    offset_store: OffsetStore | None = Field(
-        None, description="where it keeps its offset: keyspace, table (`offset_store`), projection_name, projection_key (the tag)"
-    )
-
-    @model_validator(mode="after")
-    def _one_of_both(self) -> "OtherReader":
-        if (self.read_to is None) == (self.offset_store is None):
-            raise ValueError(f"reader {self.name}: say either read_to or offset_store")
-        return self
-
-
-class CleanupSettings(Section):
-    """What is deleted once it is proven delivered, and how old it must be."""
-
-    enabled: bool = Field(False, description="off: nothing is ever deleted, a dry run by hand says what would be")
-    schedule: str | None = "@daily"
-    older_than_days: int | None = Field(None, ge=1, description="TTL of view rows; left out: rows of the view stay")
-    other_readers: list[OtherReader] | None = Field(
-        None, description="who else reads the view; [] states that nobody does. Left out: rows of the view stay"
-    )
-    application_ttl_seconds: int | None = Field(
-        None, ge=1, description="events-by-tag.time-to-live of the application; left out: not known, or there is none"
-    )
-    max_buckets_per_run: int = Field(1000, ge=1, le=100_000, description="partitions that one cleanup deletes")
-    deletes_per_second: float = Field(20, gt=0, description="partitions, so that the application's own reads are not crowded out")
-    persistence_ids_per_second: float = Field(
-        200, gt=0, description="that `tagmill journal clean` works through, for the same reason"
-    )
-
-
-class PipelineSettings(Section):
-    """One source, its tags, one destination table, one schedule."""
-
-    kind: Literal["tag_views"] = "tag_views"
-    keyspace: Identifier
-    view_table: Identifier = Field(VIEW_TABLE, description="events-by-tag.table of the application")
-    messages_table: Identifier = Field(MESSAGES, description="journal.table of the application")
-    metadata_table: Identifier = Field(METADATA, description="journal.metadata-table of the application")
-    all_persistence_ids_table: Identifier = Field(
-        ALL_PERSISTENCE_IDS, description="journal.all-persistence-ids-table of the application"
-    )
-    bucket_size: BucketSize = Field(description="events-by-tag.bucket-size of the application")
-    tags: list[Annotated[str, Field(min_length=1)]] = Field(min_length=1)
-    first_time_bucket: Moment = Field(description="events-by-tag.first-time-bucket of the application")
-    start_from: dict[str, Moment] = Field(default_factory=dict, description="per tag: deliver only what is later")
-    destination: Identifier
-    views: WhoNumbers = Field(
-        "application", description="who writes tag_views; tagmill: built before each run, the application has events-by-tag off"
-    )
-    schedule: str | None = "@hourly"
-    audit_schedule: str | None = Field("@daily", description="of the DAG audit_<pipeline>")
-    eventual_consistency_delay_seconds: float = Field(10, ge=0)
-    look_back_seconds: float = Field(120, ge=0, description="read again in each run for rows that arrived late")
-    long_look_back_seconds: float = Field(3600, ge=0, description="the same, once an hour")
-    first_seen: FirstSeen = "require_one"
-    gap_timeout_seconds: float = Field(3600, ge=0, description="a deleted hole is closed after this age")
-    max_hold_age_seconds: float = Field(7 * 86_400, gt=0, description="an older hold fails the check")
-    max_missing_to_search: int = Field(5000, ge=0, description="a wider hole is held without looking into the journal")
-    repair_rows_per_second: float = Field(2000, gt=0, description="the pace at which audit --repair mends tag_views")
-    repair_view: bool = Field(True, description="write healed events back into tag_views")
-    snapshot_keyspace: Identifier | None = Field(
-        None, description="of the application's snapshots; left out: that of the journal with `_snapshot` behind it"
-    )
-    snapshot_table: Identifier = "snapshots"
-    text_serializers: list[int] = Field(
-        default_factory=list, description="ser_ids whose payloads are text; empty: found by content"
-    )
-    max_slices_per_run: int = Field(2000, ge=1)
-    max_rows_per_run: int = Field(5_000_000, ge=1)
-    batch_rows: int = Field(250_000, ge=1)
-    batch_bytes: int = Field(256 * 1024 * 1024, ge=1, description="of payload and keys, before compression")
-    parallel_inserts: int = Field(2, ge=1, le=64)
-    lease_seconds: int = Field(60, ge=5, le=3600)
-    lease_wait_seconds: float = Field(0, ge=0, description="how long a command waits for another run of the pipeline")
-    retention_days: int = Field(30, ge=1, description="sealed files and ledger rows of closed runs")
-    quality: QualitySettings = Field(default_factory=QualitySettings)
-    cleanup: CleanupSettings = Field(default_factory=CleanupSettings)
-
-    @model_validator(mode="after")
-    def _consistent(self) -> "PipelineSettings":
-        if len(set(self.tags)) != len(self.tags):
-            raise ValueError("tags: a tag is named twice")
-        if unknown := set(self.start_from) - set(self.tags):
-            raise ValueError(f"start_from: not among the tags: {', '.join(sorted(unknown))}")
-        if self.long_look_back_seconds < self.look_back_seconds:
-            raise ValueError(f"long_look_back_seconds: must be at least look_back_seconds ({self.look_back_seconds:g})")
-        self._consistent_cleanup()
-        for beside in self.beside_destination:
-            try:
-                identifier(beside)
-            except ValueError as error:
-                raise ValueError(f"destination: too long for what stands beside it: {error}") from None
-        return self
-
-    def _consistent_cleanup(self) -> None:
-        ttl, delay = self.cleanup.application_ttl_seconds, self.eventual_consistency_delay_seconds
-        if ttl is not None and ttl <= delay:
-            raise ValueError(
-                f"cleanup.application_ttl_seconds: a TTL shorter than the delay ({ttl} s, eventual_consistency_delay_seconds "
-                f"{delay:g}): rows expire before any run may deliver them; raise events-by-tag.time-to-live, or lower the delay"
-            )
-        days, needed = self.cleanup.older_than_days, delay + self.long_look_back_seconds
-        if days is not None and days * 86_400 <= needed:
-            raise ValueError(
-                f"cleanup.older_than_days: a TTL shorter than the delay and long_look_back_seconds together ({needed:g} s): "
-                "runs still read those rows; raise it"
-            )
-        for reader in self.cleanup.other_readers or ():
-            if unknown := set(reader.tags or ()) - set(self.tags):
-                raise ValueError(f"cleanup.other_readers: {reader.name}: not among the tags: {', '.join(sorted(unknown))}")
-
-    @property
-    def view(self) -> View:
-        """The table of tag views, and the size of its buckets."""
-        return View(self.view_table, self.bucket_size)
-
-    @property
-    def journal(self) -> JournalTables:
-        """The journal's tables."""
-        return JournalTables(
-            self.keyspace, self.view_table, self.messages_table, self.metadata_table, self.all_persistence_ids_table
-        )
-
-    @property
-    def beside_destination(self) -> tuple[str, str]:
-        """The view of each event once, and the table of void batches."""
-        return f"{self.destination}_events", f"{self.destination}_voided"
-
-    def start_ticks(self, tag: str) -> int:
-        """Where a tag's delivery begins: start_from, else the first time bucket (ticks since 1970)."""
-        return from_datetime(max(self.first_time_bucket, self.start_from.get(tag, self.first_time_bucket)))
 
 
 class Settings(BaseSettings):

@@ -8,7 +8,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from tagmill.kafkasettings import JournalSettings, KafkaJournalSettings, TopicColumn, TopicSettings
-from tagmill.settings import KINDS, OtherReader, PipelineSettings, Settings
+from tagmill.settings import KINDS, Settings
+from tagmill.viewsettings import OtherReader, PipelineSettings
 
 HEAD = """# Configuration
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG, Param
 
-from tagmill.settings import PipelineSettings
+from tagmill.viewsettings import PipelineSettings
 
 SPARK_POOL, CLICKHOUSE_POOL = "spark", "clickhouse"
 SHORT, LONG = timedelta(minutes=10), timedelta(hours=6)  # the ledger's steps; Spark and the inserts of a capped run

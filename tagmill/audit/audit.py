@@ -89,7 +89,7 @@ class _Audit:
     def __init__(
         self, settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickHouse, spark: SparkSession, tell: Tell
     ) -> None:
-        from tagmill.views.reading import Journal
+        from tagmill.views.tables import Journal
 
         self.settings = settings
         self.name = pipeline
@@ -146,7 +146,7 @@ class _Audit:
                     f"Build it: tagmill views build --pipeline {self.name}"
                 )
             until = min(until, newest.built_to)
-        marks = self.ledger.watermarks(self.name)
+        marks = self.ledger.delivered.watermarks(self.name)
         back = int(self.pipeline.look_back_seconds * TICKS_PER_SECOND)
         due = {tag: min(until, marks[tag].ticks - back, late.get(tag, until) - 1) if tag in marks else -1 for tag in tags}
         start = {tag: self.pipeline.start_ticks(tag) for tag in tags}
@@ -234,7 +234,7 @@ class _Audit:
         return found
 
     def _holds(self, scope: Scope) -> DataFrame:
-        holds = [(hold.tag, hold.persistence_id) for hold in self.ledger.holds(self.name, scope.tags)]
+        holds = [(hold.tag, hold.persistence_id) for hold in self.ledger.delivered.holds(self.name, scope.tags)]
         return self.spark.createDataFrame(holds, "tag string, persistence_id string")
 
     # -- what stays

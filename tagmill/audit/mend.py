@@ -21,13 +21,14 @@ from pyspark.sql import functions as F
 from tagmill import checkpoints, names
 from tagmill.audit.model import Kind
 from tagmill.journaltables import event_tags, tag_columns
-from tagmill.settings import PipelineSettings, Settings
+from tagmill.settings import Settings
 from tagmill.stores.cassandra import Cassandra
 from tagmill.stores.clickhouse import ClickHouse
 from tagmill.stores.files import RunFiles
 from tagmill.stores.views import VIEW_COLUMNS
 from tagmill.timeuuid import ticks
-from tagmill.views.reading import Journal
+from tagmill.views.tables import Journal
+from tagmill.viewsettings import PipelineSettings
 
 IN_VIEW = (
     Kind.MISSING_IN_VIEW, Kind.EXTRA_IN_VIEW, Kind.DUPLICATED_IN_VIEW, Kind.MISPLACED, Kind.DIFFERS_IN_VIEW, Kind.WRONG_NUMBER,

@@ -7,7 +7,7 @@ from tagmill.quality import docs
 from tagmill.quality.expectations import judged
 from tagmill.quality.model import Failing
 from tagmill.quality.rules import SUBJECT, THE_RUN, Cell, Rule, safe
-from tagmill.settings import PipelineSettings
+from tagmill.viewsettings import PipelineSettings
 
 WARNINGS = "warnings"
 

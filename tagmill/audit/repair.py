@@ -32,7 +32,7 @@ from tagmill.stores.clickhouse import ClickHouse
 from tagmill.stores.files import RunFiles
 from tagmill.stores.ledger import Ledger
 from tagmill.views.model import Tell
-from tagmill.views.reading import Journal
+from tagmill.views.tables import Journal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -275,7 +275,7 @@ class _Repair:
             there = clickhouse.present(
                 self.pipeline.destination, {(event.tag, event.persistence_id, event.sequence_nr) for event in events}
             )
-            known = list(ledger.progress(self.name, [(event.tag, event.persistence_id) for event in events]))
+            known = list(ledger.delivered.progress(self.name, [(event.tag, event.persistence_id) for event in events]))
             for event, progress in zip(events, known, strict=True):
                 passed = progress is not None and progress.delivered(event.number)
                 if passed and (event.tag, event.persistence_id, event.sequence_nr) not in there:
@@ -293,7 +293,7 @@ class _Repair:
     def _passed(self, buckets: set[Bucket]) -> Iterator[Bucket]:
         """Those that a watermark has passed: what lies behind it comes with the ordinary run."""
         with Ledger(self.settings.cassandra) as ledger:
-            marks = ledger.watermarks(self.name)
+            marks = ledger.delivered.watermarks(self.name)
         return ((tag, bucket) for tag, bucket in buckets if tag in marks and first_ticks(bucket) <= marks[tag].ticks)
 
     def _deliver(self, buckets: list[Bucket]) -> None:
@@ -323,7 +323,7 @@ class _Repair:
 
     def _holds(self) -> int:
         with Ledger(self.settings.cassandra) as ledger:
-            return sum(1 for _ in ledger.holds(self.name, self.pipeline.tags))
+            return sum(1 for _ in ledger.delivered.holds(self.name, self.pipeline.tags))
 
     def _finish_open(self) -> None:
         """A run that somebody left unfinished is finished first."""

@@ -12,9 +12,9 @@ from tagmill.audit.model import AuditReport, BucketLine, Finding, Kind, Line
 from tagmill.audit.staging import GONE, Scope, kept
 from tagmill.buckets import BucketSize, View
 from tagmill.connector import CASSANDRA
-from tagmill.settings import PipelineSettings, QualitySettings
 from tagmill.stores.audits import AuditRow
 from tagmill.timeuuid import to_datetime
+from tagmill.viewsettings import PipelineSettings, QualitySettings
 
 FIGURES = ("journal", "view", "clickhouse", "deleted", "pending", "cleaned")
 # buckets with findings that a report names

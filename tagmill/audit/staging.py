@@ -17,7 +17,7 @@ from tagmill.delivery.scan import FUTURE_TICKS, as_batch_rows, checksum, signed,
 from tagmill.stores.views import VIEW_COLUMNS
 from tagmill.timeuuid import TICKS_PER_MILLISECOND
 from tagmill.views.model import Reason
-from tagmill.views.reading import Journal, all_events, cleaned, event_tags
+from tagmill.views.tables import Journal, all_events, cleaned, event_tags
 
 ID = "persistence_id"
 # stands for deleted_to where the journal knows nothing of a persistence_id

@@ -8,11 +8,12 @@ from typing import Any
 from tagmill.cleanup.retention import Removed, Retention
 from tagmill.cleanup.view import Found, ViewCleanup, beside, expiring
 from tagmill.errors import GuardRefused
-from tagmill.settings import PipelineSettings, Settings
+from tagmill.settings import Settings
 from tagmill.stores.clickhouse import ClickHouse
 from tagmill.stores.guard import check_journal
 from tagmill.stores.lease import Lease
 from tagmill.stores.ledger import Ledger
+from tagmill.viewsettings import PipelineSettings
 
 OLDER_THAN_NOT_SET = "cleanup.older_than_days is not set: rows of the view stay"
 

@@ -5,9 +5,9 @@ from uuid import UUID
 
 from tagmill import names
 from tagmill.cleanup.rules import ReadTo
-from tagmill.settings import OffsetStore, OtherReader
 from tagmill.stores.cassandra import Cassandra
 from tagmill.timeuuid import from_datetime, ticks
+from tagmill.viewsettings import OffsetStore, OtherReader
 
 # Pekko and Akka Projection spread a projection's keys over this many partitions (CassandraOffsetStore), with the manifest
 # TBU for the TimeBasedUUID offsets of eventsByTag

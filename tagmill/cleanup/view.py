@@ -17,13 +17,15 @@ from tagmill.buckets import first_ticks
 from tagmill.cleanup import readers, rules
 from tagmill.cleanup.rules import Bucket, Delivered, Held, Now, Proof, Reason, Refusal, TagState
 from tagmill.delivery.holds import gap_buckets
-from tagmill.settings import PipelineSettings, Settings
+from tagmill.settings import Settings
 from tagmill.stores.builds import Builds
 from tagmill.stores.cleaned import Cleaned, Cleaning
 from tagmill.stores.clickhouse import ClickHouse
-from tagmill.stores.ledger import Ledger, Watermark
+from tagmill.stores.delivered import Watermark
+from tagmill.stores.ledger import Ledger
 from tagmill.stores.views import Views
 from tagmill.timeuuid import TICKS_PER_SECOND, to_datetime
+from tagmill.viewsettings import PipelineSettings
 
 JUDGED_AT_ONCE = 256
 # chDB, the local engine, refuses a bound array of more than about 1 KB
@@ -110,9 +112,9 @@ class ViewCleanup:
 
     def _holds(self, name: str, tag: str) -> list[Held]:
         pipeline, found = self.settings.pipeline(name), list[Held]()
-        remaining = self.ledger.holds(name, [tag])
+        remaining = self.ledger.delivered.holds(name, [tag])
         while group := list(islice(remaining, HOLDS_AT_ONCE)):
-            progress = self.ledger.progress(name, ((hold.tag, hold.persistence_id) for hold in group))
+            progress = self.ledger.delivered.progress(name, ((hold.tag, hold.persistence_id) for hold in group))
             for hold, known in zip(group, progress, strict=True):
                 gap = gap_buckets(pipeline.bucket_size, known, hold, pipeline.start_ticks(tag))
                 found.append(Held(gap[0], gap[-1], hold.persistence_id))
@@ -190,7 +192,7 @@ def standing(settings: Settings, ledger: Ledger, name: str) -> Standing:
     """How a pipeline stands now."""
     late = Builds(ledger.cassandra, settings.cassandra.ledger_keyspace, settings.pipeline(name).keyspace).late(name)
     unfinished = ledger.open_run(name)
-    return Standing(ledger.watermarks(name), late, unfinished.run if unfinished else None)
+    return Standing(ledger.delivered.watermarks(name), late, unfinished.run if unfinished else None)
 
 
 def delivered(pipeline: PipelineSettings, name: str, tag: str, stands: Standing, holds: Sequence[Held] = ()) -> Delivered:
@@ -216,7 +218,7 @@ def beside(settings: Settings, name: str) -> list[str]:
 def expiring(settings: Settings, ledger: Ledger, name: str) -> Iterable[str]:
     """A sentence for each tag whose undelivered rows the application's own TTL deletes soon."""
     pipeline = settings.pipeline(name)
-    views, marks = Views(ledger.cassandra, pipeline.journal), ledger.watermarks(name)
+    views, marks = Views(ledger.cassandra, pipeline.journal), ledger.delivered.watermarks(name)
     after = {tag: marks[tag].ticks if tag in marks else pipeline.start_ticks(tag) - 1 for tag in pipeline.tags}
     oldest: dict[str, int] = {}
     for tag, bucket in views.partitions():
@@ -224,7 +226,7 @@ def expiring(settings: Settings, ledger: Ledger, name: str) -> Iterable[str]:
             oldest[tag] = min(bucket, oldest.get(tag, bucket))
     parts: list[tuple[str, int, int, int | None]] = [(tag, bucket, after[tag], None) for tag, bucket in oldest.items()]
     for tag in pipeline.tags:
-        first_held = min((hold.from_ticks for hold in ledger.holds(name, [tag])), default=None)
+        first_held = min((hold.from_ticks for hold in ledger.delivered.holds(name, [tag])), default=None)
         if first_held is not None:
             parts.append((tag, pipeline.bucket_size.start(first_held), first_held - 1, first_held))
     soon = pipeline.quality.min_ttl_warning_seconds

@@ -100,7 +100,7 @@ def holds(pipeline: MaybePipeline = None, as_json: AsJson = False) -> None:
     rows = []
     with Ledger(configured.cassandra) as ledger:
         for name in tag_view_pipelines(configured, pipeline):
-            for hold in ledger.holds(name, configured.pipeline(name).tags):
+            for hold in ledger.delivered.holds(name, configured.pipeline(name).tags):
                 rows.append(
                     {"pipeline": name, "tag": hold.tag, "persistence_id": hold.persistence_id, "reason": hold.reason,
                      "first_missing": hold.hole.first, "last_missing": hold.hole.last, "after_sequence_nr": hold.hole.after_sequence_nr,

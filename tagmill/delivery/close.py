@@ -19,11 +19,13 @@ from tagmill.continuity.model import Hole, Progress
 from tagmill.delivery.model import Manifest, TagOutcome
 from tagmill.delivery.runfiles import read_manifest, read_plan
 from tagmill.errors import TransientError
-from tagmill.settings import PipelineSettings, Settings
+from tagmill.settings import Settings
 from tagmill.stores.builds import Builds
+from tagmill.stores.delivered import HoldRow, Watermark, read_intervals
 from tagmill.stores.files import RunFiles
-from tagmill.stores.ledger import BatchRow, HoldRow, Ledger, RunRow, Watermark, read_intervals
+from tagmill.stores.ledger import BatchRow, Ledger, RunRow
 from tagmill.stores.views import view_columns
+from tagmill.viewsettings import PipelineSettings
 
 
 def close(settings: Settings, ledger: Ledger, name: str, run: int, fence: int) -> Manifest:
@@ -43,7 +45,7 @@ def close(settings: Settings, ledger: Ledger, name: str, run: int, fence: int) -
     if settings.pipeline(name).repair_view:
         _repair(settings, ledger, files, manifest)
     checkpoints.reached("close.before_progress")
-    ledger.write_progress(name, run, _progress(files, manifest, voided, void_tags))
+    ledger.delivered.write_progress(name, run, _progress(files, manifest, voided, void_tags))
     checkpoints.reached("close.after_progress")
     _write_holds(ledger, files, manifest, void_tags)
     _move_watermarks(settings.pipeline(name), ledger, manifest, batches, void_tags)
@@ -110,8 +112,10 @@ def _write_holds(ledger: Ledger, files: RunFiles, manifest: Manifest, void_tags:
     """Holds of tags with void batches are judged again by a later run."""
     with files.open_sealed(manifest.holds_file, manifest.sha256[manifest.holds_file]) as source:
         rows = [row for row in pq.read_table(source).to_pylist() if row["tag"] not in void_tags]
-    ledger.write_holds(manifest.pipeline, manifest.run, (_hold(row) for row in rows if not row["ended"]))
-    ledger.end_holds(manifest.pipeline, manifest.run, ((row["tag"], row["persistence_id"]) for row in rows if row["ended"]))
+    ledger.delivered.write_holds(manifest.pipeline, manifest.run, (_hold(row) for row in rows if not row["ended"]))
+    ledger.delivered.end_holds(
+        manifest.pipeline, manifest.run, ((row["tag"], row["persistence_id"]) for row in rows if row["ended"])
+    )
 
 
 def _hold(row: dict[str, Any]) -> HoldRow:
@@ -155,7 +159,7 @@ def _move_watermarks(
     settings: PipelineSettings, ledger: Ledger, manifest: Manifest, batches: list[BatchRow], void_tags: set[str]
 ) -> None:
     """Forward only, and only where the run's range began at or before the watermark; what was delivered counts in any case."""
-    marks = ledger.watermarks(manifest.pipeline)
+    marks = ledger.delivered.watermarks(manifest.pipeline)
     for tag, done in manifest.tags.items():
         known = marks.get(tag)
         mark = known or _nothing_yet(tag, settings.start_ticks(tag) - 1)
@@ -171,9 +175,9 @@ def _move_watermarks(
         )
         begins_before = known is None or done.after <= known.ticks <= done.until
         if manifest.moves_watermark and tag not in void_tags and begins_before:
-            ledger.write_watermark(manifest.pipeline, _moved(counted, done))
+            ledger.delivered.write_watermark(manifest.pipeline, _moved(counted, done))
         elif there or gone:
-            ledger.write_watermark(manifest.pipeline, counted)
+            ledger.delivered.write_watermark(manifest.pipeline, counted)
 
 
 def _nothing_yet(tag: str, ticks: int) -> Watermark:

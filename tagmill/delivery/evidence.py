@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from tagmill.continuity.model import Earlier, Evidence, Hole, Row
 from tagmill.delivery.judging import FROM_JOURNAL, Key, Knowledge
 from tagmill.delivery.model import Plan
-from tagmill.settings import PipelineSettings
 from tagmill.stores.ledger import Ledger
 from tagmill.stores.views import JournalEvent, Views
 from tagmill.timeuuid import from_datetime
 from tagmill.timeuuid import ticks as ticks_of
+from tagmill.viewsettings import PipelineSettings
 
 MAX_HOLES = 10_000
 MAX_HEALED_EVENTS = 200_000

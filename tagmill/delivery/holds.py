@@ -7,10 +7,11 @@ from datetime import datetime
 from tagmill.buckets import BucketSize
 from tagmill.continuity.model import Progress
 from tagmill.delivery.model import HoldLook
-from tagmill.settings import PipelineSettings
-from tagmill.stores.ledger import HoldRow, Ledger
+from tagmill.stores.delivered import HoldRow
+from tagmill.stores.ledger import Ledger
 from tagmill.stores.views import Views
 from tagmill.timeuuid import TICKS_PER_SECOND, from_datetime
+from tagmill.viewsettings import PipelineSettings
 
 # a probe reads one bucket's key columns on the server; more holds than this wait for their turn
 MAX_PROBES = 2000
@@ -22,10 +23,10 @@ def looks(
 ) -> Iterator[tuple[HoldLook, int]]:
     """Holds to judge again, each with the tick from which the view must be read for it."""
     end = time.monotonic() + pipeline.lease_seconds * 5
-    for count, hold in enumerate(ledger.holds(name, tags)):
+    for count, hold in enumerate(ledger.delivered.holds(name, tags)):
         if count >= MAX_PROBES or time.monotonic() > end:
             return
-        progress = next(iter(ledger.progress(name, [(hold.tag, hold.persistence_id)])))
+        progress = next(iter(ledger.delivered.progress(name, [(hold.tag, hold.persistence_id)])))
         buckets = gap_buckets(pipeline.bucket_size, progress, hold, pipeline.start_ticks(hold.tag))
         seen = views.fingerprint(hold.tag, hold.persistence_id, buckets[-MAX_BUCKETS:])
         if seen != hold.seen or _journal_has_an_answer(views, hold, pipeline, now):

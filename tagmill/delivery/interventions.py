@@ -22,10 +22,11 @@ from tagmill.delivery.withdraw import Event
 from tagmill.errors import GuardRefused, SealedFileDamaged
 from tagmill.settings import Settings
 from tagmill.stores.clickhouse import ClickHouse
+from tagmill.stores.delivered import HoldRow
 from tagmill.stores.files import RunFiles
 from tagmill.stores.guard import check_journal
 from tagmill.stores.lease import Lease
-from tagmill.stores.ledger import BatchRow, HoldRow, Ledger, RunRow
+from tagmill.stores.ledger import BatchRow, Ledger, RunRow
 from tagmill.stores.retired import Retired
 from tagmill.stores.views import Views
 from tagmill.timeuuid import to_datetime
@@ -133,7 +134,7 @@ class Interventions:
                     f"hold of {persistence_id!r}, tag {tag!r}, is for {hold.reason}: its numbers can't be given up. Nothing was changed; "
                     f"see: tagmill progress rebase --help"
                 )
-            before = next(iter(ledger.progress(self.name, [(tag, persistence_id)])))
+            before = next(iter(ledger.delivered.progress(self.name, [(tag, persistence_id)])))
             missing = f"{hold.hole.first} to {hold.hole.last}"
             self._intervene(
                 ledger, this_run, hold, rules.close(before, hold.hole), f"holds close {tag} {persistence_id} {missing}"
@@ -148,7 +149,7 @@ class Interventions:
         with self._at_work() as ledger:
             this_run = ledger.free_number(self.name)
             hold = self._hold(ledger, tag, persistence_id)
-            before = next(iter(ledger.progress(self.name, [(tag, persistence_id)])))
+            before = next(iter(ledger.delivered.progress(self.name, [(tag, persistence_id)])))
             if number is not None and sequence_nr is not None:
                 progress = Progress(number, sequence_nr, 0, before.offset if before else "")
             else:
@@ -198,7 +199,7 @@ class Interventions:
 
     def _hold(self, ledger: Ledger, tag: str, persistence_id: str) -> HoldRow:
         self._none_open(ledger)
-        hold = next((h for h in ledger.holds(self.name, [tag]) if h.persistence_id == persistence_id), None)
+        hold = next((h for h in ledger.delivered.holds(self.name, [tag]) if h.persistence_id == persistence_id), None)
         if hold is None:
             raise GuardRefused(
                 f"pipeline {self.name} has no hold of {persistence_id!r} for tag {tag!r}. Nothing was changed. "
@@ -255,15 +256,15 @@ class Interventions:
     def _intervene(self, ledger: Ledger, run: int, hold: HoldRow, progress: Progress, what: str) -> None:
         """`run` was free before the hold and the progress were read: what is written can't be older than a run beside it."""
         self._recorded(ledger, run, what)
-        ledger.write_progress(self.name, run, [(hold.tag, hold.persistence_id, progress)])
+        ledger.delivered.write_progress(self.name, run, [(hold.tag, hold.persistence_id, progress)])
         if hold.held_rows == 0:  # the view has no row of it left to be judged again
-            ledger.end_holds(self.name, run, [(hold.tag, hold.persistence_id)])
+            ledger.delivered.end_holds(self.name, run, [(hold.tag, hold.persistence_id)])
             return
         # an empty fingerprint makes the next plan look
         seen_never = HoldRow(
             hold.tag, hold.persistence_id, hold.reason, hold.hole, hold.from_ticks, hold.held_rows, hold.since_run, hold.since, ""
         )
-        ledger.write_holds(self.name, run, [seen_never])
+        ledger.delivered.write_holds(self.name, run, [seen_never])
 
     @contextmanager
     def _at_work(self) -> Iterator[Ledger]:

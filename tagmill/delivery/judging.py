@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 
 from tagmill.continuity.model import Earlier, Evidence, Hole, Judgement, Policy, Progress, Row
 from tagmill.continuity.rules import judge
-from tagmill.stores.ledger import read_intervals, write_intervals
+from tagmill.stores.delivered import read_intervals, write_intervals
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -20,11 +20,11 @@ from tagmill.delivery.judging import FROM_JOURNAL, Key
 from tagmill.delivery.model import Batch, Manifest, Plan, TagOutcome
 from tagmill.delivery.staged import FileTotal
 from tagmill.delivery.suspects import KEY
-from tagmill.settings import PipelineSettings
+from tagmill.stores.delivered import HoldRow
 from tagmill.stores.files import RunFiles
-from tagmill.stores.ledger import HoldRow
 from tagmill.stores.views import VIEW_COLUMNS
 from tagmill.timeuuid import TICKS_PER_SECOND, from_datetime
+from tagmill.viewsettings import PipelineSettings
 
 PROGRESS_COLUMNS = (
     "tag string, persistence_id string, number bigint, sequence_nr bigint, offset string, missing string, batch int, last boolean"

@@ -12,10 +12,11 @@ from typing import Literal
 from tagmill import buckets as bucket_rules
 from tagmill.delivery import holds as hold_looks
 from tagmill.delivery.model import HoldLook, Plan, Slice, TagRange, Unit
-from tagmill.settings import PipelineSettings
-from tagmill.stores.ledger import Ledger, Watermark
+from tagmill.stores.delivered import Watermark
+from tagmill.stores.ledger import Ledger
 from tagmill.stores.views import Views
 from tagmill.timeuuid import TICKS_PER_SECOND, from_datetime
+from tagmill.viewsettings import PipelineSettings
 
 LONG_LOOK_EVERY = timedelta(hours=1)
 COUNT_AT_ONCE = 256
@@ -68,7 +69,7 @@ class Planner:
         until = from_datetime(now - timedelta(seconds=pipeline.eventual_consistency_delay_seconds))
         self.until = until if built is None or built.to is None else min(until, built.to)
         self.built = built
-        self.marks = ledger.watermarks(name)
+        self.marks = ledger.delivered.watermarks(name)
 
     def plan(self, run: int) -> Plan | None:
         """The plan, or None when there is nothing to do."""
@@ -167,13 +168,13 @@ class Planner:
     def _buckets(self, tag: str, after: int) -> list[int]:
         """Existing buckets from `after` on: found by a scan once, later ones by counting up."""
         size = self.pipeline.bucket_size
-        scanned_to, known = self.ledger.known_buckets(self.known_as, tag)
+        scanned_to, known = self.ledger.delivered.known_buckets(self.known_as, tag)
         now_bucket = size.start(self.until)
         behind = (now_bucket - max(scanned_to or 0, size.start(after))) // size.milliseconds
         if scanned_to is None or behind > MAX_GUESSED_BUCKETS:
             known = self.views.buckets([tag])[tag]
             scanned_to = now_bucket
-            self.ledger.keep_buckets(self.known_as, tag, [b for b in known if b <= now_bucket], scanned_to)
+            self.ledger.delivered.keep_buckets(self.known_as, tag, [b for b in known if b <= now_bucket], scanned_to)
         guessed = range(max(scanned_to, size.start(after)), now_bucket + 1, size.milliseconds)
         first = size.start(after)
         return sorted({bucket for bucket in known if bucket >= first} | set(guessed))
@@ -202,7 +203,7 @@ class Planner:
         """
         counted: dict[str, Slice] = {}
         since: dict[str, int] = {}
-        existing = {tag: set(self.ledger.known_buckets(self.known_as, tag)[1]) for tag in self.tags}
+        existing = {tag: set(self.ledger.delivered.known_buckets(self.known_as, tag)[1]) for tag in self.tags}
         remaining = iter(parts)
         while group := list(islice(remaining, COUNT_AT_ONCE)):
             sample = []

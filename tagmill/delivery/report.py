@@ -38,9 +38,9 @@ def tag_table(settings: Settings, pipeline: str, *, count_view: bool = True, ver
     chosen = settings.pipeline(pipeline)
     with Ledger(settings.cassandra) as ledger, ClickHouse(settings.clickhouse) as clickhouse:
         clickhouse.check_destination(chosen.destination)
-        marks = ledger.watermarks(pipeline)
+        marks = ledger.delivered.watermarks(pipeline)
         held = dict.fromkeys(chosen.tags, 0)
-        for hold in ledger.holds(pipeline, chosen.tags):
+        for hold in ledger.delivered.holds(pipeline, chosen.tags):
             held[hold.tag] += hold.held_rows
         in_view = _in_view(ledger, settings, pipeline) if count_view else {}
         cleaned = _cleaned(ledger, settings, pipeline) if count_view else {}
@@ -108,7 +108,7 @@ def check(settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickHo
         yield Finding("", f"batch {batch_id} is in {chosen.destination}, and no run of pipeline {pipeline} has it")
     yield from _twice(clickhouse, chosen.destination)
     now = datetime.now(UTC)
-    for hold in ledger.holds(pipeline, chosen.tags):
+    for hold in ledger.delivered.holds(pipeline, chosen.tags):
         if (now - hold.since).total_seconds() > chosen.max_hold_age_seconds:
             yield Finding(
                 hold.tag,

@@ -61,8 +61,8 @@ def as_batch_rows(rows: DataFrame, latest_ticks: int, *also: str) -> DataFrame:
     In: `unit` and the columns of tag_views. Out, one row each, in the same order: `unit`, the batch columns, `event_missing`,
     `offset_broken`, `size` (bytes of payload and keys), and the columns named in `also`.
     """
-    ticks = offset_ticks(F.col("timestamp"))
-    return rows.select(
+    ticks = F.col("ticks")
+    return rows.withColumn("ticks", offset_ticks(F.col("timestamp"))).select(
         "unit",
         F.col("tag_name").alias("tag"),
         "persistence_id",
@@ -81,7 +81,7 @@ def as_batch_rows(rows: DataFrame, latest_ticks: int, *also: str) -> DataFrame:
         "meta",
         F.lit(0).alias("late"),
         (F.col("event").isNull() | F.col("ser_id").isNull()).alias("event_missing"),
-        ((F.substring("timestamp", 15, 1) != "1") | (ticks < 0) | (ticks > latest_ticks)).alias("offset_broken"),
+        (~is_time_uuid(F.col("timestamp")) | (ticks < 0) | (ticks > latest_ticks)).alias("offset_broken"),
         (
             F.coalesce(F.octet_length("event"), F.lit(0))
             + F.coalesce(F.octet_length("meta"), F.lit(0))
@@ -94,9 +94,22 @@ def as_batch_rows(rows: DataFrame, latest_ticks: int, *also: str) -> DataFrame:
 
 
 def offset_ticks(offset: Column) -> Column:
-    """Ticks since 1970 (bigint) of a TimeUUID as text; meaningless unless its version is 1."""
-    digits = F.concat(F.substring(offset, 16, 3), F.substring(offset, 10, 4), F.substring(offset, 1, 8))
+    """Ticks since 1970 (bigint) of a TimeUUID as text; meaningless unless its version is 1.
+
+    It costs more than most expressions: as a column of its own, which what needs it names, it is computed once.
+    """
+    digits = F.concat(_part(offset, 16, 3), _part(offset, 10, 4), _part(offset, 1, 8)).cast("string")
     return F.conv(digits, 16, 10).cast("bigint") - F.lit(GREGORIAN_TICKS)
+
+
+def is_time_uuid(offset: Column) -> Column:
+    """Whether a UUID as text is a TimeUUID: its version is 1."""
+    return _part(offset, 15, 1) == F.lit(b"1")
+
+
+def _part(text: Column, position: int, length: int) -> Column:
+    """As bytes: of a string, Spark counts all characters before it takes some."""
+    return F.substring(text.cast("binary"), position, length)
 
 
 def with_checksums(rows: DataFrame) -> DataFrame:

@@ -24,8 +24,9 @@ from tagmill.quality.expectations import preload
 from tagmill.quality.model import GateVerdict, Reports, SchemaColumn
 from tagmill.quality.report import read_reports
 from tagmill.settings import Settings
+from tagmill.stores.delivered import HoldRow
 from tagmill.stores.files import RunFiles
-from tagmill.stores.ledger import HoldRow, Ledger
+from tagmill.stores.ledger import Ledger
 from tagmill.stores.views import VIEW_COLUMNS, Views
 
 log = structlog.get_logger()
@@ -185,7 +186,7 @@ class _Sealing:
     def _frozen(self) -> list[HoldRow]:
         """Open holds that this run doesn't look into."""
         looked = {(look.tag, look.persistence_id) for look in self.plan.holds}
-        holds = self.ledger.holds(self.plan.pipeline, list(self.plan.tags))
+        holds = self.ledger.delivered.holds(self.plan.pipeline, list(self.plan.tags))
         return [hold for hold in holds if (hold.tag, hold.persistence_id) not in looked]
 
     def _decide(self, keys: DataFrame, doubtful: DataFrame, investigation: Investigation) -> DataFrame:

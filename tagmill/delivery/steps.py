@@ -14,13 +14,14 @@ from tagmill import checkpoints
 from tagmill.batches.states import RunState
 from tagmill.delivery.model import Manifest, Plan
 from tagmill.errors import ConfigurationError, TerminalError
-from tagmill.settings import Settings, moment
+from tagmill.settings import Settings
 from tagmill.stores.builds import Builds, BuildState
 from tagmill.stores.files import RunFiles
 from tagmill.stores.guard import check_journal
 from tagmill.stores.lease import Lease
 from tagmill.stores.ledger import Ledger, RunRow
 from tagmill.stores.views import Views
+from tagmill.viewsettings import moment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -25,8 +25,9 @@ from tagmill.delivery.runfiles import read_manifest, read_plan, write_document
 from tagmill.errors import GuardRefused, StoreUnavailable
 from tagmill.settings import Settings
 from tagmill.stores.clickhouse import ClickHouse
+from tagmill.stores.delivered import write_intervals
 from tagmill.stores.files import RunFiles
-from tagmill.stores.ledger import Ledger, RunRow, write_intervals
+from tagmill.stores.ledger import Ledger, RunRow
 from tagmill.stores.views import Views
 from tagmill.timeuuid import ticks as ticks_of
 
@@ -287,7 +288,7 @@ def _progress(
                 numbers.setdefault((event.tag, event.persistence_id), set()).add(event.number)
     keys = list(numbers)
     rows: list[dict[str, Any]] = []
-    for (tag, persistence_id), known in zip(keys, ledger.progress(document.pipeline, keys), strict=True):
+    for (tag, persistence_id), known in zip(keys, ledger.delivered.progress(document.pipeline, keys), strict=True):
         progress = rules.without(known, numbers[tag, persistence_id]) if known else None
         if progress is not None and progress != known:
             rows.append(

@@ -240,16 +240,16 @@ class _Erasing:
     def _ledger(self, row: ErasureRow, name: str, ids: Sequence[str], of_pipeline: OfPipeline) -> None:
         """Progress and holds go under the erasure's number; watermarks and `check` count what is left."""
         run, keys = of_pipeline.run, list(of_ledger(self.settings, self.ledger, name, ids))
-        self.ledger.delete_progress(name, run, keys)
-        self.ledger.end_holds(name, run, keys)
+        self.ledger.delivered.delete_progress(name, run, keys)
+        self.ledger.delivered.end_holds(name, run, keys)
         tags = [ErasedRows(one.tag, one.rows, one.batches, one.unseen) for one in of_pipeline.tags]
         self.erasures.keep_rows(name, row.erasure, tags)
-        marks = self.ledger.watermarks(name)
+        marks = self.ledger.delivered.watermarks(name)
         for tag in tags:
             mark = marks.get(tag.tag)
             if mark and mark.run < run:
                 less = replace(mark, run=run, delivered=mark.delivered - tag.rows, batches=mark.batches - tag.batches)
-                self.ledger.write_watermark(name, less)
+                self.ledger.delivered.write_watermark(name, less)
         self.ledger.amend_interventions(name, Names(ids).masked)
         what = f"erase {row.persistence_ids} persistence ids (erasure {row.erasure})"
         self.ledger.record_intervention(name, run, row.who, what, row.why)

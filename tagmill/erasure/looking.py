@@ -103,12 +103,12 @@ class Looking:
             files=files - sealed.batches, pages=pages,
         )  # fmt: skip
         keys = list(of_ledger(self.settings, self.ledger, name, persistence_ids))
-        for (_, one), progress in zip(keys, self.ledger.progress(name, keys), strict=True):
+        for (_, one), progress in zip(keys, self.ledger.delivered.progress(name, keys), strict=True):
             if progress is not None:
                 found.known.add(one)
                 found.add(progress=1)
         for tag, one in keys:
-            if self.ledger.hold(name, tag, one):
+            if self.ledger.delivered.hold(name, tag, one):
                 found.known.add(one)
                 found.add(holds=1)
         return OfPipeline(run=run, tags=_of_tags(name, delivered, sealed.emptied, shared), retired=sealed.retired)
@@ -116,7 +116,7 @@ class Looking:
 
 def of_ledger(settings: Settings, ledger: Ledger, name: str, persistence_ids: Iterable[str]) -> Iterator[Key]:
     """The (tag, persistence_id) that the ledger may know progress and holds of; also of tags that were configured once."""
-    tags = sorted({*settings.pipeline(name).tags, *ledger.watermarks(name)})
+    tags = sorted({*settings.pipeline(name).tags, *ledger.delivered.watermarks(name)})
     return ((tag, one) for one in persistence_ids for tag in tags)
 
 

@@ -16,13 +16,14 @@ from tagmill import checkpoints
 from tagmill.errors import ConfigurationError, GuardRefused, PersistenceIdsRefused
 from tagmill.journal.guards import Guards, Seen
 from tagmill.journal.model import Outcome, Total, Wanted, What
-from tagmill.settings import PipelineSettings, Settings
+from tagmill.settings import Settings
 from tagmill.stores.cassandra import needs_tables
 from tagmill.stores.guard import check_journal
 from tagmill.stores.journal import DeletedIds, JournalStore, Snapshot
 from tagmill.stores.lease import Lease
 from tagmill.stores.ledger import Ledger
 from tagmill.timeuuid import ticks
+from tagmill.viewsettings import PipelineSettings
 
 # persistence ids that are looked at side by side, and those that are taken from the list at once
 SIDE_BY_SIDE, AT_ONCE = 8, 64

@@ -77,8 +77,8 @@ class Guards:
             pipeline = self.settings.pipeline(name)
             if tag not in pipeline.tags:
                 continue
-            progress = next(iter(self.ledger.progress(name, [(tag, persistence_id)])))
-            hold = self.ledger.hold(name, tag, persistence_id)
+            progress = next(iter(self.ledger.delivered.progress(name, [(tag, persistence_id)])))
+            hold = self.ledger.delivered.hold(name, tag, persistence_id)
             above = 0
             if progress and progress.missing and progress.sequence_nr > first.sequence_nr:
                 events = self.store.events(persistence_id, partitions, progress.sequence_nr, first.sequence_nr)

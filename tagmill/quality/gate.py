@@ -7,7 +7,7 @@ from tagmill.quality import docs
 from tagmill.quality.expectations import judged
 from tagmill.quality.model import Failing, GateVerdict, Reports, as_json
 from tagmill.quality.rules import Rule, frame, rules, sentence
-from tagmill.settings import QualitySettings
+from tagmill.viewsettings import QualitySettings
 
 
 def judge(reports: Reports, limits: QualitySettings, *, docs_dir: str, run_name: str) -> GateVerdict:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tagmill.quality.model import Failing, OffendingRow, Reports, TagReport
-from tagmill.settings import QualitySettings
+from tagmill.viewsettings import QualitySettings
 
 Cell = float | str | None
 THE_RUN = "the run"

@@ -14,7 +14,8 @@ from tagmill.queries import gaps
 from tagmill.queries.columns import PAYLOAD, as_events
 from tagmill.stores.views import VIEW_COLUMNS
 from tagmill.timeuuid import highest, ticks
-from tagmill.views.reading import BY_PARTITION, ID, Journal
+from tagmill.views.reading import BY_PARTITION
+from tagmill.views.tables import ID, Journal
 
 NUMBER = "tag_pid_sequence_nr"
 COLUMNS = ("tag", ID, "sequence_nr", NUMBER, "offset", "event_time", "timebucket", *PAYLOAD)

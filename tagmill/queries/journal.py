@@ -11,12 +11,13 @@ from tagmill.buckets import first_ticks
 from tagmill.delivery.sparkerrors import explained
 from tagmill.errors import ConfigurationError, TerminalError
 from tagmill.queries import by_persistence_id, by_tag
-from tagmill.settings import PipelineSettings, Settings, moment
+from tagmill.settings import Settings
 from tagmill.stores.builds import Builds
 from tagmill.stores.cassandra import Cassandra
 from tagmill.stores.views import VIEW_COLUMNS
 from tagmill.timeuuid import from_datetime, lowest, ticks
-from tagmill.views import reading
+from tagmill.views import tables
+from tagmill.viewsettings import PipelineSettings, moment
 
 Gaps = Literal["fail", "keep"]
 Moment = datetime | str | None
@@ -41,13 +42,13 @@ class ReadJournal:
         self.pipeline: PipelineSettings = settings.pipeline(pipeline)
         with Cassandra(settings.cassandra) as cassandra:
             self.where = cassandra.where
-            self.journal = reading.Journal.there(cassandra, self.pipeline.journal)
+            self.journal = tables.Journal.there(cassandra, self.pipeline.journal)
 
     def persistence_ids(self) -> DataFrame:
         """persistence_id, each once, in no order: of all_persistence_ids, or where that is empty, of the keys of messages."""
-        self._needs(self.journal.names.messages, reading.ID)
+        self._needs(self.journal.names.messages, tables.ID)
         with explained(self.where, NOTHING):
-            return reading.persistence_ids(self.spark, self.journal)
+            return tables.persistence_ids(self.spark, self.journal)
 
     def events_by_persistence_id(
         self,
@@ -68,7 +69,7 @@ class ReadJournal:
         Raises:
             EventsMissing: with gaps="fail", a sequence_nr is missing behind what is deleted, where the plugin's stream would fail.
         """
-        self._needs(self.journal.names.messages, *reading.REQUIRED)
+        self._needs(self.journal.names.messages, *tables.REQUIRED)
         _one_of(gaps)
         wanted = [persistence_ids] if isinstance(persistence_ids, str) else list(dict.fromkeys(persistence_ids))
         with Cassandra(self.settings.cassandra) as cassandra:
@@ -96,7 +97,7 @@ class ReadJournal:
         Raises:
             EventsMissing: with gaps="fail", a persistence_id's numbers have a gap or come out of order.
         """
-        self._needs(self.journal.view_table, *(name for name in VIEW_COLUMNS if name not in reading.META))
+        self._needs(self.journal.view_table, *(name for name in VIEW_COLUMNS if name not in tables.META))
         _one_of(gaps)
         span = by_tag.Span(tag, self.pipeline.bucket_size, self._after(offset), self._until(until))
         events = by_tag.events(self.spark, self.journal, span)

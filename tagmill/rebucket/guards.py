@@ -8,10 +8,11 @@ from pyspark.sql import functions as F
 from tagmill.buckets import View
 from tagmill.errors import DataQualityStop, GuardRefused
 from tagmill.rebucket.rows import Rows, Survey
-from tagmill.settings import PipelineSettings, Settings
+from tagmill.settings import Settings
 from tagmill.stores.builds import Builds, BuildState
 from tagmill.stores.cleaned import Cleaned
 from tagmill.stores.ledger import Ledger
+from tagmill.viewsettings import PipelineSettings
 
 # fewer rows in a wrong bucket than this say nothing of the bucket size
 MIN_MISPLACED = 20

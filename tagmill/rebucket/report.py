@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from tagmill.audit.report import early, large_partitions
 from tagmill.buckets import View, first_ticks
 from tagmill.rebucket.rows import Survey
-from tagmill.settings import PipelineSettings
+from tagmill.viewsettings import PipelineSettings
 
 Result = dict[str, Any]
 NAMED_TAGS = 1000

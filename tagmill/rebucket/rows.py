@@ -17,7 +17,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_f
 from tagmill.audit.staging import bucket, kept
 from tagmill.buckets import View
 from tagmill.connector import CASSANDRA, table
-from tagmill.delivery.scan import offset_ticks
+from tagmill.delivery.scan import is_time_uuid, offset_ticks
 from tagmill.views.writing import BATCHES
 
 ROW = ["tag_name", "timestamp", "persistence_id", "tag_pid_sequence_nr"]
@@ -199,7 +199,7 @@ class Rows:
         parts = [part for name in hashed for part in (F.col(name).isNull(), F.col(name))]
         return rows.withColumn("ticks", offset_ticks(F.col("timestamp"))).select(
             *KEY, bucket(self.target.size), bucket(self.source.size).alias("home"), F.xxhash64(*parts).alias("hash"), _size().alias("size"),
-            ((F.substring("timestamp", 15, 1) != "1") | (F.col("ticks") < 0)).alias("broken"),
+            (~is_time_uuid(F.col("timestamp")) | (F.col("ticks") < 0)).alias("broken"),
         )  # fmt: skip
 
     def fixed(self, rows: DataFrame) -> DataFrame:

@@ -1,10 +1,9 @@
-"""The ledger: what is planned, sealed and pushed; who works; how far each tag and persistence_id is delivered.
+"""The ledger: what is planned, sealed and pushed, and who works; `delivered` says how far that has come.
 
-Every move of a run or a batch says IF state = ? AND fence = ?, so a step that wakes up late changes nothing. Progress, holds
-and watermarks are written USING TIMESTAMP = the run's number, so an older run can't overwrite a newer one.
+Every move of a run or a batch says IF state = ? AND fence = ?, so a step that wakes up late changes nothing.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -14,14 +13,12 @@ from cassandra import ConsistencyLevel
 
 from tagmill import names
 from tagmill.batches.states import BatchState, RunState, may_move_batch, may_move_run
-from tagmill.continuity.model import Hole, Interval, Progress
 from tagmill.errors import ConfigurationError, FenceRaised
 from tagmill.settings import CassandraSettings
 from tagmill.stores.cassandra import Cassandra, utc
-from tagmill.timeuuid import ticks as ticks_of
+from tagmill.stores.delivered import Delivered
 
 SERIAL = ConsistencyLevel.SERIAL
-HOLD_SHARDS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,35 +56,6 @@ class BatchRow:
     verified_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class Watermark:
-    """How far a tag is delivered, and what its look-back window held: `window_rows` rows from window_from (exclusive) to ticks."""
-
-    tag: str
-    ticks: int
-    run: int
-    window_from: int
-    window_rows: int
-    long_look_at: datetime | None
-    delivered: int
-    batches: int
-
-
-@dataclass(frozen=True, slots=True)
-class HoldRow:
-    """A persistence_id that is kept back. `seen`: fingerprint of the view's rows in the gap when it was last judged."""
-
-    tag: str
-    persistence_id: str
-    reason: str
-    hole: Hole
-    from_ticks: int
-    held_rows: int
-    since_run: int
-    since: datetime
-    seen: str
-
-
 class Ledger:
     """The ledger's tables in one keyspace. Owns its Cassandra session."""
 
@@ -100,6 +68,7 @@ class Ledger:
                 f"{self.cassandra.where}: the ledger's keyspace {settings.ledger_keyspace} does not exist. Nothing was done. "
                 "Create it: tagmill schema apply"
             )
+        self.delivered = Delivered(self.cassandra, settings.ledger_keyspace)
 
     def __enter__(self) -> "Ledger":
         return self
@@ -324,119 +293,6 @@ class Ledger:
                 f"batch {batch.batch_id} of run {run}, pipeline {pipeline}, is no longer {batch.state}. Nothing was changed"
             )
 
-    # -- watermarks and buckets
-
-    def watermarks(self, pipeline: str) -> dict[str, Watermark]:
-        """By tag."""
-        fields = ", ".join(Watermark.__dataclass_fields__)
-        rows = self.cassandra.execute(f"SELECT {fields} FROM {self.keyspace}.watermarks WHERE pipeline = ?", pipeline)
-        return {row.tag: Watermark(**{**row._asdict(), "long_look_at": utc(row.long_look_at)}) for row in rows}
-
-    def write_watermark(self, pipeline: str, mark: Watermark) -> None:
-        """USING TIMESTAMP = the run's number."""
-        fields = ", ".join(Watermark.__dataclass_fields__)
-        self.cassandra.write_many(
-            f"INSERT INTO {self.keyspace}.watermarks (pipeline, {fields}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?",
-            [(pipeline, *(getattr(mark, f) for f in Watermark.__dataclass_fields__), mark.run)],
-        )
-
-    def known_buckets(self, pipeline: str, tag: str) -> tuple[int | None, list[int]]:
-        """Up to which timebucket the view was scanned (None: never), and the buckets found."""
-        rows = self.cassandra.execute(
-            f"SELECT timebucket, scanned_to FROM {self.keyspace}.buckets WHERE pipeline = ? AND tag = ?", pipeline, tag
-        )
-        return (rows[0].scanned_to if rows else None), [row.timebucket for row in rows if row.timebucket is not None]
-
-    def keep_buckets(self, pipeline: str, tag: str, buckets: Iterable[int], scanned_to: int) -> None:
-        """Keep what the scan found; the mark comes last."""
-        self.cassandra.write_many(
-            f"INSERT INTO {self.keyspace}.buckets (pipeline, tag, timebucket) VALUES (?, ?, ?)",
-            ((pipeline, tag, b) for b in buckets),
-        )
-        self.cassandra.write_many(
-            f"INSERT INTO {self.keyspace}.buckets (pipeline, tag, scanned_to) VALUES (?, ?, ?)", [(pipeline, tag, scanned_to)]
-        )
-
-    # -- progress and holds
-
-    def progress(self, pipeline: str, keys: Iterable[tuple[str, str]]) -> Iterator[Progress | None]:
-        """Progress of each (tag, persistence_id), in the order of the keys."""
-        results = self.cassandra.execute_many(
-            'SELECT tag_pid_sequence_nr, sequence_nr, "offset", missing'
-            f" FROM {self.keyspace}.progress WHERE pipeline = ? AND tag = ? AND persistence_id = ?",
-            ((pipeline, tag, persistence_id) for tag, persistence_id in keys),
-        )
-        for rows in results:
-            yield _progress(rows[0]) if rows else None
-
-    def write_progress(self, pipeline: str, run: int, rows: Iterable[tuple[str, str, Progress]]) -> int:
-        """Progress of (tag, persistence_id); returns how many."""
-        return self.cassandra.write_many(
-            f"INSERT INTO {self.keyspace}.progress (pipeline, tag, persistence_id, tag_pid_sequence_nr, sequence_nr,"
-            ' "offset", missing, run) VALUES (?, ?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?',
-            (
-                (
-                    pipeline,
-                    tag,
-                    pid,
-                    p.number,
-                    p.sequence_nr,
-                    UUID(p.offset) if p.offset else None,
-                    write_intervals(p.missing),
-                    run,
-                    run,
-                )
-                for tag, pid, p in rows
-            ),
-        )
-
-    def delete_progress(self, pipeline: str, run: int, keys: Iterable[tuple[str, str]]) -> int:
-        """Take progress of (tag, persistence_id) away; returns how many were asked for.
-
-        USING TIMESTAMP = the run's number, so that what a later run delivers under the same name is not deleted with it.
-        """
-        return self.cassandra.write_many(
-            f"DELETE FROM {self.keyspace}.progress USING TIMESTAMP ? WHERE pipeline = ? AND tag = ? AND persistence_id = ?",
-            ((run, pipeline, tag, persistence_id) for tag, persistence_id in keys),
-        )
-
-    def holds(self, pipeline: str, tags: Iterable[str]) -> Iterator[HoldRow]:
-        """All open holds of these tags."""
-        for tag in tags:
-            for shard in range(HOLD_SHARDS):
-                for row in self.cassandra.stream(
-                    f"SELECT * FROM {self.keyspace}.holds WHERE pipeline = ? AND tag = ? AND shard = ?", pipeline, tag, shard
-                ):
-                    yield _hold(row)
-
-    def hold(self, pipeline: str, tag: str, persistence_id: str) -> HoldRow | None:
-        """The open hold of one persistence_id."""
-        rows = self.cassandra.execute(
-            f"SELECT * FROM {self.keyspace}.holds WHERE pipeline = ? AND tag = ? AND shard = ? AND persistence_id = ?",
-            pipeline, tag, shard(persistence_id), persistence_id,
-        )  # fmt: skip
-        return _hold(rows[0]) if rows else None
-
-    def write_holds(self, pipeline: str, run: int, holds: Iterable[HoldRow]) -> int:
-        """Open or go on with holds; returns how many."""
-        return self.cassandra.write_many(
-            f"INSERT INTO {self.keyspace}.holds (pipeline, tag, shard, persistence_id, reason, first_missing, last_missing,"
-            " after_sequence_nr, before_sequence_nr, from_ticks, held_rows, since_run, since, seen)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?",
-            (
-                (pipeline, h.tag, shard(h.persistence_id), h.persistence_id, h.reason, h.hole.first, h.hole.last, h.hole.after_sequence_nr,
-                 h.hole.before_sequence_nr, h.from_ticks, h.held_rows, h.since_run, h.since, h.seen, run)
-                for h in holds
-            ),
-        )  # fmt: skip
-
-    def end_holds(self, pipeline: str, run: int, keys: Iterable[tuple[str, str]]) -> int:
-        """Take holds away; returns how many were asked for."""
-        return self.cassandra.write_many(
-            f"DELETE FROM {self.keyspace}.holds USING TIMESTAMP ? WHERE pipeline = ? AND tag = ? AND shard = ? AND persistence_id = ?",
-            ((run, pipeline, tag, shard(persistence_id), persistence_id) for tag, persistence_id in keys),
-        )
-
     # -- what people did
 
     def record_intervention(self, pipeline: str, run: int, who: str, what: str, why: str) -> None:
@@ -477,41 +333,6 @@ class Ledger:
 
 def _created_meanwhile(pipeline: str, run: int) -> FenceRaised:
     return FenceRaised(f"run {run} of pipeline {pipeline} was created by somebody else meanwhile. Nothing was written")
-
-
-def shard(persistence_id: str) -> int:
-    """Which of a tag's hold partitions a persistence_id is in; must never change."""
-    return sum(persistence_id.encode()) % HOLD_SHARDS
-
-
-def write_intervals(missing: tuple[Interval, ...]) -> str:
-    """'1-4,9-9' for ((1, 4), (9, 9))."""
-    return ",".join(f"{low}-{high}" for low, high in missing)
-
-
-def read_intervals(text: str | None) -> tuple[Interval, ...]:
-    """The other way round."""
-    pairs = (part.split("-") for part in (text or "").split(",") if part)
-    return tuple((int(low), int(high)) for low, high in pairs)
-
-
-def _hold(row: Any) -> HoldRow:
-    hole = Hole(row.first_missing, row.last_missing, row.after_sequence_nr, row.before_sequence_nr)
-    since = utc(row.since) or _now()
-    return HoldRow(
-        row.tag, row.persistence_id, row.reason, hole, row.from_ticks, row.held_rows, row.since_run, since, row.seen or ""
-    )
-
-
-def _progress(row: Any) -> Progress:
-    offset = row.offset
-    return Progress(
-        row.tag_pid_sequence_nr,
-        row.sequence_nr,
-        ticks_of(offset) if offset else 0,
-        str(offset or ""),
-        read_intervals(row.missing),
-    )
 
 
 def _now() -> datetime:

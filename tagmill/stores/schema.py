@@ -10,10 +10,11 @@ from tagmill import names
 from tagmill.batches import columns
 from tagmill.errors import ConfigurationError
 from tagmill.journaltables import WRITERS_TABLES, JournalTables
-from tagmill.settings import PipelineSettings, Settings
+from tagmill.settings import Settings
 from tagmill.stores.cassandra import Cassandra
 from tagmill.stores.clickhouse import ClickHouse
 from tagmill.stores.journalviews import JournalViews
+from tagmill.viewsettings import PipelineSettings
 
 FOLDER = Path(__file__).resolve().parents[2] / "schema"
 

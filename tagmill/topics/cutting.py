@@ -31,7 +31,7 @@ class _Month:
 class Cutter:
     """Writes batches of `columns` (row_checksum is one) below `folder`, in the order in which `add` is given rows.
 
-    Within a batch those of a shard lie together. However many months there are, at most two batches are in memory.
+    Within a batch of a topic rows lie in the order of their ids. However many months there are, at most two batches are in memory.
     """
 
     files: RunFiles
@@ -74,8 +74,9 @@ class Cutter:
 
     def _write(self, rows: pa.Table) -> None:
         number, sink = len(self.batches) + 1, io.BytesIO()
-        # the ids of a shard lie together: they are written to Cassandra in this order
-        pq.write_table(rows.sort_by("shard") if "shard" in self.columns else rows, sink, **CODEC)
+        # ids lie as deduplication has them: they are written to Cassandra in this order, which it takes quickest
+        by_id = [("shard", "ascending"), ("unique_id", "ascending")]
+        pq.write_table(rows.sort_by(by_id) if "shard" in self.columns else rows, sink, **CODEC)
         content, file = sink.getvalue(), f"{self.folder}/batch-{number:05d}.parquet"
         sha256 = self.files.write(file, content)
         checksum = int(np.add.reduce(rows["row_checksum"].to_numpy().astype(np.int64)).astype(np.uint64))

@@ -173,7 +173,7 @@ class _Rekeying:
             F.timestamp_millis("last.created_ms").alias("created_at"), F.timestamp_millis("last.seen_ms").alias("seen_at"),
             *(f"last.{name}" for name in columns[2:]),
         )  # fmt: skip
-        append(rows.sortWithinPartitions("shard"), self.keyspace, "deduplication", number)
+        append(rows.sortWithinPartitions("shard", "unique_id"), self.keyspace, "deduplication", number)
 
     def _forget(self, rule: str, number: int) -> None:
         self.tell(f"deleting the ids of {rule}")

@@ -4,15 +4,14 @@ The commit is PLANNED → SEALED. Behind it the new ids go into deduplication, f
 batch owns it, so a retry never drops its own events.
 """
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from tagmill import checkpoints
 from tagmill.batches.states import RunState
@@ -31,13 +30,11 @@ from tagmill.topics.cutting import BESIDE, Cutter, chosen_rows, staged_in_order
 from tagmill.topics.formats import schema_contents
 from tagmill.topics.model import TopicCounts, TopicManifest, TopicPlan
 from tagmill.topics.runfiles import ids_noted, note_ids_done, read_manifest, read_plan
+from tagmill.topics.staging import INDEX_BITS, PLACE
 from tagmill.views.writing import append
 
 # what is cut has a row group in memory; the first look at its size comes behind so many rows, which may have a megabyte each
 ROW_GROUPS = {"parquet.block.size": str(32 * 1024 * 1024), "parquet.page.size.row.check.min": "10"}
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 def seal(settings: Settings, ledger: Ledger, spark: SparkSession, name: str, run: int, fence: int) -> TopicManifest:
@@ -86,11 +83,15 @@ class _Sealing:
         """All of it but the commit."""
         staged = self._staged()
         checkpoints.reached("seal.staged")
-        new, distinct = self._new(staged)
+        # of a Kafka Journal a task has whole ids, whose order its files have
+        folder = f"{self.folder}/staged"
+        names = list(staged_in_order(self.files, folder) if self.chosen.rule else self.files.parquet(folder))
+        new, distinct = self._new(staged, [name.rpartition("/")[2] for name in names])
         if new is not None:
-            new.repartition("file").sortWithinPartitions("file", "row_index").write.partitionBy("file").parquet(self._url("new"))
+            numbered = new.select(PLACE, F.shiftright(PLACE, INDEX_BITS).alias("file"))
+            numbered.repartition("file").sortWithinPartitions("file", PLACE).write.partitionBy("file").parquet(self._url("new"))
         checkpoints.reached("seal.judged")
-        batches = self._cut(all_of_it=new is None)
+        batches = self._cut(names, all_of_it=new is None)
         counts = self._counts(staged, distinct, sum(batch.rows for batch in batches))
         letters, replayed = f"{self.folder}/letters", f"{self.folder}/replayed"
         if counts.unreadable:
@@ -107,17 +108,18 @@ class _Sealing:
             sha256=sha256, warnings=self.plan.warnings, more=self.plan.more,
         )  # fmt: skip
 
-    def _new(self, staged: DataFrame) -> tuple[DataFrame | None, int | None]:
-        """Where the new events are (staging.PLACE; None: all are), and how many different ones there are (None: so, too)."""
+    def _new(self, staged: DataFrame, names: list[str]) -> tuple[DataFrame | None, int | None]:
+        """Where the new events are (PLACE; None: all are), and how many different ones there are (None: so, too)."""
         if isinstance(self.chosen, TopicSettings):
-            firsts = self._fixed(staging.firsts(staging.keys_of(staged)), "firsts")
+            events = staging.placed(self.spark, staged.where("kind = 'event'"), names, staging.KEY)
+            firsts = self._fixed(staging.firsts(events), "firsts")
             known = self._fixed(self._known(firsts), "known")
-            return firsts.join(known, "unique_id", "left_anti").select(*staging.PLACE), firsts.count()
+            return firsts.join(known, "unique_id", "left_anti").select(PLACE), firsts.count()
         if not self.plan.delivered:
             return None, None
         same = list(layout(self.chosen).identity)
         there = self.spark.read.parquet(*map(self.files.url, self.plan.delivered)).select(*same)
-        return staging.placed(staged, same).join(there, same, "left_anti").select(*staging.PLACE), None
+        return staging.placed(self.spark, staged, names, same).join(there, same, "left_anti").select(PLACE), None
 
     def _staged(self) -> DataFrame:
         if isinstance(self.chosen, JournalSettings):
@@ -141,23 +143,22 @@ class _Sealing:
         cassandra = self.settings.cassandra
         return staging.known(firsts, cassandra, cassandra.ledger_keyspace, self.plan.pipeline, self.plan.rule, since)
 
-    def _cut(self, *, all_of_it: bool) -> list[Batch]:
+    def _cut(self, names: list[str], *, all_of_it: bool) -> list[Batch]:
         columns = [*layout(self.chosen).names, *(BESIDE if self.chosen.rule else BESIDE[-1:])]
         cutter = Cutter(self.files, f"{self.folder}/batches", columns, self.chosen.batch_rows, self.chosen.batch_bytes)
-        folder = f"{self.folder}/staged"
-        # of a Kafka Journal a task has whole ids, whose order its files have
-        for file in staged_in_order(self.files, folder) if self.chosen.rule else self.files.parquet(folder):
-            kept = None if all_of_it else self._kept(file)
+        for number, name in enumerate(names):
+            kept = None if all_of_it else self._kept(number)
             if kept is None or len(kept):
-                with self.files.open(file) as source:
+                with self.files.open(name) as source:
                     for rows in chosen_rows(pq.ParquetFile(source), columns, kept):
                         cutter.add(rows)
         return cutter.end()
 
-    def _kept(self, file: str) -> npt.NDArray[np.int64]:
+    def _kept(self, number: int) -> npt.NDArray[np.int64]:
         """Which rows of a staged file are new."""
-        parts = self.files.record_batches(f"{self.folder}/new/file={file.rpartition('/')[2]}", 1_000_000, ["row_index"])
-        return np.sort(np.concatenate([np.empty(0, np.int64), *(part["row_index"].to_numpy() for part in parts)]))
+        parts = self.files.record_batches(f"{self.folder}/new/file={number}", 1_000_000, [PLACE])
+        places = np.concatenate([np.empty(0, np.int64), *(part[PLACE].to_numpy() for part in parts)])
+        return np.sort(places & ((1 << INDEX_BITS) - 1))
 
     def _counts(self, staged: DataFrame, distinct: int | None, new: int) -> TopicCounts:
         kinds = {row["kind"]: row["count"] for row in staged.groupBy("kind").count().collect()}

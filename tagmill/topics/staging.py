@@ -30,7 +30,8 @@ ARROW = {
 }  # fmt: skip
 HEADERS = pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}))
 KEY = ["shard", "unique_id"]
-PLACE = ["file", "row_index"]
+# of a row in the staged files: the number of its file in their order, and in the low bits its index in there
+PLACE, INDEX_BITS = "place", 32
 
 
 def schema_of(chosen: TopicSettings) -> pa.Schema:
@@ -88,20 +89,17 @@ def _row(reader: Reader, value: bytes | None, at_ms: int) -> dict[str, Any]:
         return {"kind": "unreadable", "created_at": at_ms, "reason": str(error)[:1000]}
 
 
-def keys_of(staged: DataFrame) -> DataFrame:
-    """KEY, topic, partition, offset and PLACE of every event. In: the staged files."""
-    return placed(staged.where("kind = 'event'"), [*KEY, "topic", "partition", "offset"])
+def placed(spark: SparkSession, staged: DataFrame, names: Sequence[str], columns: Sequence[str]) -> DataFrame:
+    """These columns, and PLACE. In: the staged files, and their names in their order."""
+    numbers = spark.createDataFrame(list(enumerate(names)), "number long, file string")
+    file, index = F.col("_metadata.file_name").alias("file"), F.col("_metadata.row_index").alias("row_index")
+    place = F.shiftleft("number", INDEX_BITS).bitwiseOR(F.col("row_index")).alias(PLACE)
+    return staged.select(*columns, file, index).join(F.broadcast(numbers), "file").select(*columns, place)
 
 
-def placed(staged: DataFrame, columns: Sequence[str]) -> DataFrame:
-    """These columns, and PLACE. In: the staged files."""
-    return staged.select(*columns, F.col("_metadata.file_name").alias("file"), F.col("_metadata.row_index").alias("row_index"))
-
-
-def firsts(keys: DataFrame) -> DataFrame:
-    """Of each id the first record, in the order of topic, partition and offset: KEY and PLACE."""
-    at = F.min(F.struct("topic", "partition", "offset", *PLACE)).alias("at")
-    return keys.groupBy(*KEY).agg(at).select(*KEY, *(F.col(f"at.{name}").alias(name) for name in PLACE))
+def firsts(events: DataFrame) -> DataFrame:
+    """Of each id (KEY) the first PLACE."""
+    return events.groupBy(*KEY).agg(F.min(PLACE).alias(PLACE))
 
 
 def known(ids: DataFrame, cassandra: CassandraSettings, ledger: str, pipeline: str, rule: str, since: datetime) -> DataFrame:
@@ -134,7 +132,8 @@ def rows_of_ids(spark: SparkSession, files: RunFiles, manifest: TopicManifest, p
     names = [(batch.file.rpartition("/")[2], batch.batch_id) for batch in manifest.batches]
     owners = F.broadcast(spark.createDataFrame(names, "file string, batch_id string"))
     sealed = spark.read.parquet(*(files.url(batch.file) for batch in manifest.batches))
-    return placed(sealed, ["shard", "unique_id", "created_at", "schema_version", "payload"]).join(owners, "file").select(
+    file = F.col("_metadata.file_name").alias("file")
+    return sealed.select(*KEY, "created_at", "schema_version", "payload", file).join(owners, "file").select(
         F.lit(plan.pipeline).alias("pipeline"), F.lit(plan.rule).alias("rule"), "shard", "unique_id",
         F.timestamp_millis("created_at").alias("created_at"), F.lit(plan.planned_at.astimezone(UTC)).alias("seen_at"), "schema_version",
         "payload", "batch_id", F.lit(plan.run).cast("bigint").alias("run"),

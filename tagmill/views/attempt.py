@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tagmill.views.counting import Sums
     from tagmill.views.model import Manifest, Tell
-    from tagmill.views.reading import Journal
+    from tagmill.views.tables import Journal
 
 
 class Attempt:
@@ -142,7 +142,7 @@ def at_the_numbers(
     """
     from tagmill.delivery.sparkerrors import explained
     from tagmill.delivery.steps import leased
-    from tagmill.views.reading import Journal
+    from tagmill.views.tables import Journal
 
     chosen = settings.pipeline(pipeline)
     with leased(settings, pipeline, owner, wait=chosen.lease_wait_seconds) as (ledger, lease):

@@ -10,11 +10,12 @@ import structlog
 
 from tagmill import checkpoints
 from tagmill.errors import GuardRefused
-from tagmill.settings import PipelineSettings, Settings
+from tagmill.settings import Settings
 from tagmill.stores.builds import BuildRow
 from tagmill.stores.journalviews import JournalViews
 from tagmill.timeuuid import from_datetime
 from tagmill.views.attempt import Attempt, at_the_numbers
+from tagmill.viewsettings import PipelineSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,7 +48,7 @@ def build(
 def check(settings: Settings, pipeline: str) -> None:
     """Refuse, before Spark is started, what can't be built; raises GuardRefused, ConfigurationError."""
     from tagmill.stores.ledger import Ledger
-    from tagmill.views.reading import Journal
+    from tagmill.views.tables import Journal
 
     chosen = settings.pipeline(pipeline)
     _must_number(pipeline, chosen)
@@ -85,16 +86,16 @@ class _Builder(Attempt):
         """Read, judge and number into files; the manifest, and the first of those that somebody else numbered."""
         from pyspark.sql import functions as F
 
-        from tagmill.views import numbering, reading
+        from tagmill.views import numbering, reading, tables
         from tagmill.views.model import Manifest, Reason
 
         until = from_datetime(datetime.now(UTC) - timedelta(seconds=self.pipeline.eventual_consistency_delay_seconds))
         folder = self.new_folder()
         url = self.files.url(folder)
         self.tell("looking where each persistence id stands")
-        ids = reading.persistence_ids(self.spark, self.journal)
+        ids = tables.persistence_ids(self.spark, self.journal)
         ledger_keyspace = self.settings.cassandra.ledger_keyspace
-        stands = self.fixed(reading.stands(self.spark, self.journal, ledger_keyspace, ids, adopt=adopt), f"{url}/stands")
+        stands = self.fixed(tables.stands(self.spark, self.journal, ledger_keyspace, ids, adopt=adopt), f"{url}/stands")
         count, refused = self._counted(stands, row, adopt)
         reader = reading.Reader(self.spark, self.journal, f"{url}/events", until, self.tell)
         checkpoints.reached("build.reading")

@@ -49,7 +49,7 @@ def rebuild_ids(
     from tagmill.connector import CASSANDRA, table
     from tagmill.delivery.sparkerrors import explained
     from tagmill.stores.cassandra import Cassandra
-    from tagmill.views.reading import ID, Journal, with_events
+    from tagmill.views.tables import ID, Journal, with_events
 
     chosen = settings.pipeline(pipeline)
     say = tell or (lambda _: None)

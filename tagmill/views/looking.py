@@ -55,20 +55,20 @@ class OfChosen(Attempt):
     # -- what is there
 
     def places(self) -> DataFrame:
-        """What the plugin's tables say (reading.places) of the persistence ids."""
-        from tagmill.views import reading
+        """What the plugin's tables say (tables.places) of the persistence ids."""
+        from tagmill.views import tables
 
         if self.chosen.persistence_ids is None:
-            ids = reading.with_events(self.spark, self.journal)
+            ids = tables.with_events(self.spark, self.journal)
         else:
             ids = self.spark.createDataFrame([(one,) for one in self.chosen.persistence_ids], f"{ID} string").distinct()
-        return self.fixed(reading.places(self.spark, self.journal, ids), f"{self.url}/places")
+        return self.fixed(tables.places(self.spark, self.journal, ids), f"{self.url}/places")
 
     def records(self, places: DataFrame) -> DataFrame:
-        """Our own records (reading.records) of persistence ids."""
-        from tagmill.views import reading
+        """Our own records (tables.records) of persistence ids."""
+        from tagmill.views import tables
 
-        return reading.records(self.spark, self.journal, self.settings.cassandra.ledger_keyspace, places.select(ID))
+        return tables.records(self.spark, self.journal, self.settings.cassandra.ledger_keyspace, places.select(ID))
 
     def limits(self, places: DataFrame) -> DataFrame:
         """The places with `base` (PROGRESS to count back from), and `limit` and `elsewhere`, as numbering.within asks for.
@@ -126,9 +126,9 @@ class OfChosen(Attempt):
 
     def must_be_offline(self, places: DataFrame) -> None:
         """Refuse when the application has numbered since this began: its own numbers would be taken back."""
-        from tagmill.views import reading
+        from tagmill.views import tables
 
-        now = reading.places(self.spark, self.journal, places.select(ID))
+        now = tables.places(self.spark, self.journal, places.select(ID))
         line = now.exceptAll(places).select(ID).first()
         if line is not None:
             raise GuardRefused(

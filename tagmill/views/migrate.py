@@ -2,7 +2,7 @@
 
 The steps are model.Step; docs/migrate.md says what each does. Each looks at what is there and does what is left, so a migration that was
 killed, or half done by somebody else, goes on from where it is. The step `tags` is a rebuild (rebuild.py): an event's tags are those of
-tag1 to tag3, too (reading.event_tags).
+tag1 to tag3, too (tables.event_tags).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tagmill.views.model import Tell
-    from tagmill.views.reading import Journal
+    from tagmill.views.tables import Journal
 
 ID = "persistence_id"
 
@@ -148,7 +148,7 @@ class _Migrator:
         return True
 
     def _journal(self, *, ready: bool = False) -> Journal:
-        from tagmill.views.reading import Journal
+        from tagmill.views.tables import Journal
 
         look = Journal.look if ready else Journal.there
         return look(self.cassandra, self.journal)
@@ -176,12 +176,12 @@ class _Migrator:
         """persistence_id, `columns` and `all_tags` of the events with tags."""
         from pyspark.sql import functions as F
 
-        from tagmill.views import reading
+        from tagmill.views import tables
 
         journal = self._journal()
         there = tag_columns(journal.messages)
-        rows = reading.all_events(self.spark, journal, [ID, *columns, *there])
-        return rows.select(ID, *columns, reading.event_tags(there).alias("all_tags")).where(F.size("all_tags") > 0)
+        rows = tables.all_events(self.spark, journal, [ID, *columns, *there])
+        return rows.select(ID, *columns, tables.event_tags(there).alias("all_tags")).where(F.size("all_tags") > 0)
 
     # -- dropping what is old
 
@@ -223,16 +223,16 @@ class _Migrator:
         return None
 
     def _in_message(self) -> int:
-        from tagmill.views import reading
+        from tagmill.views import tables
 
-        return reading.all_events(self.spark, self._journal(), [ID, "message"]).where("message is not null").count()
+        return tables.all_events(self.spark, self._journal(), [ID, "message"]).where("message is not null").count()
 
     def _unbuilt(self) -> int:
         """How many persistence ids have tagged events behind what our builds have reached."""
         from pyspark.sql import functions as F
 
-        from tagmill.views import reading
+        from tagmill.views import tables
 
         last = self._tagged("sequence_nr").groupBy(ID).agg(F.max("sequence_nr").alias("last")).localCheckpoint()
-        records = reading.records(self.spark, self._journal(), self.settings.cassandra.ledger_keyspace, last.select(ID))
+        records = tables.records(self.spark, self._journal(), self.settings.cassandra.ledger_keyspace, last.select(ID))
         return last.join(records, ID).where("sequence_nr is null or sequence_nr < last").count()

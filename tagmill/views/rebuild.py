@@ -86,14 +86,14 @@ class _Rebuilder(OfChosen):
         from pyspark.sql import functions as F
 
         from tagmill.stores.journalviews import JournalViews
-        from tagmill.views import differences, reading
+        from tagmill.views import differences, tables
         from tagmill.views.model import VIEW_KEY, Difference
 
         rows = self.of_tags(self._rows())
         views = JournalViews(self.builds.cassandra, self.settings.cassandra.ledger_keyspace, self.journal.keyspace)
         had = [self.pipeline.view, *views.earlier(self.pipeline.view)]
         ledger = self.settings.cassandra.ledger_keyspace
-        cleaned = reading.cleaned(self.spark, ledger, self.journal.keyspace, had, self.pipeline.bucket_size)
+        cleaned = tables.cleaned(self.spark, ledger, self.journal.keyspace, had, self.pipeline.bucket_size)
         cleaned = cleaned.withColumnsRenamed({"tag": "tag_name", "bucket": "timebucket"})
         if not self.chosen.tags and standing.isEmpty() and cleaned.isEmpty():
             # nothing to hold them against: a view that is lost as a whole, or was never there
@@ -104,7 +104,7 @@ class _Rebuilder(OfChosen):
         known = events.join(of_whole, ID).where("sequence_nr > from_nr and sequence_nr <= upto").select(ID, "sequence_nr")
         lines = self.fixed(differences.judged(compared, known), f"{self.url}/lines")
         written = lines.where(F.col("what").isin(Difference.ADDED.value, Difference.CHANGED.value)).select(*VIEW_KEY)
-        changes = rows.join(written, list(VIEW_KEY), "left_semi").sortWithinPartitions("tag_name", "timebucket")
+        changes = rows.join(written, list(VIEW_KEY), "left_semi").sortWithinPartitions("tag_name", "timebucket", "timestamp")
         changes.write.parquet(f"{self.url}/changes")
         removed = lines.where(F.col("what").isin(Difference.REMOVED.value, Difference.CHANGED.value)).select(*VIEW_KEY)
         removed.write.parquet(f"{self.url}/removed")

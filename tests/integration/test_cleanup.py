@@ -11,11 +11,12 @@ import pytest
 from tagmill.cleanup.clean import clean
 from tagmill.continuity.model import Hole
 from tagmill.errors import GuardRefused, LeaseTaken
-from tagmill.settings import OtherReader
 from tagmill.stores.audits import Audits
+from tagmill.stores.delivered import HoldRow
 from tagmill.stores.lease import Lease
-from tagmill.stores.ledger import HoldRow, Ledger
+from tagmill.stores.ledger import Ledger
 from tagmill.timeuuid import from_datetime
+from tagmill.viewsettings import OtherReader
 from tests.support import auditing
 from tests.support.cleaning import audited, cleaned, never_audited, partitions, reasons, records, with_keys
 from tests.support.commands import Command
@@ -164,13 +165,13 @@ def test_a_reader_that_is_not_stated_or_not_beyond_a_partition_keeps_it(view, st
 def test_what_runs_may_read_again_stays(view):
     audited(view.settings, view.name)
     with Ledger(view.settings.cassandra) as ledger:
-        mark = ledger.watermarks(view.name)["t"]
+        mark = ledger.delivered.watermarks(view.name)["t"]
         # one hour of long look-back before it
-        ledger.write_watermark(view.name, replace(mark, run=90, ticks=from_datetime(BEGIN + 5 * HOUR)))
+        ledger.delivered.write_watermark(view.name, replace(mark, run=90, ticks=from_datetime(BEGIN + 5 * HOUR)))
         try:
             assert reasons(view.dry()) == {("t", "still_read"): 2}
         finally:
-            ledger.write_watermark(view.name, replace(mark, run=91))
+            ledger.delivered.write_watermark(view.name, replace(mark, run=91))
 
 
 def test_the_partitions_of_an_open_hold_stay(view):
@@ -181,11 +182,11 @@ def test_the_partitions_of_an_open_hold_stay(view):
                                           view.name, "u", "c")[0]  # fmt: skip
         move = 'UPDATE tagmill_test.progress USING TIMESTAMP ? SET "offset" = ? WHERE pipeline = ? AND tag = ? AND persistence_id = ?'
         ledger.cassandra.execute(move, 90, offset(BEGIN + 2 * HOUR), view.name, "u", "c")
-        ledger.write_holds(view.name, 90, [hold])
+        ledger.delivered.write_holds(view.name, 90, [hold])
         try:
             done = view.dry()
         finally:
-            ledger.end_holds(view.name, 91, [("u", "c")])
+            ledger.delivered.end_holds(view.name, 91, [("u", "c")])
             ledger.cassandra.execute(move, 91, before.offset, view.name, "u", "c")
     # from the bucket before the last delivered event to the one behind the first held row
     assert reasons(done) == {("u", "held"): 4} and f"pipeline {view.name} holds 'c'" in done["refused"][0]["text"]
@@ -230,8 +231,8 @@ def test_every_pipeline_on_the_tag_has_to_prove_it(view):
 
     assert reasons(dry(both)) == {("t", "still_read"): 6}  # it has delivered nothing yet
     with Ledger(view.settings.cassandra) as ledger:
-        mark = ledger.watermarks(view.name)["t"]
-        ledger.write_watermark("mirror", mark)
+        mark = ledger.delivered.watermarks(view.name)["t"]
+        ledger.delivered.write_watermark("mirror", mark)
     done = dry(both)
     assert (
         reasons(done) == {("t", "not_audited"): 6} and "no audit of pipeline mirror has proven it" in done["refused"][0]["text"]

@@ -26,8 +26,9 @@ from tagmill.errors import FenceRaised, LeaseTaken
 from tagmill.settings import CassandraSettings
 from tagmill.stores import schema
 from tagmill.stores.cassandra import Cassandra
+from tagmill.stores.delivered import HoldRow, Watermark, read_intervals, shard, write_intervals
 from tagmill.stores.lease import Lease, is_dead, this_process
-from tagmill.stores.ledger import HoldRow, Ledger, RunRow, Watermark, read_intervals, shard, write_intervals
+from tagmill.stores.ledger import Ledger, RunRow
 
 KEYSPACE = "t_ledger"
 TICK = 17_952_444_000_000_000
@@ -389,32 +390,32 @@ def test_a_batch_sent_again_has_the_next_generation(ledger: Ledger, pipeline: st
 def test_progress_comes_back_as_it_was_written_in_the_order_of_the_keys(ledger: Ledger, pipeline: str) -> None:
     keys = [("order", "a\"'\\ü"), ("order", "b"), ("tag/with/slashes", "a"), ("order", "")]
     written = [Progress(n, n * 10, TICK, OFFSET, ((1, 2), (4, 4)) if n % 2 else ()) for n in range(5, 8)]
-    ledger.write_progress(pipeline, 1, [(tag, pid, p) for (tag, pid), p in zip(keys[:3], written, strict=True)])
-    assert list(ledger.progress(pipeline, [*reversed(keys[:3]), ("order", "none")])) == [*reversed(written), None]
+    ledger.delivered.write_progress(pipeline, 1, [(tag, pid, p) for (tag, pid), p in zip(keys[:3], written, strict=True)])
+    assert list(ledger.delivered.progress(pipeline, [*reversed(keys[:3]), ("order", "none")])) == [*reversed(written), None]
 
 
 def test_progress_without_an_event_has_no_offset(ledger: Ledger, pipeline: str) -> None:
-    ledger.write_progress(pipeline, 1, [("order", "a", Progress(4, 40, 0, "", ((1, 4),)))])
-    assert list(ledger.progress(pipeline, [("order", "a")])) == [Progress(4, 40, 0, "", ((1, 4),))]
+    ledger.delivered.write_progress(pipeline, 1, [("order", "a", Progress(4, 40, 0, "", ((1, 4),)))])
+    assert list(ledger.delivered.progress(pipeline, [("order", "a")])) == [Progress(4, 40, 0, "", ((1, 4),))]
 
 
 def test_an_older_run_can_not_overwrite_the_progress_of_a_newer_one(ledger: Ledger, pipeline: str) -> None:
     newer, older = Progress(9, 90, TICK, OFFSET), Progress(5, 50, TICK, OFFSET, ((1, 1),))
-    ledger.write_progress(pipeline, 7, [("order", "a", newer)])
-    ledger.write_progress(pipeline, 6, [("order", "a", older)])
-    assert list(ledger.progress(pipeline, [("order", "a")])) == [newer]
-    ledger.write_progress(pipeline, 8, [("order", "a", older)])
-    assert list(ledger.progress(pipeline, [("order", "a")])) == [older]
+    ledger.delivered.write_progress(pipeline, 7, [("order", "a", newer)])
+    ledger.delivered.write_progress(pipeline, 6, [("order", "a", older)])
+    assert list(ledger.delivered.progress(pipeline, [("order", "a")])) == [newer]
+    ledger.delivered.write_progress(pipeline, 8, [("order", "a", older)])
+    assert list(ledger.delivered.progress(pipeline, [("order", "a")])) == [older]
 
 
 def test_an_older_run_can_not_overwrite_the_watermark_of_a_newer_one(ledger: Ledger, pipeline: str) -> None:
     newer = Watermark("order", 2000, 7, 100, 3, datetime(2026, 11, 21, 7, tzinfo=UTC), 10, 2)
-    ledger.write_watermark(pipeline, newer)
-    ledger.write_watermark(pipeline, replace(newer, ticks=1000, run=6, delivered=1, long_look_at=None))
-    assert ledger.watermarks(pipeline) == {"order": newer}
+    ledger.delivered.write_watermark(pipeline, newer)
+    ledger.delivered.write_watermark(pipeline, replace(newer, ticks=1000, run=6, delivered=1, long_look_at=None))
+    assert ledger.delivered.watermarks(pipeline) == {"order": newer}
     newest = replace(newer, ticks=3000, run=8)
-    ledger.write_watermark(pipeline, newest)
-    assert ledger.watermarks(pipeline) == {"order": newest}
+    ledger.delivered.write_watermark(pipeline, newest)
+    assert ledger.delivered.watermarks(pipeline) == {"order": newest}
 
 
 def hold(persistence_id: str, **changes: Any) -> HoldRow:
@@ -424,31 +425,31 @@ def hold(persistence_id: str, **changes: Any) -> HoldRow:
 
 def test_holds_are_written_and_ended_per_tag_and_persistence_id(ledger: Ledger, pipeline: str) -> None:
     holds = {f"o-{n}": hold(f"o-{n}") for n in range(40)}
-    ledger.write_holds(pipeline, 3, holds.values())
-    ledger.write_holds(pipeline, 3, [hold("o-1", tag="billing")])
-    assert {h.persistence_id: h for h in ledger.holds(pipeline, ["order"])} == holds
-    ledger.end_holds(pipeline, 4, [("order", "o-1"), ("order", "o-2"), ("order", "never")])
-    assert {h.persistence_id for h in ledger.holds(pipeline, ["order"])} == set(holds) - {"o-1", "o-2"}
-    assert [h.persistence_id for h in ledger.holds(pipeline, ["billing"])] == ["o-1"]
+    ledger.delivered.write_holds(pipeline, 3, holds.values())
+    ledger.delivered.write_holds(pipeline, 3, [hold("o-1", tag="billing")])
+    assert {h.persistence_id: h for h in ledger.delivered.holds(pipeline, ["order"])} == holds
+    ledger.delivered.end_holds(pipeline, 4, [("order", "o-1"), ("order", "o-2"), ("order", "never")])
+    assert {h.persistence_id for h in ledger.delivered.holds(pipeline, ["order"])} == set(holds) - {"o-1", "o-2"}
+    assert [h.persistence_id for h in ledger.delivered.holds(pipeline, ["billing"])] == ["o-1"]
 
 
 def test_an_older_run_can_neither_end_nor_revive_a_hold(ledger: Ledger, pipeline: str) -> None:
-    ledger.write_holds(pipeline, 5, [hold("a")])
-    ledger.end_holds(pipeline, 4, [("order", "a")])
-    assert list(ledger.holds(pipeline, ["order"])) == [hold("a")]
-    ledger.end_holds(pipeline, 6, [("order", "a")])
-    ledger.write_holds(pipeline, 5, [hold("a")])
-    assert list(ledger.holds(pipeline, ["order"])) == []
-    ledger.write_holds(pipeline, 7, [hold("a", held_rows=9)])
-    assert list(ledger.holds(pipeline, ["order"])) == [hold("a", held_rows=9)]
+    ledger.delivered.write_holds(pipeline, 5, [hold("a")])
+    ledger.delivered.end_holds(pipeline, 4, [("order", "a")])
+    assert list(ledger.delivered.holds(pipeline, ["order"])) == [hold("a")]
+    ledger.delivered.end_holds(pipeline, 6, [("order", "a")])
+    ledger.delivered.write_holds(pipeline, 5, [hold("a")])
+    assert list(ledger.delivered.holds(pipeline, ["order"])) == []
+    ledger.delivered.write_holds(pipeline, 7, [hold("a", held_rows=9)])
+    assert list(ledger.delivered.holds(pipeline, ["order"])) == [hold("a", held_rows=9)]
 
 
 def test_buckets_are_kept_with_the_mark_of_the_scan(ledger: Ledger, pipeline: str) -> None:
-    assert ledger.known_buckets(pipeline, "order") == (None, [])
-    ledger.keep_buckets(pipeline, "order", [], 60)
-    assert ledger.known_buckets(pipeline, "order") == (60, [])
-    ledger.keep_buckets(pipeline, "order", [120, 60], 180)
-    assert ledger.known_buckets(pipeline, "order") == (180, [60, 120])
+    assert ledger.delivered.known_buckets(pipeline, "order") == (None, [])
+    ledger.delivered.keep_buckets(pipeline, "order", [], 60)
+    assert ledger.delivered.known_buckets(pipeline, "order") == (60, [])
+    ledger.delivered.keep_buckets(pipeline, "order", [120, 60], 180)
+    assert ledger.delivered.known_buckets(pipeline, "order") == (180, [60, 120])
 
 
 def test_interventions_are_the_newest_first(ledger: Ledger, pipeline: str) -> None:

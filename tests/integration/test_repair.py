@@ -67,7 +67,7 @@ class Repaired:
 
     def progress(self, tag, persistence_id):
         with Ledger(self.settings.cassandra) as ledger:
-            return next(iter(ledger.progress(self.name, [(tag, persistence_id)])))
+            return next(iter(ledger.delivered.progress(self.name, [(tag, persistence_id)])))
 
     def sql(self, statement):
         with ClickHouse(self.settings.clickhouse) as clickhouse:

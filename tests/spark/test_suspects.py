@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from tagmill.continuity.model import Action, FirstSeen, Policy, Progress, Reason, Row
 from tagmill.continuity.rules import judge
 from tagmill.delivery import staged, suspects
+from tagmill.stores.delivered import write_intervals
 from tagmill.stores.files import RunFiles
-from tagmill.stores.ledger import write_intervals
 from tagmill.timeuuid import lowest
 
 HOUR = 36_000_000_000

@@ -19,8 +19,9 @@ from tagmill.delivery.runfiles import read_manifest
 from tagmill.settings import Settings
 from tagmill.stores import schema
 from tagmill.stores.clickhouse import ClickHouse
+from tagmill.stores.delivered import HoldRow
 from tagmill.stores.files import RunFiles
-from tagmill.stores.ledger import HoldRow, Ledger
+from tagmill.stores.ledger import Ledger
 from tagmill.timeuuid import ticks
 
 # a process that has ended: what it leaves half done may be taken over at once
@@ -153,7 +154,7 @@ def assert_in_order(settings: Settings, pipeline: str) -> None:
 def holds(settings: Settings, pipeline: str) -> dict[tuple[str, str], HoldRow]:
     """Open holds by (tag, persistence_id)."""
     with Ledger(settings.cassandra) as ledger:
-        return {(row.tag, row.persistence_id): row for row in ledger.holds(pipeline, settings.pipeline(pipeline).tags)}
+        return {(row.tag, row.persistence_id): row for row in ledger.delivered.holds(pipeline, settings.pipeline(pipeline).tags)}
 
 
 def state(settings: Settings, pipeline: str, run: int) -> str:

@@ -49,6 +49,7 @@ FORBIDDEN = {
     "tagmill/erasure/rules.py": IO,
     "tagmill/section.py": IO,
     "tagmill/kafkasettings.py": IO,
+    "tagmill/viewsettings.py": IO,
     "tagmill/kafka": ("tagmill.cli", "tagmill.airflow", "airflow", "local"),
     "tagmill/kafkajournal": ("tagmill.cli", "tagmill.airflow", "airflow", "local"),
     "tagmill/kafkajournal/records.py": (*IO, "confluent_kafka"),

@@ -11,7 +11,7 @@ from tagmill.buckets import BucketSize
 from tagmill.quality import gate
 from tagmill.quality.model import OffendingRow, SchemaColumn
 from tagmill.quality.report import damaged_rows, disposition_report, offending_rows, read_reports, tag_report
-from tagmill.settings import QualitySettings
+from tagmill.viewsettings import QualitySettings
 
 JUDGED = (
     "tag string, persistence_id string, tag_pid_sequence_nr bigint, sequence_nr bigint, ticks bigint, timebucket bigint, "

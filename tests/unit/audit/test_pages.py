@@ -9,7 +9,7 @@ import pytest
 from tagmill.audit import pages
 from tagmill.audit.model import FINDING_SCHEMA, AuditReport, BucketLine, Finding, Kind, Line
 from tagmill.buckets import BucketSize
-from tagmill.settings import PipelineSettings
+from tagmill.viewsettings import PipelineSettings
 
 BUCKET = 1_795_244_400_000
 HOSTILE = "<script>alert('o-1')</script> ${o} &amp; \"ж\""

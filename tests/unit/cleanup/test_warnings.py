@@ -3,7 +3,7 @@
 import pytest
 
 from tagmill.cleanup.clean import stated_ttl
-from tagmill.settings import PipelineSettings
+from tagmill.viewsettings import PipelineSettings
 
 DAY = 86_400
 

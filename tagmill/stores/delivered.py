@@ -1,0 +1,197 @@
+"""How far each tag and persistence_id is delivered: watermarks, the buckets that were found, progress, holds.
+
+All but the buckets, which only become more, is written USING TIMESTAMP = the run's number: an older run can't overwrite a newer one.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from tagmill import names
+from tagmill.continuity.model import Hole, Interval, Progress
+from tagmill.stores.cassandra import Cassandra, utc
+from tagmill.timeuuid import ticks as ticks_of
+
+HOLD_SHARDS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """How far a tag is delivered, and what its look-back window held: `window_rows` rows from window_from (exclusive) to ticks."""
+
+    tag: str
+    ticks: int
+    run: int
+    window_from: int
+    window_rows: int
+    long_look_at: datetime | None
+    delivered: int
+    batches: int
+
+
+@dataclass(frozen=True, slots=True)
+class HoldRow:
+    """A persistence_id that is kept back. `seen`: fingerprint of the view's rows in the gap when it was last judged."""
+
+    tag: str
+    persistence_id: str
+    reason: str
+    hole: Hole
+    from_ticks: int
+    held_rows: int
+    since_run: int
+    since: datetime
+    seen: str
+
+
+class Delivered:
+    """Those tables of one ledger."""
+
+    def __init__(self, cassandra: Cassandra, ledger_keyspace: str) -> None:
+        self.cassandra, self.keyspace = cassandra, names.cql(ledger_keyspace)
+
+    def watermarks(self, pipeline: str) -> dict[str, Watermark]:
+        """By tag."""
+        fields = ", ".join(Watermark.__dataclass_fields__)
+        rows = self.cassandra.execute(f"SELECT {fields} FROM {self.keyspace}.watermarks WHERE pipeline = ?", pipeline)
+        return {row.tag: Watermark(**{**row._asdict(), "long_look_at": utc(row.long_look_at)}) for row in rows}
+
+    def write_watermark(self, pipeline: str, mark: Watermark) -> None:
+        """USING TIMESTAMP = the run's number."""
+        fields = ", ".join(Watermark.__dataclass_fields__)
+        self.cassandra.write_many(
+            f"INSERT INTO {self.keyspace}.watermarks (pipeline, {fields}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?",
+            [(pipeline, *(getattr(mark, f) for f in Watermark.__dataclass_fields__), mark.run)],
+        )
+
+    def known_buckets(self, pipeline: str, tag: str) -> tuple[int | None, list[int]]:
+        """Up to which timebucket the view was scanned (None: never), and the buckets found."""
+        rows = self.cassandra.execute(
+            f"SELECT timebucket, scanned_to FROM {self.keyspace}.buckets WHERE pipeline = ? AND tag = ?", pipeline, tag
+        )
+        return (rows[0].scanned_to if rows else None), [row.timebucket for row in rows if row.timebucket is not None]
+
+    def keep_buckets(self, pipeline: str, tag: str, buckets: Iterable[int], scanned_to: int) -> None:
+        """Keep what the scan found; the mark comes last."""
+        self.cassandra.write_many(
+            f"INSERT INTO {self.keyspace}.buckets (pipeline, tag, timebucket) VALUES (?, ?, ?)",
+            ((pipeline, tag, b) for b in buckets),
+        )
+        self.cassandra.write_many(
+            f"INSERT INTO {self.keyspace}.buckets (pipeline, tag, scanned_to) VALUES (?, ?, ?)", [(pipeline, tag, scanned_to)]
+        )
+
+    def progress(self, pipeline: str, keys: Iterable[tuple[str, str]]) -> Iterator[Progress | None]:
+        """Progress of each (tag, persistence_id), in the order of the keys."""
+        results = self.cassandra.execute_many(
+            'SELECT tag_pid_sequence_nr, sequence_nr, "offset", missing'
+            f" FROM {self.keyspace}.progress WHERE pipeline = ? AND tag = ? AND persistence_id = ?",
+            ((pipeline, tag, persistence_id) for tag, persistence_id in keys),
+        )
+        for rows in results:
+            yield _progress(rows[0]) if rows else None
+
+    def write_progress(self, pipeline: str, run: int, rows: Iterable[tuple[str, str, Progress]]) -> int:
+        """Progress of (tag, persistence_id); returns how many."""
+        return self.cassandra.write_many(
+            f"INSERT INTO {self.keyspace}.progress (pipeline, tag, persistence_id, tag_pid_sequence_nr, sequence_nr,"
+            ' "offset", missing, run) VALUES (?, ?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?',
+            (
+                (
+                    pipeline,
+                    tag,
+                    pid,
+                    p.number,
+                    p.sequence_nr,
+                    UUID(p.offset) if p.offset else None,
+                    write_intervals(p.missing),
+                    run,
+                    run,
+                )
+                for tag, pid, p in rows
+            ),
+        )
+
+    def delete_progress(self, pipeline: str, run: int, keys: Iterable[tuple[str, str]]) -> int:
+        """Take progress of (tag, persistence_id) away; returns how many were asked for.
+
+        USING TIMESTAMP = the run's number, so that what a later run delivers under the same name is not deleted with it.
+        """
+        return self.cassandra.write_many(
+            f"DELETE FROM {self.keyspace}.progress USING TIMESTAMP ? WHERE pipeline = ? AND tag = ? AND persistence_id = ?",
+            ((run, pipeline, tag, persistence_id) for tag, persistence_id in keys),
+        )
+
+    def holds(self, pipeline: str, tags: Iterable[str]) -> Iterator[HoldRow]:
+        """All open holds of these tags."""
+        for tag in tags:
+            for shard in range(HOLD_SHARDS):
+                for row in self.cassandra.stream(
+                    f"SELECT * FROM {self.keyspace}.holds WHERE pipeline = ? AND tag = ? AND shard = ?", pipeline, tag, shard
+                ):
+                    yield _hold(row)
+
+    def hold(self, pipeline: str, tag: str, persistence_id: str) -> HoldRow | None:
+        """The open hold of one persistence_id."""
+        rows = self.cassandra.execute(
+            f"SELECT * FROM {self.keyspace}.holds WHERE pipeline = ? AND tag = ? AND shard = ? AND persistence_id = ?",
+            pipeline, tag, shard(persistence_id), persistence_id,
+        )  # fmt: skip
+        return _hold(rows[0]) if rows else None
+
+    def write_holds(self, pipeline: str, run: int, holds: Iterable[HoldRow]) -> int:
+        """Open or go on with holds; returns how many."""
+        return self.cassandra.write_many(
+            f"INSERT INTO {self.keyspace}.holds (pipeline, tag, shard, persistence_id, reason, first_missing, last_missing,"
+            " after_sequence_nr, before_sequence_nr, from_ticks, held_rows, since_run, since, seen)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?",
+            (
+                (pipeline, h.tag, shard(h.persistence_id), h.persistence_id, h.reason, h.hole.first, h.hole.last, h.hole.after_sequence_nr,
+                 h.hole.before_sequence_nr, h.from_ticks, h.held_rows, h.since_run, h.since, h.seen, run)
+                for h in holds
+            ),
+        )  # fmt: skip
+
+    def end_holds(self, pipeline: str, run: int, keys: Iterable[tuple[str, str]]) -> int:
+        """Take holds away; returns how many were asked for."""
+        return self.cassandra.write_many(
+            f"DELETE FROM {self.keyspace}.holds USING TIMESTAMP ? WHERE pipeline = ? AND tag = ? AND shard = ? AND persistence_id = ?",
+            ((run, pipeline, tag, shard(persistence_id), persistence_id) for tag, persistence_id in keys),
+        )
+
+
+def shard(persistence_id: str) -> int:
+    """Which of a tag's hold partitions a persistence_id is in; must never change."""
+    return sum(persistence_id.encode()) % HOLD_SHARDS
+
+
+def write_intervals(missing: tuple[Interval, ...]) -> str:
+    """'1-4,9-9' for ((1, 4), (9, 9))."""
+    return ",".join(f"{low}-{high}" for low, high in missing)
+
+
+def read_intervals(text: str | None) -> tuple[Interval, ...]:
+    """The other way round."""
+    pairs = (part.split("-") for part in (text or "").split(",") if part)
+    return tuple((int(low), int(high)) for low, high in pairs)
+
+
+def _hold(row: Any) -> HoldRow:
+    hole = Hole(row.first_missing, row.last_missing, row.after_sequence_nr, row.before_sequence_nr)
+    since = utc(row.since) or datetime.now(UTC)
+    return HoldRow(
+        row.tag, row.persistence_id, row.reason, hole, row.from_ticks, row.held_rows, row.since_run, since, row.seen or ""
+    )
+
+
+def _progress(row: Any) -> Progress:
+    offset = row.offset
+    return Progress(
+        row.tag_pid_sequence_nr,
+        row.sequence_nr,
+        ticks_of(offset) if offset else 0,
+        str(offset or ""),
+        read_intervals(row.missing),
+    )
