@@ -5,8 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr, model_validator
 
-from tagmill.names import identifier
-from tagmill.section import Identifier, Section
+from tagmill.section import Identifier, Section, fit_beside_destination
 
 Text = Annotated[str, Field(min_length=1)]
 
@@ -94,10 +93,7 @@ class ToClickHouse(Section):
     def _consistent_batches(self) -> "ToClickHouse":
         if self.batch_min_rows > self.batch_rows:
             raise ValueError(f"batch_min_rows: must be at most batch_rows ({self.batch_rows})")
-        try:
-            identifier(f"{self.destination}_voided")
-        except ValueError as error:
-            raise ValueError(f"destination: too long for what stands beside it: {error}") from None
+        fit_beside_destination(f"{self.destination}_voided")
         return self
 
 

@@ -9,6 +9,15 @@ from tagmill.names import identifier
 Identifier = Annotated[str, AfterValidator(identifier)]
 
 
+def fit_beside_destination(*names: str) -> None:
+    """Raises ValueError where a name that is made from `destination` is no identifier any more."""
+    for name in names:
+        try:
+            identifier(name)
+        except ValueError as error:
+            raise ValueError(f"destination: too long for what stands beside it: {error}") from None
+
+
 class Section(BaseModel):
     """A section of the file: unknown keys are errors."""
 

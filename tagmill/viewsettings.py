@@ -7,8 +7,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from tagmill.buckets import BucketSize, View
 from tagmill.journaltables import ALL_PERSISTENCE_IDS, MESSAGES, METADATA, VIEW_TABLE, JournalTables
-from tagmill.names import identifier
-from tagmill.section import Identifier, Section
+from tagmill.section import Identifier, Section, fit_beside_destination
 from tagmill.timeuuid import from_datetime
 
 FirstSeen = Literal["require_one", "assume_first", "scan"]
@@ -146,11 +145,7 @@ class PipelineSettings(Section):
         if self.long_look_back_seconds < self.look_back_seconds:
             raise ValueError(f"long_look_back_seconds: must be at least look_back_seconds ({self.look_back_seconds:g})")
         self._consistent_cleanup()
-        for beside in self.beside_destination:
-            try:
-                identifier(beside)
-            except ValueError as error:
-                raise ValueError(f"destination: too long for what stands beside it: {error}") from None
+        fit_beside_destination(*self.beside_destination)
         return self
 
     def _consistent_cleanup(self) -> None:

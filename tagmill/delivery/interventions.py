@@ -273,10 +273,6 @@ class Interventions:
             lease = Lease(
                 ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.name, self.owner, self.pipeline.lease_seconds
             )
-            lease.take(self.pipeline.lease_wait_seconds)
-            try:
+            with lease.held(self.pipeline.lease_wait_seconds):
                 check_journal(ledger.cassandra, self.settings, self.name)
-                with lease.kept():
-                    yield ledger
-            finally:
-                lease.give_back()
+                yield ledger

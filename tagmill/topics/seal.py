@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from tagmill import checkpoints
 from tagmill.batches.states import RunState
@@ -30,7 +29,6 @@ from tagmill.topics.cutting import BESIDE, Cutter, chosen_rows, staged_in_order
 from tagmill.topics.formats import schema_contents
 from tagmill.topics.model import TopicCounts, TopicManifest, TopicPlan
 from tagmill.topics.runfiles import ids_noted, note_ids_done, read_manifest, read_plan
-from tagmill.topics.staging import INDEX_BITS, PLACE
 from tagmill.views.writing import append
 
 # what is cut has a row group in memory; the first look at its size comes behind so many rows, which may have a megabyte each
@@ -83,13 +81,10 @@ class _Sealing:
         """All of it but the commit."""
         staged = self._staged()
         checkpoints.reached("seal.staged")
-        # of a Kafka Journal a task has whole ids, whose order its files have
-        folder = f"{self.folder}/staged"
-        names = list(staged_in_order(self.files, folder) if self.chosen.rule else self.files.parquet(folder))
-        new, distinct = self._new(staged, [name.rpartition("/")[2] for name in names])
+        names = self._staged_files()
+        new, distinct = self._new(staged, names)
         if new is not None:
-            numbered = new.select(PLACE, F.shiftright(PLACE, INDEX_BITS).alias("file"))
-            numbered.repartition("file").sortWithinPartitions("file", PLACE).write.partitionBy("file").parquet(self._url("new"))
+            new.repartition("file").write.partitionBy("file").parquet(self._url("new"))
         checkpoints.reached("seal.judged")
         batches = self._cut(names, all_of_it=new is None)
         counts = self._counts(staged, distinct, sum(batch.rows for batch in batches))
@@ -108,18 +103,23 @@ class _Sealing:
             sha256=sha256, warnings=self.plan.warnings, more=self.plan.more,
         )  # fmt: skip
 
+    def _staged_files(self) -> list[str]:
+        """In Kafka's order; of a Kafka Journal a task has whole ids, whose order its files have."""
+        folder = f"{self.folder}/staged"
+        return list(staged_in_order(self.files, folder) if self.chosen.rule else self.files.parquet(folder))
+
     def _new(self, staged: DataFrame, names: list[str]) -> tuple[DataFrame | None, int | None]:
-        """Where the new events are (PLACE; None: all are), and how many different ones there are (None: so, too)."""
+        """Where the new events are (staging.by_file; None: all are), and how many different ones there are (None: so, too)."""
         if isinstance(self.chosen, TopicSettings):
             events = staging.placed(self.spark, staged.where("kind = 'event'"), names, staging.KEY)
             firsts = self._fixed(staging.firsts(events), "firsts")
             known = self._fixed(self._known(firsts), "known")
-            return firsts.join(known, "unique_id", "left_anti").select(PLACE), firsts.count()
+            return staging.by_file(firsts.join(known, "unique_id", "left_anti")), firsts.count()
         if not self.plan.delivered:
             return None, None
         same = list(layout(self.chosen).identity)
         there = self.spark.read.parquet(*map(self.files.url, self.plan.delivered)).select(*same)
-        return staging.placed(self.spark, staged, names, same).join(there, same, "left_anti").select(PLACE), None
+        return staging.by_file(staging.placed(self.spark, staged, names, same).join(there, same, "left_anti")), None
 
     def _staged(self) -> DataFrame:
         if isinstance(self.chosen, JournalSettings):
@@ -156,9 +156,8 @@ class _Sealing:
 
     def _kept(self, number: int) -> npt.NDArray[np.int64]:
         """Which rows of a staged file are new."""
-        parts = self.files.record_batches(f"{self.folder}/new/file={number}", 1_000_000, [PLACE])
-        places = np.concatenate([np.empty(0, np.int64), *(part[PLACE].to_numpy() for part in parts)])
-        return np.sort(places & ((1 << INDEX_BITS) - 1))
+        parts = self.files.record_batches(f"{self.folder}/new/file={number}", 1_000_000, ["row_index"])
+        return np.sort(np.concatenate([np.empty(0, np.int64), *(part["row_index"].to_numpy() for part in parts)]))
 
     def _counts(self, staged: DataFrame, distinct: int | None, new: int) -> TopicCounts:
         kinds = {row["kind"]: row["count"] for row in staged.groupBy("kind").count().collect()}

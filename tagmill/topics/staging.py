@@ -90,11 +90,17 @@ def _row(reader: Reader, value: bytes | None, at_ms: int) -> dict[str, Any]:
 
 
 def placed(spark: SparkSession, staged: DataFrame, names: Sequence[str], columns: Sequence[str]) -> DataFrame:
-    """These columns, and PLACE. In: the staged files, and their names in their order."""
-    numbers = spark.createDataFrame(list(enumerate(names)), "number long, file string")
+    """These columns, and PLACE. In: the staged files, and what they are called, in their order."""
+    numbers = spark.createDataFrame([(at, name.rpartition("/")[2]) for at, name in enumerate(names)], "number long, file string")
     file, index = F.col("_metadata.file_name").alias("file"), F.col("_metadata.row_index").alias("row_index")
     place = F.shiftleft("number", INDEX_BITS).bitwiseOR(F.col("row_index")).alias(PLACE)
     return staged.select(*columns, file, index).join(F.broadcast(numbers), "file").select(*columns, place)
+
+
+def by_file(rows: DataFrame) -> DataFrame:
+    """`file`, its number, and `row_index` of rows with PLACE."""
+    index = F.col(PLACE).bitwiseAND(F.lit((1 << INDEX_BITS) - 1))
+    return rows.select(F.shiftright(PLACE, INDEX_BITS).alias("file"), index.alias("row_index"))
 
 
 def firsts(events: DataFrame) -> DataFrame:
