@@ -16,7 +16,7 @@ from local.java import CASSANDRA, find_java
 from local.part import Part
 from tagmill.errors import ConfigurationError
 
-COLLECTOR = "-XX:+UseG1GC"
+COLLECTOR = "-XX:+UseParallelGC"
 MAIN = "org.apache.cassandra.service.CassandraDaemon"
 EXPORTS = """java.base/jdk.internal.misc java.management.rmi/com.sun.jmx.remote.internal.rmi java.rmi/sun.rmi.registry
 java.rmi/sun.rmi.server java.sql/java.sql java.base/java.lang.ref jdk.unsupported/sun.misc
@@ -56,8 +56,6 @@ auto_bootstrap: false
 hinted_handoff_enabled: false
 concurrent_compactors: 1
 compaction_throughput: 0MiB/s
-memtable_heap_space: 256MiB
-memtable_offheap_space: 256MiB
 file_cache_size: 64MiB
 networking_cache_size: 32MiB
 read_request_timeout: 30s
