@@ -23,7 +23,7 @@ from bench.measure import Measured, measure, medians
 ROOT = Path(__file__).resolve().parents[1]
 HOME = ROOT / "build" / "bench"
 PORTS = {"cassandra": 19342, "clickhouse": 18323}
-# of Cassandra: its memtables are half of it, and with those of 1 GiB a node spends most of a load collecting garbage and compacting
+# of Cassandra, whose memtables have a quarter of it: with 1 GiB a node under load mostly collects garbage and compacts
 HEAP = "4g"
 
 

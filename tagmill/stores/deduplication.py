@@ -47,6 +47,12 @@ class Deduplication:
             ((written, self.pipeline, self.rule, shard) for shard in range(shards)),
         )
 
+    def has_any(self, shards: int) -> bool:
+        """Whether any of so many shards has an id, however old."""
+        asked = ((self.pipeline, self.rule, shard) for shard in range(shards))
+        statement = f"SELECT unique_id FROM {self.ledger}.deduplication WHERE pipeline = ? AND rule = ? AND shard = ? LIMIT 1"
+        return any(self.cassandra.execute_many(statement, asked))
+
     def known(self, ids: Iterable[tuple[int, str]], since: datetime) -> Iterator[str]:
         """Which of these ids were seen since then. In: (shard, unique_id), each once, the ids of a shard one after the other."""
         asked = (

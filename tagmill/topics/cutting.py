@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from uuid import NAMESPACE_OID, uuid4, uuid5
 
@@ -31,7 +32,8 @@ class _Month:
 class Cutter:
     """Writes batches of `columns` (row_checksum is one) below `folder`, in the order in which `add` is given rows.
 
-    Within a batch of a topic rows lie in the order of their ids. However many months there are, at most two batches are in memory.
+    Within a batch of a topic rows lie in the order of their ids. However many months there are, at most three batches are in memory: one
+    is written, by `writer` (a pool of one thread), while the next ones are filled.
     """
 
     files: RunFiles
@@ -39,8 +41,10 @@ class Cutter:
     columns: Sequence[str]
     batch_rows: int
     batch_bytes: int
+    writer: Executor
     batches: list[Batch] = field(default_factory=list)
     _months: dict[int, _Month] = field(default_factory=dict)
+    _writing: Future[None] | None = None
 
     def add(self, rows: pa.Table) -> None:
         """More rows."""
@@ -63,6 +67,7 @@ class Cutter:
         for month in sorted(self._months):
             if self._months[month].rows:
                 self._flush(self._months[month], self._months[month].rows)
+        self._written()
         return self.batches
 
     def _flush(self, waiting: _Month, rows: int) -> None:
@@ -70,7 +75,13 @@ class Cutter:
         batch, rest = table.slice(0, rows), table.slice(rows)
         waiting.parts, waiting.rows = ([rest] if rest.num_rows else []), rest.num_rows
         waiting.bytes = rest.nbytes if rest.num_rows else 0
-        self._write(batch.select(self.columns))
+        self._written()
+        self._writing = self.writer.submit(self._write, batch.select(self.columns))
+
+    def _written(self) -> None:
+        """Wait for the batch that is being written; raises what kept it from it."""
+        if self._writing is not None:
+            self._writing.result()
 
     def _write(self, rows: pa.Table) -> None:
         number, sink = len(self.batches) + 1, io.BytesIO()

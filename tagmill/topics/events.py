@@ -7,7 +7,7 @@ from typing import Any
 from tagmill.errors import ConfigurationError
 from tagmill.kafkasettings import TopicSettings
 from tagmill.topics.columns import fields
-from tagmill.topics.fields import Unfit, at, milliseconds, values_at
+from tagmill.topics.fields import Unfit, finder, milliseconds, values_at
 from tagmill.topics.formats import Decoder, avro_decoder, json_decoder, protobuf_decoder
 from tagmill.topics.ids import UniqueId, unique_id
 
@@ -16,7 +16,8 @@ class Reader:
     """Reads the values of one pipeline's topics. `contents`: its schema files by version; raises ConfigurationError for wrong ones."""
 
     def __init__(self, chosen: TopicSettings, contents: Mapping[str, bytes]) -> None:
-        self.chosen, self.fields, self.decode = chosen, fields(chosen.columns), decoder(chosen, contents)
+        self.chosen, self.decode = chosen, decoder(chosen, contents)
+        self.fields = [(field.name, field.reader()) for field in fields(chosen.columns)]
         self.key = [*chosen.unique_id, *([chosen.producer_id] if chosen.producer_id else [])]
 
     def id_of(self, value: bytes) -> UniqueId:
@@ -27,21 +28,16 @@ class Reader:
         """unique_id, shard, created_at (milliseconds), schema_version and the pipeline's own columns; raises Unfit."""
         found = self.decode(value)
         one = unique_id(values_at(found.event, self.key), self.chosen.shards)
-        row = {field.name: field.of(found.event) for field in self.fields}
-        created = self._created_at(found.event, timestamp_ms)
-        return {
-            **row,
-            "unique_id": one.unique_id,
-            "shard": one.shard,
-            "created_at": created,
-            "schema_version": found.schema_version,
-        }
+        row = {name: read(found.event) for name, read in self.fields}
+        row["unique_id"], row["shard"] = one.unique_id, one.shard
+        row["created_at"], row["schema_version"] = self._created_at(found.event, timestamp_ms), found.schema_version
+        return row
 
     def _created_at(self, event: Mapping[str, Any], timestamp_ms: int) -> int:
         path = self.chosen.created_at
         if path is None:
             return timestamp_ms
-        value = at(event, path)
+        value = finder(path)(event)
         try:
             found = None if value is None else milliseconds(value)
         except (ValueError, OverflowError) as error:

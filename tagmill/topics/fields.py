@@ -21,23 +21,32 @@ class Unfit(ValueError):
     """An event, or a field of one, is not what the pipeline says; the text names the field."""
 
 
-def at(event: Mapping[str, Any], path: str) -> Any:
-    """The field at a dotted path, None where it, or what it would be in, is missing."""
-    found: Any = event
-    for step in _steps(path):
-        if type(found) is not dict and not isinstance(found, Mapping):  # the former is quick, and nearly always so
-            return None
-        found = found.get(step)
-    return found
+Event = Mapping[str, Any]
 
 
 @cache
-def _steps(path: str) -> tuple[str, ...]:
-    return tuple(path.split("."))
+def finder(path: str) -> Callable[[Event], Any]:
+    """What finds the field at a dotted path of an event: None where it, or what it would be in, is missing."""
+    first, *rest = path.split(".")
+
+    def top(event: Event) -> Any:
+        return event.get(first)
+
+    def below(event: Event) -> Any:
+        found: Any = event.get(first)
+        for step in rest:
+            if type(found) is not dict and not isinstance(found, Mapping):  # the former is quick, and nearly always so
+                return None
+            found = found.get(step)
+        return found
+
+    return below if rest else top
 
 
 def _integer(low: int, high: int) -> Callable[[Any], int]:
     def integer(value: Any) -> int:
+        if type(value) is int and low <= value <= high:  # nearly always so
+            return value
         if isinstance(value, bool) or not isinstance(value, int | Decimal | float) or value != int(value):
             raise Unfit(f"{value!r} is no integer")
         if not low <= int(value) <= high:
@@ -139,17 +148,22 @@ class Field:
     type: str
     nullable: bool
 
-    def of(self, event: Mapping[str, Any]) -> Any:
-        """Its value as the file holds it; raises Unfit, naming the field."""
-        found = at(event, self.path)
-        if found is None:
-            if self.nullable:
-                return None
-            raise Unfit(f"field {self.path} is missing")
-        try:
-            return KINDS[self.type].convert(found)
-        except (ValueError, OverflowError, TypeError, UnicodeDecodeError, RecursionError) as error:
-            raise Unfit(f"field {self.path} is no {self.type}: {error}") from None
+    def reader(self) -> Callable[[Event], Any]:
+        """What takes its value, as the file holds it, out of an event; that raises Unfit, naming the field."""
+        find, convert = finder(self.path), KINDS[self.type].convert
+
+        def read(event: Event) -> Any:
+            found = find(event)
+            if found is None:
+                if self.nullable:
+                    return None
+                raise Unfit(f"field {self.path} is missing")
+            try:
+                return convert(found)
+            except (ValueError, OverflowError, TypeError, UnicodeDecodeError, RecursionError) as error:
+                raise Unfit(f"field {self.path} is no {self.type}: {error}") from None
+
+        return read
 
     @property
     def column(self) -> Column:
@@ -171,16 +185,17 @@ class Field:
         )
 
 
-def values_at(event: Mapping[str, Any], paths: Sequence[str]) -> list[str | int | float | bool]:
+def values_at(event: Event, paths: Sequence[str]) -> list[str | int | float | bool]:
     """The fields that make an event unique; raises Unfit where one is missing or no plain value."""
     found = []
     for path in paths:
-        value = at(event, path)
-        if value is None:
+        value = finder(path)(event)
+        if isinstance(value, str | int | float | bool):  # nearly always so
+            found.append(value)
+        elif isinstance(value, uuid.UUID | datetime | date | Decimal):
+            found.append(str(value))
+        elif value is None:
             raise Unfit(f"field {path}, of the key, is missing")
-        if isinstance(value, uuid.UUID | datetime | date | Decimal):
-            value = str(value)
-        if not isinstance(value, str | int | float | bool):
+        else:
             raise Unfit(f"field {path}, of the key, is no plain value")
-        found.append(value)
     return found

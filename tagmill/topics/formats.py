@@ -2,22 +2,20 @@
 
 import io
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from tagmill.errors import ConfigurationError
-from tagmill.topics.fields import Unfit, at
+from tagmill.topics.fields import Unfit, finder
 
 MAGIC = 0
 FRAME_BYTES = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Decoded:
+class Decoded(NamedTuple):
     """An event and the version of its schema ("" where nothing says it)."""
 
     event: Mapping[str, Any]
@@ -30,13 +28,14 @@ Decoder = Callable[[bytes], Decoded]
 def json_decoder(version_field: str | None) -> Decoder:
     """JSON objects; numbers with a point are floats."""
     read = msgspec.json.Decoder(dict[str, Any])
+    version_of = finder(version_field) if version_field else None
 
     def decode(value: bytes) -> Decoded:
         try:
             event = read.decode(value)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Unfit(f"no JSON object: {error}") from None
-        version = at(event, version_field) if version_field else None
+        version = version_of(event) if version_of else None
         return Decoded(event, "" if version is None else str(version))
 
     return decode

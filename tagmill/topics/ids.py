@@ -7,14 +7,13 @@ shard     = bytes 16 to 23 of the same SHA-256, as an unsigned big-endian number
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 Value = str | int | float | bool
 SHARDED = slice(16, 24)
 
 
-@dataclass(frozen=True, slots=True)
-class UniqueId:
+class UniqueId(NamedTuple):
     """An id and where it is looked up."""
 
     shard: int
@@ -29,10 +28,10 @@ def unique_id(values: Sequence[Value], shards: int) -> UniqueId:
 
 
 def _part(value: Value) -> str:
+    if isinstance(value, str):
+        return f"s:{value}"
     if isinstance(value, bool):
         return f"b:{str(value).lower()}"
     if isinstance(value, int):
         return f"i:{value}"
-    if isinstance(value, float):
-        return f"f:{value!r}"
-    return f"s:{value}"
+    return f"f:{value!r}"

@@ -4,6 +4,7 @@ The commit is PLANNED → SEALED. Behind it the new ids go into deduplication, f
 batch owns it, so a retry never drops its own events.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from uuid import uuid4
 
@@ -20,6 +21,7 @@ from tagmill.errors import FenceRaised
 from tagmill.kafka.source import explained, kafka_records
 from tagmill.kafkasettings import JournalSettings, TopicSettings
 from tagmill.settings import Settings
+from tagmill.stores.deduplication import Deduplication
 from tagmill.stores.files import RunFiles
 from tagmill.stores.kafka import Kafka
 from tagmill.stores.ledger import Ledger
@@ -113,8 +115,7 @@ class _Sealing:
         if isinstance(self.chosen, TopicSettings):
             events = staging.placed(self.spark, staged.where("kind = 'event'"), names, staging.KEY)
             firsts = self._fixed(staging.firsts(events), "firsts")
-            known = self._fixed(self._known(firsts), "known")
-            return staging.by_file(firsts.join(known, "unique_id", "left_anti")), firsts.count()
+            return staging.by_file(self._unknown(firsts, self.chosen.shards)), firsts.count()
         if not self.plan.delivered:
             return None, None
         same = list(layout(self.chosen).identity)
@@ -138,21 +139,29 @@ class _Sealing:
         rows.write.options(**ROW_GROUPS, maxRecordsPerFile=self.chosen.batch_rows).parquet(self._url("staged"))
         return self.spark.read.schema(rows.schema).parquet(self._url("staged"))
 
-    def _known(self, firsts: DataFrame) -> DataFrame:
+    def _unknown(self, firsts: DataFrame, shards: int) -> DataFrame:
+        """Those whose ids were not seen in the window."""
+        cassandra, pipeline, rule = self.settings.cassandra, self.plan.pipeline, self.plan.rule
+        ledger = cassandra.ledger_keyspace
+        if not Deduplication(self.ledger.cassandra, ledger, pipeline, rule).has_any(shards):
+            return firsts  # a first run, which may be the largest
         since = datetime.fromtimestamp(self.plan.known_since / 1000, UTC)
-        cassandra = self.settings.cassandra
-        return staging.known(firsts, cassandra, cassandra.ledger_keyspace, self.plan.pipeline, self.plan.rule, since)
+        known = self._fixed(staging.known(firsts, cassandra, ledger, pipeline, rule, since), "known")
+        return firsts.join(known, "unique_id", "left_anti")
 
     def _cut(self, names: list[str], *, all_of_it: bool) -> list[Batch]:
         columns = [*layout(self.chosen).names, *(BESIDE if self.chosen.rule else BESIDE[-1:])]
-        cutter = Cutter(self.files, f"{self.folder}/batches", columns, self.chosen.batch_rows, self.chosen.batch_bytes)
-        for number, name in enumerate(names):
-            kept = None if all_of_it else self._kept(number)
-            if kept is None or len(kept):
-                with self.files.open(name) as source:
-                    for rows in chosen_rows(pq.ParquetFile(source), columns, kept):
-                        cutter.add(rows)
-        return cutter.end()
+        with ThreadPoolExecutor(1) as writer:
+            cutter = Cutter(
+                self.files, f"{self.folder}/batches", columns, self.chosen.batch_rows, self.chosen.batch_bytes, writer
+            )
+            for number, name in enumerate(names):
+                kept = None if all_of_it else self._kept(number)
+                if kept is None or len(kept):
+                    with self.files.open(name) as source:
+                        for rows in chosen_rows(pq.ParquetFile(source), columns, kept):
+                            cutter.add(rows)
+            return cutter.end()
 
     def _kept(self, number: int) -> npt.NDArray[np.int64]:
         """Which rows of a staged file are new."""

@@ -13,6 +13,7 @@ from google.protobuf import descriptor_pb2
 
 from tagmill.errors import ConfigurationError
 from tagmill.kafkasettings import TopicColumn, TopicSettings
+from tagmill.topics.columns import fields
 from tagmill.topics.events import Reader
 from tagmill.topics.fields import Unfit
 
@@ -193,4 +194,5 @@ def test_a_wrong_descriptor_is_a_mistake_in_the_configuration():
 
 def test_an_id_of_sixteen_bytes_is_a_uuid():
     one = uuid.UUID(int=5)
-    assert Reader(chosen(columns=[{"name": "u", "type": "UUID"}]), {}).fields[0].of({"u": one.bytes}) == str(one)
+    [field] = fields(chosen(columns=[{"name": "u", "type": "UUID"}]).columns)
+    assert field.reader()({"u": one.bytes}) == str(one)
