@@ -163,6 +163,11 @@ class TopicSettings(ToClickHouse):
             raise ValueError("version_field: only JSON has it; the version of a schema file is its key in schema_files")
 
     @property
+    def key(self) -> list[str]:
+        """The paths of the fields that make an event unique, in the order in which they are hashed."""
+        return [*self.unique_id, *([self.producer_id] if self.producer_id else [])]
+
+    @property
     def rule(self) -> str:
         """How ids are made, as the ledger keeps it: another rule makes other ids."""
         fields = "+".join(self.unique_id)

@@ -8,11 +8,12 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from tagmill.errors import GuardRefused, StoreUnavailable
 from tagmill.kafka.ranges import Range
-from tagmill.stores.kafka import Kafka
+from tagmill.stores.kafka import LATEST, Kafka
 
 RECORDS_PER_TASK = 200_000
 # that Python gets at once: each may have a megabyte
@@ -24,13 +25,17 @@ UNANSWERED = re.compile(
 
 
 def kafka_records(spark: SparkSession, kafka: Kafka, ranges: Sequence[Range]) -> DataFrame:
-    """The records of these ranges, as Spark's Kafka source gives them, with headers; holes in the offsets are no matter."""
+    """The records of these ranges, as Spark's Kafka source gives them, with headers; holes in the offsets are no matter.
+
+    A timestamp is at most LATEST: a producer may send any, and what is later no datetime of Python's holds.
+    """
     tasks = sum(-(-(one.end - one.first) // RECORDS_PER_TASK) for one in ranges)
     return (
         spark.read.format("kafka")
         .options(**kafka.spark_options(), includeHeaders="true", failOnDataLoss="true", minPartitions=str(tasks))
         .options(assign=_assigned(ranges), startingOffsets=_offsets(ranges, "first"), endingOffsets=_offsets(ranges, "end"))
         .load()
+        .withColumn("timestamp", F.least("timestamp", F.timestamp_seconds(F.lit(int(LATEST.timestamp())))))
     )
 
 

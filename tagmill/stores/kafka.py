@@ -32,6 +32,8 @@ REFUSED = {
 LEADERLESS = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}
 UNKNOWN = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.TOPIC_EXCEPTION}
 POLLED = 1000
+# a record's timestamp is what its producer says; later ones (microseconds taken for milliseconds, say) count as this
+LATEST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,9 +228,11 @@ def _leaderless(error: BaseException) -> bool:
 
 def _record(message: Any) -> KafkaRecord:
     kind, milliseconds = message.timestamp()
-    moment = datetime.fromtimestamp(0 if kind == TIMESTAMP_NOT_AVAILABLE else milliseconds / 1000, UTC)
+    seconds = 0 if kind == TIMESTAMP_NOT_AVAILABLE else min(milliseconds / 1000, LATEST.timestamp())
     place = (str(message.topic()), int(message.partition() or 0), int(message.offset() or 0))
-    return KafkaRecord(*place, moment, message.key(), message.value(), list(message.headers() or ()))
+    return KafkaRecord(
+        *place, datetime.fromtimestamp(seconds, UTC), message.key(), message.value(), list(message.headers() or ())
+    )
 
 
 def _quoted(text: str | None) -> str:

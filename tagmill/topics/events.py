@@ -7,7 +7,7 @@ from typing import Any
 from tagmill.errors import ConfigurationError
 from tagmill.kafkasettings import TopicSettings
 from tagmill.topics.columns import fields
-from tagmill.topics.fields import Unfit, finder, milliseconds, values_at
+from tagmill.topics.fields import BEHIND_LAST_MS, Unfit, finder, milliseconds, values_at
 from tagmill.topics.formats import Decoder, avro_decoder, json_decoder, protobuf_decoder
 from tagmill.topics.ids import UniqueId, unique_id
 
@@ -16,9 +16,8 @@ class Reader:
     """Reads the values of one pipeline's topics. `contents`: its schema files by version; raises ConfigurationError for wrong ones."""
 
     def __init__(self, chosen: TopicSettings, contents: Mapping[str, bytes]) -> None:
-        self.chosen, self.decode = chosen, decoder(chosen, contents)
+        self.chosen, self.key, self.decode = chosen, chosen.key, decoder(chosen, contents)
         self.fields = [(field.name, field.reader()) for field in fields(chosen.columns)]
-        self.key = [*chosen.unique_id, *([chosen.producer_id] if chosen.producer_id else [])]
 
     def id_of(self, value: bytes) -> UniqueId:
         """Only the id; raises Unfit."""
@@ -36,14 +35,17 @@ class Reader:
     def _created_at(self, event: Mapping[str, Any], timestamp_ms: int) -> int:
         path = self.chosen.created_at
         if path is None:
-            return timestamp_ms
-        value = finder(path)(event)
-        try:
-            found = None if value is None else milliseconds(value)
-        except (ValueError, OverflowError) as error:
-            raise Unfit(f"field {path} is no moment: {error}") from None
-        if found is None or not 0 <= found < 4_102_444_800_000:
-            raise Unfit(f"field {path} {'is missing' if found is None else 'is not between 1970 and 2100'}")
+            where, found = "Kafka's timestamp", timestamp_ms
+        else:
+            where, value = f"field {path}", finder(path)(event)
+            if value is None:
+                raise Unfit(f"{where} is missing")
+            try:
+                found = milliseconds(value)
+            except (ValueError, OverflowError) as error:
+                raise Unfit(f"{where} is no moment: {error}") from None
+        if not 0 <= found < BEHIND_LAST_MS:
+            raise Unfit(f"{where} is not between 1970 and 2100")
         return found
 
 
@@ -54,14 +56,17 @@ def decoder(chosen: TopicSettings, contents: Mapping[str, bytes]) -> Decoder:
     if chosen.format == "avro":
         return avro_decoder({version: read_avro(version, content) for version, content in contents.items()}, framed=chosen.framed)
     (version, content), *_ = contents.items()
-    return protobuf_decoder(content, str(chosen.message_type), version)
+    return protobuf_decoder(content, str(chosen.message_type), version, chosen.key)
 
 
 def read_avro(version: str, content: bytes) -> Any:
-    """An Avro schema, parsed; raises ConfigurationError."""
+    """A record's Avro schema, parsed; raises ConfigurationError."""
     import fastavro
 
     try:
-        return fastavro.parse_schema(json.loads(content))
-    except (ValueError, fastavro.schema.SchemaParseException, fastavro.schema.UnknownType) as error:
-        raise ConfigurationError(f"schema_files.{version}: no Avro schema: {error}") from None
+        schema = fastavro.parse_schema(json.loads(content))
+    except Exception as error:  # fastavro raises whatever the text leads to: SchemaParseException, KeyError, TypeError …
+        raise ConfigurationError(f"schema_files.{version}: no Avro schema: {type(error).__name__} {error}") from None
+    if not isinstance(schema, dict) or schema["type"] != "record":
+        raise ConfigurationError(f"schema_files.{version}: no Avro schema of a record, whose fields columns could be made of")
+    return schema

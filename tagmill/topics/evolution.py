@@ -61,7 +61,7 @@ def fits(chosen: TopicSettings, contents: Mapping[str, bytes]) -> None:
     """Raise ConfigurationError, naming the field, where a schema file has a field that its column or the key can't take."""
     for version, there in kinds(chosen, contents).items():
         of = f"schema_files.{version}"
-        for path in (*chosen.unique_id, *([chosen.producer_id] if chosen.producer_id else ())):
+        for path in chosen.key:
             if path not in there:
                 raise ConfigurationError(f"{of}: there is no field {path}, which is part of what makes an event unique")
             if there[path] == "nested":

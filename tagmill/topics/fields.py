@@ -15,6 +15,8 @@ import msgspec
 from tagmill.batches.columns import Column
 
 EPOCH = date(1970, 1, 1)
+# of moments, in milliseconds since 1970: 2100
+BEHIND_LAST_MS = 4_102_444_800_000
 
 
 class Unfit(ValueError):
@@ -93,7 +95,7 @@ def milliseconds(value: Any) -> int:
 
 def _moment(value: Any) -> int:
     found = milliseconds(value)
-    if not 0 <= found < 4_102_444_800_000:
+    if not 0 <= found < BEHIND_LAST_MS:
         raise Unfit(f"{value!r} is not between 1970 and 2100")
     return found
 

@@ -1,7 +1,7 @@
 """How a record's value becomes an event: JSON, Avro, Protobuf. Pure, once the schema files are read."""
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +13,10 @@ from tagmill.topics.fields import Unfit, finder
 
 MAGIC = 0
 FRAME_BYTES = 5
+# of Protobuf's encoding, by the type's number in descriptor.proto (1: double, 2: float, 3: int64 …)
+WIRE_TYPES = {
+    1: 1, 2: 5, 3: 0, 4: 0, 5: 0, 6: 1, 7: 5, 8: 0, 9: 2, 10: 3, 11: 2, 12: 2, 13: 0, 14: 0, 15: 5, 16: 1, 17: 0, 18: 0,
+}  # fmt: skip
 
 
 class Decoded(NamedTuple):
@@ -91,15 +95,22 @@ def message_of(descriptors: bytes, message: str) -> Any:
         raise ConfigurationError(f"schema_files: no descriptor set: {error}") from None
 
 
-def protobuf_decoder(descriptors: bytes, message: str, version: str) -> Decoder:
-    """Protobuf messages of one type out of a descriptor set."""
+def protobuf_decoder(descriptors: bytes, message: str, version: str, key: Sequence[str]) -> Decoder:
+    """Protobuf messages of one type out of a descriptor set. `key`: the paths of the fields that make an event unique.
+
+    Protobuf reads a message of another type without an error, its own fields unset. So what shows that it is another one is refused: a
+    field's number with another wire type, or that nothing of the key is set.
+    """
     from google.protobuf.message import DecodeError
 
-    kind = message_of(descriptors, message)
+    kind, heads = message_of(descriptors, message), {path.partition(".")[0] for path in key}
 
     def decode(value: bytes) -> Decoded:
         try:
-            return Decoded(_members(kind.FromString(value)), version)
+            found = kind.FromString(value)
+            if heads.isdisjoint(field.name for field, _ in found.ListFields()):
+                raise Unfit(f"none of the fields {', '.join(key)}, which make an event unique, is set")
+            return Decoded(_members(found), version)
         except (DecodeError, UnicodeDecodeError, ValueError, OverflowError, RecursionError) as error:
             raise Unfit(f"no {message}: {error}") from None
 
@@ -107,7 +118,16 @@ def protobuf_decoder(descriptors: bytes, message: str, version: str) -> Decoder:
 
 
 def _members(message: Any) -> dict[str, Any]:
-    """A message's fields by name; None where one that can be absent is."""
+    """A message's fields by name; None where one that can be absent is. Raises Unfit where one came with another wire type."""
+    from google.protobuf.unknown_fields import UnknownFieldSet
+
+    for unknown in UnknownFieldSet(message):
+        field = message.DESCRIPTOR.fields_by_number.get(unknown.field_number)
+        # an enum's new value is unknown, too, and of the right type; fields with other numbers are new ones
+        if field is not None and unknown.wire_type != WIRE_TYPES[field.type]:
+            raise Unfit(
+                f"field {field.name} (number {field.number}) has wire type {unknown.wire_type}, not {WIRE_TYPES[field.type]}"
+            )
     return {
         field.name: None
         if field.has_presence and not message.HasField(field.name)

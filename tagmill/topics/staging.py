@@ -63,8 +63,8 @@ def decoded(raw: DataFrame, chosen: TopicSettings, contents: Mapping[str, bytes]
 def _decode(batches: Iterable[pa.RecordBatch], chosen: TopicSettings, contents: Mapping[str, bytes]) -> Iterator[pa.RecordBatch]:
     reader, schema = Reader(chosen, contents), schema_of(chosen)
     for batch in batches:
-        moments = batch["timestamp"].cast(pa.int64()).to_pylist()  # microseconds; Kafka's are milliseconds
-        rows = [_row(reader, value, at // 1000) for value, at in zip(batch["value"].to_pylist(), moments, strict=True)]
+        moments = batch["timestamp"].cast(pa.int64()).to_pylist()  # microseconds; below 0: the record has none
+        rows = [_row(reader, value, max(at // 1000, 0)) for value, at in zip(batch["value"].to_pylist(), moments, strict=True)]
         for index, row in enumerate(rows):
             if row["kind"] == "unreadable":
                 row |= {"key": batch["key"][index].as_py(), "headers": batch["headers"][index].as_py() or []}

@@ -257,6 +257,18 @@ def test_what_cannot_be_read_is_kept_as_it_came_and_the_rest_flows(kafka_journal
     assert letters[2].record.key == b"\xff\xfe" and "without a key" in letters[1].reason
 
 
+def test_a_producer_whose_clock_counts_microseconds_stops_nothing(kafka_journal, spark):
+    journal = kafka_journal()
+    run, topic = replicator(journal, spark), journal.topic("a", 1, **{"message.timestamp.after.max.ms": str(2**63 - 1)})
+    topic.append("x", [(1, 1)])
+    topic.clock *= 1000
+    topic.append("x", [(2, 2)], expire_after="1 day")
+    topic.send("x", b"cut", [append_header(3, 3)])
+    topic.flush()
+    report = run()
+    assert (report.counts.unreadable, report.counts.appends, journal.seq_nrs("x")) == (1, 2, [1, 2])
+
+
 def test_aborted_transactions_and_their_markers_are_no_records(kafka_journal, kafka, spark):
     from confluent_kafka import Producer
 

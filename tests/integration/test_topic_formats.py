@@ -62,10 +62,12 @@ def test_framed_avro_of_two_versions_and_what_is_none(shop, tmp_path):
     assert code == 0 and "schema id 8 is not among" in text and "4 bytes are left over" in text
 
 
-def protobuf(*fields):
+def protobuf(*fields, first=1):
     kinds = descriptor_pb2.FieldDescriptorProto
     message = descriptor_pb2.DescriptorProto(name="Event")
-    for number, (name, kind) in enumerate((("project", "STRING"), ("event_type", "STRING"), ("product_id", "INT64"), *fields), 1):
+    for number, (name, kind) in enumerate(
+        (("project", "STRING"), ("event_type", "STRING"), ("product_id", "INT64"), *fields), first
+    ):
         message.field.add(name=name, number=number, type=getattr(kinds, f"TYPE_{kind}"), label=kinds.LABEL_OPTIONAL)
     file = descriptor_pb2.FileDescriptorProto(name="shop.proto", package="shop", message_type=[message])
     return descriptor_pb2.FileDescriptorSet(file=[file])
@@ -88,6 +90,15 @@ def test_protobuf_and_a_descriptor_that_is_another_ones(shop, tmp_path):
     one.topic.send("c", message(made_with, project="p", event_type="e", product_id=2))
     (run,) = one.deliver()
     assert (run["rows"], run["unreadable"]) == (2, 1) and one.rows("price") == [(2.5,), (None,)] or one.rows("price")[1] == (0.0,)
+    # another message's descriptor, by mistake: Protobuf itself would read it, and each event would seem to be the same one
+    file.write_bytes(protobuf(("price", "DOUBLE"), first=10).SerializeToString())
+    one.topic.send("d", message(made_with, project="p", event_type="e", product_id=3, price=3.5))
+    one.topic.send("e", message(made_with, project="p", event_type="e", product_id=4, price=4.5))
+    (run,) = one.deliver()
+    assert (run["rows"], run["unreadable"]) == (0, 2)
+    file.write_bytes(made_with.SerializeToString())
+    (run,) = one.deliver(letters=True)
+    assert (run["rows"], run["unreadable"]) == (2, 1) and {(3.5,), (4.5,)} <= set(one.rows("price"))
     one.configure(message_type="shop.Nothing")
     with pytest.raises(ConfigurationError, match="no message shop.Nothing"):
         one.deliver()

@@ -159,6 +159,22 @@ def test_what_cannot_be_read_is_kept_and_the_rest_flows(shop):
     assert code == 0 and "product_id" in out
 
 
+def test_a_producer_whose_clock_counts_microseconds_stops_nothing(shop):
+    one = shop(config={"message.timestamp.after.max.ms": str(2**63 - 1)})
+    one.send(1)
+    one.topic.clock *= 1000
+    one.send(2)
+    one.topic.clock //= 1000
+    one.send(3)
+    (run,) = one.deliver()
+    assert (run["rows"], run["unreadable"]) == (2, 1) and one.products() == [1, 3]
+    code, out, _ = tagmill(one.file, "deadletters", "list", "--pipeline", one.name, "--json")
+    (letter,) = json.loads(out)
+    assert code == 0 and letter["timestamp"].startswith("9999") and "between 1970 and 2100" in letter["reason"]
+    (again,) = one.deliver(letters=True)
+    assert (again["rows"], again["unreadable"]) == (0, 1)
+
+
 def test_dead_letters_are_read_again_once_they_can_be(shop):
     one = shop(columns=[{"name": "price", "type": "Float64"}])
     one.send(1, price=1)

@@ -2,7 +2,7 @@
 
 import json
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -118,11 +118,11 @@ def crashing(at: str) -> Any:
 
 
 def made(stack: Any, kafka: Any, spark: Any, folder: Path) -> Iterator[Callable[..., Shop]]:
-    """make(partitions, **keys of the pipeline) -> a shop whose topic and tables are there."""
+    """make(partitions, configuration of the topic, **keys of the pipeline) -> a shop whose topic and tables are there."""
 
-    def make(partitions: int = 1, **keys: Any) -> Shop:
+    def make(partitions: int = 1, config: Mapping[str, str] | None = None, **keys: Any) -> Shop:
         one = Shop(stack, kafka, spark, folder)
-        create(kafka.port, one.name, partitions)
+        create(kafka.port, one.name, partitions, **(config or {}))
         one.configure(**keys)
         return one.applied()
 

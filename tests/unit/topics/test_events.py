@@ -98,6 +98,13 @@ def test_an_event_that_does_not_fit_is_refused_with_the_reason(event, keys, why)
         read(event, **keys)
 
 
+def test_an_event_of_a_time_that_clickhouse_cannot_hold_is_refused_unless_a_field_has_its_time():
+    value = json.dumps(EVENT).encode()
+    with pytest.raises(Unfit, match="Kafka's timestamp is not between 1970 and 2100"):
+        Reader(chosen(), {}).read(value, 1_795_000_000_000_000)
+    assert Reader(chosen(created_at="at"), {}).read(value, 1_795_000_000_000_000)["created_at"] == AT_MS
+
+
 AVRO = {
     "type": "record", "name": "E", "fields": [
         {"name": "project", "type": "string"}, {"name": "event_type", "type": "string"}, {"name": "product_id", "type": "long"},
@@ -183,13 +190,32 @@ def test_protobuf_that_is_cut_off_is_refused(value):
         protobuf_reader().read(value, 0)
 
 
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (b"\x0a\x01p\x12\x07created\x1a\x017", r"field product_id \(number 3\) has wire type 2, not 0"),
+        (b"\x52\x03abc\x58\x07", "none of the fields project, event_type, product_id"),
+        (b"", "none of the fields project, event_type, product_id"),
+        (b"\x22\x01x", "none of the fields project, event_type, product_id"),
+    ],
+)
+def test_a_protobuf_message_of_another_type_is_refused_where_it_shows(value, reason):
+    with pytest.raises(Unfit, match=reason):
+        protobuf_reader().read(value, 0)
+
+
+def test_a_field_that_the_descriptor_does_not_know_yet_is_no_matter():
+    assert protobuf_reader().read(PROTOBUF + b"\x52\x03abc", 5) == protobuf_reader().read(PROTOBUF, 5)
+
+
 def test_a_wrong_descriptor_is_a_mistake_in_the_configuration():
     with pytest.raises(ConfigurationError, match="no message shop.Order"):
         protobuf_reader("shop.Order")
     with pytest.raises(ConfigurationError, match="no descriptor set"):
         protobuf_reader(content=b"\xff\xff\xff")
-    with pytest.raises(ConfigurationError, match="no Avro schema"):
-        Reader(chosen(format="avro", schema_files={"1": Path("x")}), {"1": b"{"})
+    for content in (b"{", b"{}", b"5", b'{"type": "record", "name": "x", "fields": 5}', b'"string"', b'["null", "long"]'):
+        with pytest.raises(ConfigurationError, match=r"schema_files\.1: no Avro schema"):
+            Reader(chosen(format="avro", schema_files={"1": Path("x")}), {"1": content})
 
 
 def test_an_id_of_sixteen_bytes_is_a_uuid():
