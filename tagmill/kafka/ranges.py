@@ -1,10 +1,11 @@
 """Which records a run reads: from what was read last to what is committed in Kafka now."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from tagmill.delivery.model import Document
 from tagmill.errors import ConfigurationError, GuardRefused
 from tagmill.stores.kafka import Kafka, Place, Span
+from tagmill.stores.topicids import TopicIds
 
 
 class Range(Document):
@@ -33,6 +34,34 @@ def places(kafka: Kafka, pipeline: str, topics: Sequence[str], prefixes: Sequenc
         )
     found = {*topics, *(topic for topic in there if topic.startswith(tuple(prefixes)))}
     return [(topic, partition) for topic in sorted(found) for partition in range(there[topic])]
+
+
+def same_topics(
+    kafka: Kafka,
+    known: TopicIds,
+    pipeline: str,
+    read_to: Collection[Place],
+    places: Collection[Place],
+    *,
+    accept_lost: bool,
+    go_on: str,
+) -> list[str]:
+    """Note the ids of the topics of these places, and warnings. In: the places of which something was read; `go_on` as below.
+
+    Raises GuardRefused: a topic that was read is another one under the same name by now (unless `accept_lost`).
+    """
+    now, before, warnings = kafka.topic_ids({topic for topic, _ in places}), known.read(), list[str]()
+    for topic in sorted({topic for topic, _ in read_to}):
+        if topic in now and before.get(topic, now[topic]) != now[topic]:
+            anew = f"topic {topic} was made anew since it was read: its first records are not those that were"
+            if not accept_lost:
+                raise GuardRefused(
+                    f"{pipeline}: {anew}. Nothing was read. Give the new topic a pipeline and tables of its own; to go on where the old "
+                    f"one was left, without the records before that: {go_on}"
+                )
+            warnings.append(anew)
+    known.write({topic: one for topic, one in now.items() if before.get(topic) != one})
+    return warnings
 
 
 def unread(

@@ -17,7 +17,7 @@ from uuid import uuid4
 from tagmill import checkpoints
 from tagmill.delivery.runfiles import read_document, write_document
 from tagmill.errors import TagmillError
-from tagmill.kafka.ranges import Range, capped, places, unread
+from tagmill.kafka.ranges import Range, capped, places, same_topics, unread
 from tagmill.kafkajournal.model import Counts, Manifest, PartitionStatus, ReplicationReport, Tell
 from tagmill.settings import Settings
 from tagmill.stores.cassandra import Cassandra
@@ -27,6 +27,7 @@ from tagmill.stores.kafka import Kafka, Place, Span
 from tagmill.stores.kafkajournal import KafkaJournalTables, Pointer
 from tagmill.stores.lease import Lease
 from tagmill.stores.replications import SEALED, ReplicationRow, Replications
+from tagmill.stores.topicids import TopicIds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -96,6 +97,7 @@ class _Attempt:
         self.tables = KafkaJournalTables(cassandra, self.chosen.keyspace)
         self.replications = Replications(cassandra, settings.cassandra.ledger_keyspace, pipeline)
         self.files, self.home = RunFiles(settings.storage.root), f"{pipeline}/replications"
+        self.go_on = f"tagmill kafka-journal replicate --pipeline {pipeline} --accept-lost"
 
     def run(self, owner: str, accept_lost: bool) -> ReplicationReport:
         """Finish what is sealed, then go on piece by piece until the end that Kafka had at the beginning."""
@@ -113,19 +115,24 @@ class _Attempt:
                     self.settings.cassandra.replication.options(), owner=owner, lock_seconds=self.chosen.lock_seconds
                 )
             ends = self.kafka.spans(chosen)
+            warnings = self._same_topics(ends, accept_lost)
             while (next_piece := self._unread(ends, accept_lost))[0]:
                 manifest, row = self._seal(*next_piece, row)
                 row = self._write(manifest, row)
                 done.append(manifest)
         return ReplicationReport(
             pipeline=self.name, keyspace=self.chosen.keyspace, replications=len(done), ranges=_joined(done), counts=_sum(done),
-            warnings=list(dict.fromkeys(text for one in done for text in one.warnings)),
+            warnings=list(dict.fromkeys([*warnings, *(text for one in done for text in one.warnings)])),
         )  # fmt: skip
 
+    def _same_topics(self, ends: Mapping[Place, Span], accept_lost: bool) -> list[str]:
+        ids = TopicIds(self.cassandra, self.settings.cassandra.ledger_keyspace, self.name)
+        read = self.tables.pointers(list(ends))
+        return same_topics(self.kafka, ids, self.name, read, ends, accept_lost=accept_lost, go_on=self.go_on)
+
     def _unread(self, ends: Mapping[Place, Span], accept_lost: bool) -> tuple[list[Range], list[str]]:
-        go_on = f"tagmill kafka-journal replicate --pipeline {self.name} --accept-lost"
         read_to = {place: one.offset + 1 for place, one in self.tables.pointers(list(ends)).items()}
-        ranges, warnings = unread(self.name, ends, read_to, accept_lost=accept_lost, go_on=go_on)
+        ranges, warnings = unread(self.name, ends, read_to, accept_lost=accept_lost, go_on=self.go_on)
         return capped(ranges, self.chosen.max_records_per_run), warnings
 
     def _seal(self, ranges: list[Range], warnings: list[str], row: ReplicationRow) -> tuple[Manifest, ReplicationRow]:

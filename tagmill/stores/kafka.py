@@ -1,7 +1,7 @@
 """Kafka: which topics there are, how far they reach, single records; errors in Tagmill's words. Spark reads the bulk itself."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -13,6 +13,7 @@ from confluent_kafka import (
     KafkaError,
     KafkaException,
     Producer,
+    TopicCollection,
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
@@ -78,6 +79,21 @@ class Kafka:
         except KafkaException as error:
             raise self._explained(error) from None
         return {name: len(topic.partitions) for name, topic in found.topics.items() if not name.startswith("__")}
+
+    def topic_ids(self, topics: Collection[str]) -> dict[str, str]:
+        """The id that Kafka gave each topic when it was made; those of brokers before 2.8 have none and are left out."""
+        if not topics:
+            return {}
+        seconds = self.settings.request_timeout_seconds
+        try:
+            asked = self._admin.describe_topics(TopicCollection(list(topics)), request_timeout=seconds)
+            found = {name: answer.result(seconds).topic_id for name, answer in asked.items()}
+        except KafkaException as error:
+            raise self._explained(error) from None
+        except TimeoutError:
+            raise self._silent() from None
+        bits = {name: (one.get_most_significant_bits(), one.get_least_significant_bits()) for name, one in found.items()}
+        return {name: str(found[name]) for name, both in bits.items() if any(both)}
 
     def spans(self, places: Iterable[Place]) -> dict[Place, Span]:
         """From the first record that is still there to behind the last one that is committed."""
@@ -194,7 +210,7 @@ class Kafka:
         try:
             return {(one.topic, one.partition): answer.result(seconds).offset for one, answer in asked.items()}
         except TimeoutError:
-            raise StoreUnavailable(f"{self.where} did not answer in {seconds:g} s. Nothing was done; try again") from None
+            raise self._silent() from None
 
     def _polled(self, consumer: Consumer, span: Span) -> Iterator[KafkaRecord]:
         patience = time.monotonic() + self.settings.request_timeout_seconds
@@ -213,6 +229,11 @@ class Kafka:
     @staticmethod
     def _some(consumer: Consumer) -> list[Any]:
         return list(consumer.consume(POLLED, timeout=1))
+
+    def _silent(self) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"{self.where} did not answer in {self.settings.request_timeout_seconds:g} s. Nothing was done; try again"
+        )
 
     def _explained(self, error: KafkaException) -> TagmillError:
         cause: KafkaError = error.args[0]

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from tagmill.batches.states import BatchState, RunState
 from tagmill.errors import ConfigurationError
-from tagmill.kafka.ranges import capped, places, unread
+from tagmill.kafka.ranges import capped, places, same_topics, unread
 from tagmill.kafkasettings import JournalSettings, Stream, TopicSettings
 from tagmill.settings import Settings
 from tagmill.stores.deadletters import DeadLetters
@@ -13,6 +13,7 @@ from tagmill.stores.files import RunFiles
 from tagmill.stores.kafka import Kafka, Place, Span
 from tagmill.stores.kafkajournal import KafkaJournalTables
 from tagmill.stores.ledger import Ledger
+from tagmill.stores.topicids import TopicIds
 from tagmill.topics.evolution import fits
 from tagmill.topics.formats import schema_contents
 from tagmill.topics.model import TopicPlan
@@ -50,7 +51,12 @@ def planned(settings: Settings, ledger: Ledger, pipeline: str, number: int, acce
     offsets = TopicOffsets(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline)
     spans = spans_of(settings, ledger, pipeline)
     go_on = f"tagmill run deliver --pipeline {pipeline} --accept-lost"
-    ranges, warnings = unread(pipeline, spans, offsets.read_to(), accept_lost=accept_lost, go_on=go_on)
+    read_to, warnings = offsets.read_to(), list[str]()
+    if isinstance(chosen, TopicSettings):
+        ids = TopicIds(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline)
+        with Kafka(settings.kafka) as kafka:
+            warnings += same_topics(kafka, ids, pipeline, read_to, spans, accept_lost=accept_lost, go_on=go_on)
+    ranges, found = unread(pipeline, spans, read_to, accept_lost=accept_lost, go_on=go_on)
     waiting = sum(one.end - one.first for one in ranges)
     if not waiting or (
         waiting < chosen.batch_min_rows and not _waited(ledger, pipeline, now - timedelta(seconds=chosen.max_wait_seconds))
@@ -58,7 +64,7 @@ def planned(settings: Settings, ledger: Ledger, pipeline: str, number: int, acce
         return None
     made = TopicPlan(
         pipeline=pipeline, run=number, planned_at=now, ranges=capped(ranges, chosen.max_records_per_run),
-        known_since=_known_since(chosen, now), rule=chosen.rule, warnings=warnings, more=waiting > chosen.max_records_per_run,
+        known_since=_known_since(chosen, now), rule=chosen.rule, warnings=[*warnings, *found], more=waiting > chosen.max_records_per_run,
     )  # fmt: skip
     return made if chosen.rule else _without_delivered(settings, ledger, made)
 

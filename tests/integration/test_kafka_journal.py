@@ -321,6 +321,15 @@ def test_a_topic_that_was_made_anew_is_refused(kafka_journal, kafka, spark):
     with pytest.raises(GuardRefused, match="made anew"):
         run()
     assert journal.seq_nrs("id") == [1, 2, 3]
+    # also where it has more records by now than were read of the old one
+    for n in range(1, 6):
+        topic.append("id", [(n, n)])
+    topic.flush()
+    with pytest.raises(GuardRefused, match="made anew.*--accept-lost"):
+        run()
+    report = run(accept_lost=True)
+    assert "made anew" in report.warnings[0] and journal.seq_nrs("id") == [1, 2, 3, 4, 5]
+    assert run().replications == 0
 
 
 def test_an_entry_of_an_older_segment_goes_on_there(kafka_journal, stack, spark):

@@ -13,7 +13,7 @@ from tagmill.stores.ledger import Ledger
 from tagmill.topics import steps
 from tagmill.topics.report import topic_line
 from tests.support.delivery import tagmill
-from tests.support.kafka import lose
+from tests.support.kafka import create, delete, lose
 from tests.support.topics import OWNER, Crashed, crashing, made
 
 COLUMNS = [{"name": "price", "type": "Float64"}, {"name": "who", "path": "customer.name"}]
@@ -210,6 +210,25 @@ def test_records_that_went_before_they_were_read_are_counted_and_a_way_on_is_nam
     assert "--accept-lost" in str(refused.value)
     (run,) = one.deliver(accept_lost=True)
     assert sorted(one.products()) == [0, 1, 2, 3, 4, 5, 9, 10, 11, 100] and "3 records" in run["warnings"][0]
+
+
+def test_a_topic_that_was_made_anew_is_refused_however_long_it_is(shop, kafka):
+    one = shop()
+    for product in (1, 2):
+        one.send(product)
+    one.deliver()
+    delete(kafka.port, one.topic.name)
+    create(kafka.port, one.topic.name)
+    for product in (3, 4, 5):
+        one.send(product)
+    with pytest.raises(GuardRefused, match="made anew.*--accept-lost"):
+        one.deliver()
+    assert one.products() == [1, 2]
+    (run,) = one.deliver(accept_lost=True)
+    assert one.products() == [1, 2, 5] and "made anew" in run["warnings"][0]
+    one.send(6)
+    one.deliver()
+    assert one.products() == [1, 2, 5, 6]
 
 
 def test_a_plan_whose_records_went_says_so_and_the_run_can_be_given_up(shop):

@@ -1,0 +1,27 @@
+"""Which topics a pipeline reads, by the ids that Kafka gave them: one that is made anew has another id under the same name."""
+
+from collections.abc import Mapping
+
+from tagmill import names
+from tagmill.stores.cassandra import Cassandra, needs_tables
+
+
+class TopicIds:
+    """The topics of one pipeline."""
+
+    def __init__(self, cassandra: Cassandra, ledger_keyspace: str, pipeline: str) -> None:
+        self.cassandra, self.pipeline = cassandra, pipeline
+        self.table = f"{names.cql(ledger_keyspace)}.topic_ids"
+        needs_tables(cassandra, ledger_keyspace, ["topic_ids"])
+
+    def read(self) -> dict[str, str]:
+        """Each topic's id when it was read last."""
+        rows = self.cassandra.stream(f"SELECT topic, topic_id FROM {self.table} WHERE pipeline = ?", self.pipeline)
+        return {row.topic: row.topic_id for row in rows}
+
+    def write(self, ids: Mapping[str, str]) -> None:
+        """These are read from now on."""
+        self.cassandra.write_many(
+            f"INSERT INTO {self.table} (pipeline, topic, topic_id) VALUES (?, ?, ?)",
+            ((self.pipeline, *one) for one in ids.items()),
+        )
