@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,14 +50,14 @@ def main() -> None:
             shutil.rmtree(HOME / "local", ignore_errors=True)
 
 
-def stack_up(ports: dict[str, int] = PORTS) -> Any:
-    """Cassandra and ClickHouse, in a folder of their own."""
+def stack_up(ports: dict[str, int] = PORTS, parts: Sequence[str] = ("cassandra", "clickhouse")) -> Any:
+    """Servers, Cassandra with a heap that a node under load has, in a folder of their own."""
     from local import places
     from local.stack import Stack
 
     stack = Stack(places.resolve(HOME / "local", {**ports, "airflow": None}))
     stack.cassandra.heap = HEAP
-    stack.up(("cassandra", "clickhouse"), print)
+    stack.up(parts, print)
     return stack
 
 

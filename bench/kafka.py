@@ -16,12 +16,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from bench.deliver import HOME, ROOT, stack_up
 from bench.measure import Measured, measure, medians
-from local import places
-from local.stack import Stack
 
-ROOT = Path(__file__).resolve().parents[1]
-HOME = ROOT / "build" / "bench"
 PORTS = {"cassandra": 19362, "kafka": 19372}
 READY = {"ready-made": "plain", "ready-made, in our batches": "tuned"}
 KEYSPACE = "bench_kafka"
@@ -33,8 +30,7 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
-    stack = Stack(places.resolve(HOME / "local", PORTS))
-    stack.up(("cassandra", "kafka"), print)
+    stack = stack_up(PORTS, ("cassandra", "kafka"))
     results: list[dict[str, Any]] = []
     try:
         _job("produce", str(args.events))

@@ -16,12 +16,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from bench.deliver import HOME, ROOT, stack_up
 from bench.measure import Measured, measure, medians
-from local import classes, places
-from local.stack import Stack
+from local import classes
 
-ROOT = Path(__file__).resolve().parents[1]
-HOME = ROOT / "build" / "bench"
 PORTS = {"cassandra": 19462, "kafka": 19472, "clickhouse": 19482}
 PARTS = ("cassandra", "kafka", "clickhouse")
 
@@ -33,8 +31,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--known", type=int, default=10_000_000)
     args = parser.parse_args()
-    stack = Stack(places.resolve(HOME / "local", PORTS))
-    stack.up(PARTS, print)
+    stack = stack_up(PORTS, PARTS)
     results: list[dict[str, Any]] = []
     try:
         _job("produce", str(args.events))

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from functools import partial
 
 from tagmill.buckets import BucketSize
+from tagmill.errors import ConfigurationError
 from tagmill.jobreport import job_arguments, job_report
-from tagmill.rebucket.rebucket import check, rebucket
+from tagmill.rebucket.rebucket import abandon, check, rebucket
 from tagmill.settings import Settings
 from tagmill.sparksession import spark_session
 
@@ -16,8 +17,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Arguments of the job."""
     parser = job_arguments(__doc__)
     parser.add_argument("--to", type=BucketSize, choices=list(BucketSize), required=True)
+    parser.add_argument("--table", help="name of the new table")
     parser.add_argument("--offline", action="store_true", help="the application is stopped: verify, and switch")
     parser.add_argument("--drop-old", action="store_true", help="after the switch")
+    parser.add_argument("--abandon", action="store_true", help="before the switch: drop the new table")
     parser.add_argument("--yes", action="store_true", help="do it; else only say what would be done")
     return parser.parse_args(argv)
 
@@ -27,19 +30,17 @@ def main(argv: Sequence[str]) -> int:
     args = parse(argv)
     with job_report("rebucket", args.pipeline, None, args.report) as report:
         settings = Settings.load(args.config)
-        check(settings, args.pipeline, args.to)
-        with spark_session(settings, f"tagmill rebucket {args.pipeline}") as spark:
-            report.result = rebucket(
-                settings,
-                args.pipeline,
-                to=args.to,
-                owner=args.owner,
-                spark=spark,
-                offline=args.offline,
-                drop_old=args.drop_old,
-                dry_run=not args.yes,
-                tell=partial(print, flush=True),
-            )
+        if args.offline + args.drop_old + args.abandon > 1:
+            raise ConfigurationError("offline, drop_old and abandon are steps of their own: give one of them. Nothing was done")
+        if args.abandon:
+            report.result = abandon(settings, args.pipeline, owner=args.owner, dry_run=not args.yes)
+        else:
+            check(settings, args.pipeline, args.to, args.table)
+            with spark_session(settings, f"tagmill rebucket {args.pipeline}") as spark:
+                report.result = rebucket(
+                    settings, args.pipeline, to=args.to, owner=args.owner, spark=spark, table=args.table, offline=args.offline,
+                    drop_old=args.drop_old, dry_run=not args.yes, tell=partial(print, flush=True),
+                )  # fmt: skip
         print("\n".join(report.result["lines"]), flush=True)
     return report.exit_code
 

@@ -53,6 +53,13 @@ class KafkaJournalSettings(Section):
             raise ValueError("topics: name at least one, or one of topic_prefixes")
         return self
 
+    def shared(self, other: "KafkaJournalSettings") -> list[str]:
+        """Topics, or beginnings of topics, that both replicate."""
+        found = set(self.topics) & set(other.topics)
+        for one, two in ((self, other), (other, self)):
+            found |= {text for text in [*one.topics, *one.topic_prefixes] if text.startswith(tuple(two.topic_prefixes))}
+        return sorted(found)
+
 
 ColumnType = Literal[
     "String", "LowCardinality(String)", "Int8", "Int16", "Int32", "Int64", "Float64", "Bool", "DateTime64(3, 'UTC')", "Date", "UUID"
@@ -74,7 +81,7 @@ class TopicColumn(Section):
 class ToClickHouse(Section):
     """What all pipelines have that deliver records of Kafka."""
 
-    destination: Identifier
+    destination: Identifier = Field(description="table, of this pipeline only")
     schedule: str | None = "@hourly"
     cleanup_schedule: str | None = Field(
         None, description="of the DAG ttl_cleanup_<pipeline>: what is past retention_days goes; left out: by hand only"
@@ -93,8 +100,13 @@ class ToClickHouse(Section):
     def _consistent_batches(self) -> "ToClickHouse":
         if self.batch_min_rows > self.batch_rows:
             raise ValueError(f"batch_min_rows: must be at most batch_rows ({self.batch_rows})")
-        fit_beside_destination(f"{self.destination}_voided")
+        fit_beside_destination(*self.beside_destination)
         return self
+
+    @property
+    def beside_destination(self) -> tuple[str]:
+        """The table of void batches."""
+        return (f"{self.destination}_voided",)
 
 
 class JournalSettings(ToClickHouse):

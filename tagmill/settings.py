@@ -8,6 +8,7 @@ import os
 import tomllib
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -149,10 +150,31 @@ class Settings(BaseSettings):
                     f"pipelines.{name}: its messages_table, metadata_table and all_persistence_ids_table must be those of pipeline "
                     f"{first}, which reads the same keyspace {pipeline.keyspace}"
                 )
-        taken = {beside: name for name, pipeline in self.pipelines.items() for beside in pipeline.beside_destination}
-        for name, pipeline in self.pipelines.items():
-            if other := taken.get(pipeline.destination):
+        return self
+
+    @model_validator(mode="after")
+    def _destinations_apart(self) -> "Settings":
+        """What one pipeline deletes or counts in its tables would be another's."""
+        delivering: dict[str, PipelineSettings | Stream] = {**self.pipelines, **self.streams}
+        taken = {beside: name for name, pipeline in delivering.items() for beside in pipeline.beside_destination}
+        own: dict[str, str] = {}
+        for name, pipeline in delivering.items():
+            if (other := own.setdefault(pipeline.destination, name)) != name:
+                raise ValueError(
+                    f"pipelines.{name}.destination: {pipeline.destination} is the destination of {other}; each pipeline has its own"
+                )
+            if other := taken.get(pipeline.destination, ""):
                 raise ValueError(f"pipelines.{name}.destination: {pipeline.destination} belongs to the destination of {other}")
+        return self
+
+    @model_validator(mode="after")
+    def _journals_apart(self) -> "Settings":
+        """Two replicators of one topic would move the same pointers."""
+        for (first, one), (name, two) in combinations(self.kafka_journals.items(), 2):
+            if one.keyspace == two.keyspace and (shared := one.shared(two)):
+                raise ValueError(
+                    f"pipelines.{name}.topics: {', '.join(shared)} is replicated to keyspace {two.keyspace} by pipeline {first} already"
+                )
         return self
 
     @classmethod
@@ -191,6 +213,10 @@ class Settings(BaseSettings):
     def on_journal(self, keyspace: str) -> list[str]:
         """The pipelines on a journal, in the order of their names."""
         return sorted(name for name, pipeline in self.pipelines.items() if pipeline.keyspace == keyspace)
+
+    def builder(self, keyspace: str) -> str | None:
+        """The pipeline that builds a journal's view, for all pipelines on it; None: the application numbers."""
+        return next((name for name in self.on_journal(keyspace) if self.pipelines[name].views == "tagmill"), None)
 
     def pipeline(self, name: str) -> PipelineSettings:
         """Settings of one pipeline; raises ConfigurationError when it is not configured."""
@@ -232,12 +258,19 @@ class Settings(BaseSettings):
 
     def _resolved(self, folder: Path) -> "Settings":
         """Relative paths count from the folder of the file."""
-        storage, spark = self.storage, self.spark
+        storage, spark, stores = self.storage, self.spark, dict[str, Any]()
         if not urlsplit(storage.root).scheme:
             storage = storage.model_copy(update={"root": str(folder / storage.root)})
         archive = folder / spark.class_archive if spark.class_archive else None
         spark = spark.model_copy(update={"jars": folder / spark.jars, "class_archive": archive})
-        return self.model_copy(update={"storage": storage, "spark": spark})
+        for name in ("cassandra", "clickhouse", "kafka"):
+            if file := getattr(self, name).tls_ca_file:
+                stores[name] = getattr(self, name).model_copy(update={"tls_ca_file": folder / file})
+        topics = {
+            name: topic.model_copy(update={"schema_files": {key: folder / file for key, file in topic.schema_files.items()}})
+            for name, topic in self.topics.items()
+        }
+        return self.model_copy(update={"storage": storage, "spark": spark, "topics": topics, **stores})
 
 
 def _refuse_secrets(file: Path, content: dict[str, Any]) -> None:

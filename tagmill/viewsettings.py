@@ -103,7 +103,7 @@ class PipelineSettings(Section):
     tags: list[Annotated[str, Field(min_length=1)]] = Field(min_length=1)
     first_time_bucket: Moment = Field(description="events-by-tag.first-time-bucket of the application")
     start_from: dict[str, Moment] = Field(default_factory=dict, description="per tag: deliver only what is later")
-    destination: Identifier
+    destination: Identifier = Field(description="table, of this pipeline only")
     views: WhoNumbers = Field(
         "application", description="who writes tag_views; tagmill: built before each run, the application has events-by-tag off"
     )

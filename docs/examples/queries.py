@@ -21,20 +21,20 @@ journal = ReadJournal(spark, settings, "orders")
 # Who is there?
 
 # %%
-journal.persistence_ids().orderBy("persistence_id").show(5)
+journal.current_persistence_ids().orderBy("persistence_id").show(5)
 
 # %% [markdown]
 # One order, from its first event to its last. The payload is bytes; here they are JSON.
 
 # %%
-one = journal.events_by_persistence_id("o-000001")
+one = journal.current_events_by_persistence_id("o-000001")
 one.select("sequence_nr", "event_time", "tags", F.col("event").cast("string")).show(5, truncate=60)
 
 # %% [markdown]
 # All events with a tag, in the order in which `currentEventsByTag` delivers them.
 
 # %%
-orders = journal.events_by_tag("order")
+orders = journal.current_events_by_tag("order")
 orders.select("persistence_id", "tag_pid_sequence_nr", "offset", "event_time", "ser_manifest").show(5, truncate=False)
 
 # %% [markdown]
@@ -43,7 +43,7 @@ orders.select("persistence_id", "tag_pid_sequence_nr", "offset", "event_time", "
 # %%
 read = 100
 some = orders.limit(read).collect()
-later = journal.events_by_tag("order", offset=some[-1]["offset"])
+later = journal.current_events_by_tag("order", offset=some[-1]["offset"])
 print(f"{len(some)} events read, {later.count()} behind {some[-1]['offset']}")
 
 # %% [markdown]

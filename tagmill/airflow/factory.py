@@ -11,6 +11,7 @@ SHORT, LONG = timedelta(minutes=10), timedelta(hours=6)  # the ledger's steps; S
 EPOCH = datetime(2015, 1, 1, tzinfo=UTC)  # a backfill can't reach further back: older than any journal of this schema
 # the format gives the UI its date picker, but Airflow doesn't check it; the pattern also asks for a time zone
 MOMENT = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?(Z|[+-]\d{2}:\d{2})$"
+DAY = r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])$"
 RETRIES = {
     "retries": 4,
     "retry_delay": timedelta(seconds=20),

@@ -6,6 +6,7 @@ import signal
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import date
 from pathlib import Path
 from typing import Any, Literal
 
@@ -261,7 +262,8 @@ class ByParamsOperator(JobOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """Do it, or say what it would do."""
-        self.chosen(context["params"])
+        with told_to_airflow():
+            self.chosen(context["params"])
         return super().execute(context)
 
     def chosen(self, params: Mapping[str, Any]) -> None:
@@ -308,9 +310,12 @@ class ReplicateOperator(ByParamsOperator):
         self.step = operation
 
     def chosen(self, params: Mapping[str, Any]) -> None:
-        """What a run's params say."""
+        """What a run's params say. Raises ConfigurationError: `until` is no day of the calendar."""
+        arguments = ["--operation", self.step]
+        if until := params.get("until"):
+            arguments.append(f"--until={_day('until', until)}")
         flags = ("accept_lost", "dry_run")
-        self.arguments = ["--operation", self.step, *(f"--{name.replace('_', '-')}" for name in flags if params.get(name))]
+        self.arguments = [*arguments, *(f"--{name.replace('_', '-')}" for name in flags if params.get(name))]
 
 
 class DedupOperator(ByParamsOperator):
@@ -335,8 +340,19 @@ class RebucketOperator(ByParamsOperator):
 
     def chosen(self, params: Mapping[str, Any]) -> None:
         """What a run's params say."""
-        flags = {"--offline": params["offline"], "--drop-old": params["drop_old"], "--yes": not params["dry_run"]}
-        self.arguments = ["--to", params["to"], *(flag for flag, given in flags.items() if given)]
+        table = [f"--table={params['table']}"] if params["table"] else []
+        flags = [f"--{name.replace('_', '-')}" for name in ("offline", "drop_old", "abandon") if params[name]]
+        self.arguments = ["--to", params["to"], *table, *flags, *([] if params["dry_run"] else ["--yes"])]
+
+
+def _day(param: str, text: str) -> date:
+    """A param's pattern knows no calendar."""
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise ConfigurationError(
+            f"param {param}: {text!r} is no day of the calendar. Nothing was done; give it as YYYY-MM-DD"
+        ) from None
 
 
 class DrainBacklogOperator(TriggerDagRunOperator):

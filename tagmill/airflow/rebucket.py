@@ -28,12 +28,19 @@ def rebucket_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
             "to": Param(
                 configured.bucket_size.value, title="To", type="string", enum=sizes, description="bucket size that the view is to have"
             ),
+            "table": Param(
+                "", title="New table", type="string", pattern="^([a-z][a-z0-9_]{0,47})?$",
+                description="its name; empty: tag_views_ and the size, in lower case",
+            ),
             "dry_run": Param(True, title="Dry run", type="boolean", description="only count, and say what would be done"),
             "offline": Param(
                 False, title="Offline", type="boolean", description="the application is stopped on every node: verify, and switch"
             ),
             "drop_old": Param(
                 False, title="Drop the old table", type="boolean", description="after the switch, if the new one has every row of it"
+            ),
+            "abandon": Param(
+                False, title="Give it up", type="boolean", description="before the switch: drop the new table, the view stays as it is"
             ),
         },
     )  # fmt: skip

@@ -11,7 +11,7 @@ from airflow.sdk import DAG, Param, task
 from airflow.sdk.exceptions import AirflowSkipException
 
 from tagmill.airflow import connections
-from tagmill.airflow.factory import LONG, SHORT, SPARK_POOL, new_dag
+from tagmill.airflow.factory import DAY, LONG, SHORT, SPARK_POOL, new_dag
 from tagmill.airflow.failures import told_to_airflow
 from tagmill.airflow.operators import ReplicateOperator
 from tagmill.settings import Settings
@@ -51,7 +51,17 @@ def purge_expired_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
         description=f"Purge actions for ids of {configured.keyspace} that have expired",
         doc=__doc__,
         schedule=configured.purge_schedule,
-        params={"dry_run": Param(False, title="Dry run", type="boolean", description="only count and name some")},
+        params={
+            "until": Param(
+                None,
+                title="Until",
+                description="ids that expire on this day or before; empty: today, UTC",
+                type=["null", "string"],
+                format="date",
+                pattern=DAY,
+            ),
+            "dry_run": Param(False, title="Dry run", type="boolean", description="only count and name some"),
+        },
     )
     with dag:
         _operator("purge_expired", settings, pipeline, jobs)

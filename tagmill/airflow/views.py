@@ -1,20 +1,25 @@
-"""DAGs `views_rebuild_<pipeline>`, `views_delete_`, `views_truncate_`, `views_pids_` and `views_migrate_`: a journal's tag views, by hand.
+"""DAGs `views_rebuild_<pipeline>`, `views_delete_`, `views_truncate_`, `views_pids_`, `views_migrate_` and `views_tags_`: by hand.
 
-None has a schedule, and each only says what it would change unless the param `dry_run` is switched off. docs/rebuild.md and
-docs/migrate.md have what they do.
+None has a schedule, and each only says what it would change unless the param `dry_run` is switched off; `views_tags_` changes nothing.
+docs/rebuild.md and docs/migrate.md have what they do.
 """
 
+import logging
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import DAG, Param
+from airflow.sdk import DAG, Context, Param, get_current_context, task
 
+from tagmill.airflow import connections
 from tagmill.airflow.factory import LONG, SPARK_POOL, new_dag
+from tagmill.airflow.failures import told_to_airflow
 from tagmill.airflow.operators import ViewsOperator
 from tagmill.settings import Settings
 
+log = logging.getLogger(__name__)
+RETURNED = 100
 DRY_RUN = Param(True, title="Dry run", type="boolean", description="only count and show what would change")
 OFFLINE = Param(
     False, title="Offline", type="boolean",
@@ -73,3 +78,40 @@ def views_dags(settings: Settings, pipeline: str, jobs: Path) -> Iterator[DAG]:
                 execution_timeout=LONG,
             )
         yield dag
+    yield _tags_dag(keyspace, pipeline)
+
+
+def _tags_dag(keyspace: str, pipeline: str) -> DAG:
+    dag = new_dag(
+        "views_tags", pipeline, description=f"lists the tags of {keyspace}", doc=listed.__doc__, schedule=None,
+        params={
+            "persistence_id": Param(
+                None, title="Persistence id", type=["null", "string"], minLength=1, description="those of this one, with its numbers"
+            )
+        },
+    )  # fmt: skip
+    with dag:
+
+        @task(execution_timeout=LONG)
+        def tags() -> dict[str, Any]:
+            return listed(pipeline, get_current_context())
+
+        tags()
+    return dag
+
+
+def listed(pipeline: str, context: Context) -> dict[str, Any]:
+    """List the tags that the view has rows of; of a persistence id, those that it was numbered for. All of them are in the task's log.
+
+    Out: tags (the first hundred lines), message.
+    """
+    from tagmill.views.tags import tags
+
+    one = context["params"]["persistence_id"]
+    with told_to_airflow():
+        lines = tags(connections.load_settings(), pipeline, one)
+    for line in lines:
+        log.info("%s", ", ".join(f"{name} {value}" for name, value in line.items()))
+    message = f"{len(lines)} tags" + (f" of {one!r}" if one else "")
+    log.info("%s", message)
+    return {"tags": [{name: str(value) for name, value in line.items()} for line in lines[:RETURNED]], "message": message}

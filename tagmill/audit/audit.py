@@ -138,12 +138,12 @@ class _Audit:
         until = from_datetime(datetime.now(UTC) - timedelta(seconds=self.pipeline.eventual_consistency_delay_seconds))
         builds = Builds(self.ledger.cassandra, self.ledger_keyspace, self.pipeline.keyspace)
         late = builds.late(self.name)
-        if self.pipeline.views == "tagmill":
+        if builder := self.settings.builder(self.pipeline.keyspace):
             newest = builds.newest()
             if newest is None or newest.built_to is None:
                 raise ConfigurationError(
                     f"pipeline {self.name}: the view of journal {self.pipeline.keyspace} was never built. Nothing was audited. "
-                    f"Build it: tagmill views build --pipeline {self.name}"
+                    f"Build it: tagmill views build --pipeline {builder}"
                 )
             until = min(until, newest.built_to)
         marks = self.ledger.delivered.watermarks(self.name)
@@ -192,7 +192,9 @@ class _Audit:
         by_rows = staging.kept(_all(found), self._url("by-rows"))
         doubtful = by_rows.select("persistence_id").union(numbers.unproven(events, view, scope)).distinct()
         doubtful = doubtful.join(of_journal.select("persistence_id").distinct(), "persistence_id", "left_anti")
-        expected = staging.kept(numbers.expected(events, view, deleted, doubtful, scope), self._url("expected"))
+        expected = staging.kept(
+            numbers.expected(events, view, deleted, doubtful, self._numbered(doubtful), scope), self._url("expected")
+        )
         wrong = numbers.wrong_numbers(view, expected, scope)
         lagging = progress_findings(progress, ids, view)
         event = ["tag", "persistence_id", "sequence_nr"]
@@ -200,6 +202,14 @@ class _Audit:
         findings = findings.withColumn("expected_number", F.coalesce("expected_number", "expected"))
         findings = staging.kept(findings.select(*comparing.FINDING), self._url("findings"))
         return Judged(events, view, deleted, lines, findings, audited_at, self.files.url(self.folder))
+
+    def _numbered(self, ids: DataFrame) -> DataFrame:
+        """tag_write_progress of persistence ids: tag, persistence_id, number, reached."""
+        from tagmill.connector import table
+
+        by_key = table(self.spark, self.journal.keyspace, "tag_write_progress", directJoinSetting="on")
+        columns = ["tag", "persistence_id", "tag_pid_sequence_nr AS number", "sequence_nr AS reached"]
+        return ids.join(by_key, "persistence_id").selectExpr(*columns)
 
     def _looked_again(self, found: DataFrame, stored: Any) -> DataFrame:
         """Without what is there by now: the application and deliveries may be at work."""

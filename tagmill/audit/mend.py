@@ -131,6 +131,7 @@ class Mender:
         tell: Callable[[str], None],
     ) -> None:
         self.pipeline: PipelineSettings = settings.pipeline(name)
+        self.ours = settings.builder(self.pipeline.keyspace) is not None
         self.cassandra = cassandra
         self.clickhouse = clickhouse
         self.messages = journal.names.cql(journal.names.messages)
@@ -232,8 +233,7 @@ class Mender:
 
     def _numbered(self, sound: list[tuple[Row, Row | None]]) -> list[tuple[Row, Row | None]]:
         """Without the events that the one who numbers has not reached."""
-        ours = self.pipeline.views == "tagmill"
-        if ours:
+        if self.ours:
             cql = f"SELECT sequence_nr AS reached FROM {self.ledger}.view_progress WHERE journal = ? AND persistence_id = ?"
             keys = [(self.pipeline.keyspace, finding["persistence_id"]) for finding, _ in sound]
         else:
@@ -243,8 +243,8 @@ class Mender:
         kept = []
         for (finding, row), found in zip(sound, self.cassandra.execute_many(cql, keys, concurrency=REQUESTS), strict=True):
             reached = found[0].reached if found else 0
-            if row is not None and (finding["sequence_nr"] if ours else finding["expected_number"]) > reached:
-                self.done.leave(finding, Left.NOT_BUILT if ours else Left.NOT_NUMBERED)
+            if row is not None and (finding["sequence_nr"] if self.ours else finding["expected_number"]) > reached:
+                self.done.leave(finding, Left.NOT_BUILT if self.ours else Left.NOT_NUMBERED)
             else:
                 kept.append((finding, row))
         return kept

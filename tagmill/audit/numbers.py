@@ -127,11 +127,14 @@ def unproven(journal: DataFrame, view: DataFrame, scope: Scope) -> DataFrame:
     return in_view.join(in_journal, KEY).where(~proven).select(ID).distinct()
 
 
-def expected(journal: DataFrame, view: DataFrame, deleted: DataFrame, ids: DataFrame, scope: Scope) -> DataFrame:
+def expected(
+    journal: DataFrame, view: DataFrame, deleted: DataFrame, ids: DataFrame, progress: DataFrame, scope: Scope
+) -> DataFrame:
     """The numbers that the plugin would give. Out: tag, persistence_id, sequence_nr, expected.
 
-    In: `ids`, the persistence ids wanted; of those with a broken journal, nothing is said. Where earlier events are gone, or
-    their tags (migrated from tag1 to tag3, and the columns dropped), the numbers begin where most rows of the view say.
+    In: `ids`, the persistence ids wanted; of those with a broken journal, nothing is said. `progress`: their tag_write_progress, as
+    tag, persistence_id, number, reached (the sequence_nr). Where earlier events are gone, or their tags (migrated from tag1 to tag3, and
+    the columns dropped), as rows of the view or more numbers than events show, the numbers begin where most rows of the view say.
     """
     events = with_dead(journal.where(_in_time(scope)).join(ids, ID, "left_semi"), deleted)
     complete = events.groupBy(ID).agg((F.min("sequence_nr") == 1).alias("complete"))
@@ -143,6 +146,9 @@ def expected(journal: DataFrame, view: DataFrame, deleted: DataFrame, ids: DataF
     bases = ranks.join(rows, [*KEY, "sequence_nr"]).groupBy(*KEY).agg(F.mode(F.col("number") - F.col("rank")).alias("base"))
     first = tagged.groupBy(ID).agg(F.min("sequence_nr").alias("first_tagged"))
     untagged = rows.join(first, ID).where("sequence_nr < first_tagged").select(ID, F.lit(True).alias("untagged")).distinct()
+    in_journal = tagged.groupBy(*KEY).agg(F.count("*").alias("events"), F.max("sequence_nr").alias("last"))
+    more = progress.join(in_journal, KEY).where("number > events and reached <= last").select(ID, F.lit(True).alias("untagged"))
+    untagged = untagged.union(more).distinct()
     based = ranks.join(whole, ID).join(bases, KEY, "left").join(untagged, ID, "left")
     base = F.when(F.col("whole") & F.col("untagged").isNull(), 0).otherwise(F.col("base"))
     return based.select(*KEY, "sequence_nr", (F.col("rank") + base).alias("expected")).where("expected IS NOT NULL")

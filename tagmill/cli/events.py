@@ -51,10 +51,10 @@ def events(
 
 def _events(journal: "ReadJournal", tag: str | None, persistence_id: str | None, begin: str | None) -> "DataFrame":
     if tag is not None:
-        return journal.events_by_tag(tag, begin, gaps="keep")
+        return journal.current_events_by_tag(tag, begin, gaps="keep")
     if begin is not None and not begin.isdecimal():
         raise TerminalError(f"--from {begin}: of a persistence_id it is a sequence_nr. Nothing was read")
-    return journal.events_by_persistence_id(persistence_id or "", int(begin or 0), gaps="keep")
+    return journal.current_events_by_persistence_id(persistence_id or "", int(begin or 0), gaps="keep")
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:

@@ -44,12 +44,15 @@ def replicate(
 @app.command()
 @one_line_errors
 def status(pipeline: Pipeline, as_json: AsJson = False) -> None:
-    """Show how far each partition is replicated, and how many records wait."""
+    """Show how far each partition is replicated, how many records wait, and what the next replication will stop at."""
     from tagmill.kafkajournal.replicate import status as library
 
     found = library(settings(), pipeline)
     columns = ("topic", "partition", "replicated_to", "first", "end", "waiting")
     show([one.model_dump() for one in found], columns, as_json=as_json)
+    if not as_json:
+        for problem in dict.fromkeys(one.problem for one in found if one.problem):
+            out.print(f"problem: {problem}. The next replication says what to do", markup=False)
 
 
 @app.command("purge-expired")

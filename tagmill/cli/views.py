@@ -142,20 +142,10 @@ def tags(
     as_json: AsJson = False,
 ) -> None:
     """List the tags that the view has rows of; of a persistence_id, those that it was numbered for."""
-    from tagmill.stores.cassandra import Cassandra
-    from tagmill.stores.views import Views
+    from tagmill.views import tags as library
 
-    configured = settings()
-    chosen = configured.pipeline(pipeline)
-    with Cassandra(configured.cassandra) as cassandra:
-        views = Views(cassandra, chosen.journal)
-        views.columns()
-        if persistence_id is None:
-            lines = [line | {"delivered": line["tag"] in chosen.tags} for line in views.tags()]
-            show(lines, ("tag", "timebuckets", "first", "last", "delivered"), as_json=as_json)
-        else:
-            columns = ("tag", "tag_pid_sequence_nr", "sequence_nr", "offset")
-            show(views.progress_of(persistence_id), columns, as_json=as_json)
+    lines = library.tags(settings(), pipeline, persistence_id)
+    show(lines, library.OF_VIEW if persistence_id is None else library.OF_ID, as_json=as_json)
 
 
 @app.command()

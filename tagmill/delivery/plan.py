@@ -69,6 +69,7 @@ class Planner:
         until = from_datetime(now - timedelta(seconds=pipeline.eventual_consistency_delay_seconds))
         self.until = until if built is None or built.to is None else min(until, built.to)
         self.built = built
+        self._scanned: set[str] = set()
         self.marks = ledger.delivered.watermarks(name)
 
     def plan(self, run: int) -> Plan | None:
@@ -160,23 +161,26 @@ class Planner:
 
     def _candidates(self, tag: str) -> Iterator[Slice]:
         after = self._after(tag)
-        for bucket in self._buckets(tag, after):
+        for bucket in self._buckets(tag, after, filled=bool(self.built and tag in self.built.late)):
             part = self._slice(bucket, after, self.until)
             if part:
                 yield part
 
-    def _buckets(self, tag: str, after: int) -> list[int]:
-        """Existing buckets from `after` on: found by a scan once, later ones by counting up."""
+    def _buckets(self, tag: str, after: int, *, filled: bool) -> list[int]:
+        """Existing buckets from `after` on: found by a scan once, later ones by counting up.
+
+        `filled`: rows may have come into buckets that were not there when they were scanned, so those are scanned again, once a plan.
+        """
         size = self.pipeline.bucket_size
         scanned_to, known = self.ledger.delivered.known_buckets(self.known_as, tag)
-        now_bucket = size.start(self.until)
-        behind = (now_bucket - max(scanned_to or 0, size.start(after))) // size.milliseconds
-        if scanned_to is None or behind > MAX_GUESSED_BUCKETS:
+        first, now_bucket = size.start(after), size.start(self.until)
+        never = scanned_to is None or (now_bucket - max(scanned_to, first)) // size.milliseconds > MAX_GUESSED_BUCKETS
+        reach = now_bucket if scanned_to is None or never else scanned_to
+        if never or filled and first < reach and tag not in self._scanned:
+            self._scanned.add(tag)
             known = self.views.buckets([tag])[tag]
-            scanned_to = now_bucket
-            self.ledger.delivered.keep_buckets(self.known_as, tag, [b for b in known if b <= now_bucket], scanned_to)
-        guessed = range(max(scanned_to, size.start(after)), now_bucket + 1, size.milliseconds)
-        first = size.start(after)
+            self.ledger.delivered.keep_buckets(self.known_as, tag, [b for b in known if b <= reach], reach)
+        guessed = range(max(reach, first), now_bucket + 1, size.milliseconds)
         return sorted({bucket for bucket in known if bucket >= first} | set(guessed))
 
     def _slice(self, bucket: int, after: int, until: int) -> Slice | None:
@@ -285,7 +289,7 @@ class Planner:
         for tag, from_ticks in first.items():
             mark = self.marks.get(tag)
             if mark:
-                known = self._buckets(tag, from_ticks)
+                known = self._buckets(tag, from_ticks, filled=True)
                 parts = (self._slice(bucket, from_ticks - 1, mark.ticks) for bucket in known)
                 yield from self._counted((tag, part) for part in parts if part)
 

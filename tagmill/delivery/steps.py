@@ -146,15 +146,15 @@ def _built(settings: Settings, ledger: Ledger, pipeline: str) -> Built | None:
     chosen = settings.pipeline(pipeline)
     builds = Builds(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace)
     newest = builds.newest()
-    if chosen.views == "tagmill" and (newest is None or newest.built_to is None):
+    if (builder := settings.builder(chosen.keyspace)) and (newest is None or newest.built_to is None):
         raise ConfigurationError(
             f'pipeline {pipeline}: the view of journal {chosen.keyspace} was never built (views = "tagmill"). Nothing was planned. '
-            f"Build it: tagmill views build --pipeline {pipeline}"
+            f"Build it: tagmill views build --pipeline {builder}"
         )
     if newest is None:
         return None
     done = newest.build if newest.state == BuildState.DONE else newest.build - 1
-    return Built(done, newest.built_to if chosen.views == "tagmill" else None, builds.late(pipeline))
+    return Built(done, newest.built_to if builder else None, builds.late(pipeline))
 
 
 def _taken_over(ledger: Ledger, row: RunRow, owner: str) -> Result:

@@ -36,7 +36,7 @@ class Guards:
         self.settings, self.ledger, self.store, self.name, self.wanted = settings, ledger, store, name, wanted
         self.pipeline = settings.pipeline(name)
         self.pipelines = settings.on_journal(self.pipeline.keyspace)
-        built = any(settings.pipeline(one).views == "tagmill" for one in self.pipelines)
+        built = settings.builder(self.pipeline.keyspace) is not None
         self.builds = Builds(ledger.cassandra, settings.cassandra.ledger_keyspace, store.keyspace) if built else None
         self.standings = {one: standing(settings, ledger, one) for one in self.pipelines} if wanted.views else {}
         self.readers: dict[str, Sequence[ReadTo] | None] = {}

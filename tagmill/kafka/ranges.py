@@ -50,18 +50,24 @@ def same_topics(
 
     Raises GuardRefused: a topic that was read is another one under the same name by now (unless `accept_lost`).
     """
-    now, before, warnings = kafka.topic_ids({topic for topic, _ in places}), known.read(), list[str]()
-    for topic in sorted({topic for topic, _ in read_to}):
-        if topic in now and before.get(topic, now[topic]) != now[topic]:
-            anew = f"topic {topic} was made anew since it was read: its first records are not those that were"
-            if not accept_lost:
-                raise GuardRefused(
-                    f"{pipeline}: {anew}. Nothing was read. Give the new topic a pipeline and tables of its own; to go on where the old "
-                    f"one was left, without the records before that: {go_on}"
-                )
-            warnings.append(anew)
+    now, before = kafka.topic_ids({topic for topic, _ in places}), known.read()
+    warnings = list(others(now, before, read_to).values())
+    if warnings and not accept_lost:
+        raise GuardRefused(
+            f"{pipeline}: {warnings[0]}. Nothing was read. Give the new topic a pipeline and tables of its own; to go on where the old "
+            f"one was left, without the records before that: {go_on}"
+        )
     known.write({topic: one for topic, one in now.items() if before.get(topic) != one})
     return warnings
+
+
+def others(now: Mapping[str, str], before: Mapping[str, str], read_to: Collection[Place]) -> dict[str, str]:
+    """What is to be said of each topic that was read and is another one under the same name by now. In: the topics' ids now and then."""
+    return {
+        topic: f"topic {topic} was made anew since it was read: its first records are not those that were"
+        for topic in sorted({topic for topic, _ in read_to})
+        if topic in now and before.get(topic, now[topic]) != now[topic]
+    }
 
 
 def unread(
@@ -71,27 +77,38 @@ def unread(
 
     `go_on`: the command that accepts that records are lost.
 
+    A range without a record: those that are lost were all that there was; what was read is noted up to there.
+
     Raises GuardRefused: records are gone before they were read, or a topic is shorter than what was read of it.
     """
     ranges, warnings = list[Range](), list[str]()
     for (topic, partition), span in spans.items():
         begin = read_to.get((topic, partition), span.first)
-        where = f"topic {topic}, partition {partition}"
+        wrong = misplaced((topic, partition), span, begin)
         if begin > span.end:
             raise GuardRefused(
-                f"{pipeline}: {where} ends at offset {span.end}, but {begin} were read: it was made anew. Nothing was read. Give the new "
-                "topic a pipeline and tables of its own, or make an end of the old one's tables first"
+                f"{pipeline}: {wrong}. Nothing was read. Give the new topic a pipeline and tables of its own, or make an end of the old "
+                "one's tables first"
             )
-        if begin < span.first:
-            lost = f"{where}: {span.first - begin} records (offsets {begin} to {span.first - 1}) were gone from Kafka before they were read"
+        if wrong:
             if not accept_lost:
-                raise GuardRefused(f"{pipeline}: {lost}. Nothing was read. To go on with what is there: {go_on}")
-            warnings.append(lost)
+                raise GuardRefused(f"{pipeline}: {wrong}. Nothing was read. To go on with what is there: {go_on}")
+            warnings.append(wrong)
         elif span.first and (topic, partition) not in read_to:
-            warnings.append(f"{where} is read for the first time, and begins at offset {span.first}")
-        if max(begin, span.first) < span.end:
+            warnings.append(f"topic {topic}, partition {partition} is read for the first time, and begins at offset {span.first}")
+        if wrong or begin < span.end:
             ranges.append(Range(topic=topic, partition=partition, first=max(begin, span.first), end=span.end))
     return ranges, warnings
+
+
+def misplaced(place: Place, span: Span, begin: int) -> str | None:
+    """What is wrong where records from `begin` on are to be read, and Kafka has those of `span`; None: nothing."""
+    where = f"topic {place[0]}, partition {place[1]}"
+    if begin > span.end:
+        return f"{where} ends at offset {span.end}, but {begin} were read: it was made anew"
+    if begin < span.first:
+        return f"{where}: {span.first - begin} records (offsets {begin} to {span.first - 1}) were gone from Kafka before they were read"
+    return None
 
 
 def capped(ranges: Sequence[Range], most: int) -> list[Range]:

@@ -32,7 +32,7 @@ def kafka_records(spark: SparkSession, kafka: Kafka, ranges: Sequence[Range]) ->
     tasks = sum(-(-(one.end - one.first) // RECORDS_PER_TASK) for one in ranges)
     return (
         spark.read.format("kafka")
-        .options(**kafka.spark_options(), includeHeaders="true", failOnDataLoss="true", minPartitions=str(tasks))
+        .options(**kafka.spark_options(), includeHeaders="true", failOnDataLoss="true", minPartitions=str(max(1, tasks)))
         .options(assign=_assigned(ranges), startingOffsets=_offsets(ranges, "first"), endingOffsets=_offsets(ranges, "end"))
         .load()
         .withColumn("timestamp", F.least("timestamp", F.timestamp_seconds(F.lit(int(LATEST.timestamp())))))

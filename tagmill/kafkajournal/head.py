@@ -8,7 +8,7 @@ from tagmill.errors import TerminalError
 from tagmill.kafka.ranges import places
 from tagmill.kafkajournal import records
 from tagmill.kafkajournal.model import Head, HeadEvent
-from tagmill.kafkajournal.rules import Entry, Fold, Position, Record, entry_segments, segment_of
+from tagmill.kafkajournal.rules import Entry, Fold, Position, Record, entry_segments, of_this_life, segment_of
 from tagmill.settings import Settings
 from tagmill.stores.cassandra import Cassandra, utc
 from tagmill.stores.kafka import Kafka, KafkaRecord, Place, Span
@@ -106,7 +106,7 @@ class _Reader:
         if last - first >= MOST_SEGMENTS:
             raise TerminalError(f"id {key!r} has {last - first + 1} segments, too many to look through. Nothing was read")
         for row in self.tables.events(key, self.topic, range(first, last + 1), after):
-            if row.meta_record_id in (None, entry.record_id):
+            if of_this_life(entry.record_id, row.meta_record_id):
                 yield _event(row)
 
 

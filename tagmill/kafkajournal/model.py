@@ -68,7 +68,10 @@ class Head(Document):
 
 
 class PartitionStatus(Document):
-    """A topic's partition: `replicated_to` (None: never) and `end` are offsets behind the last record, `waiting` what is between."""
+    """A topic's partition: `replicated_to` (None: never) and `end` are offsets behind the last record, `waiting` what is between.
+
+    `problem`: why the next replication stops at it; None: it doesn't.
+    """
 
     topic: str
     partition: int
@@ -76,6 +79,7 @@ class PartitionStatus(Document):
     first: int
     end: int
     waiting: int
+    problem: str | None = None
 
 
 class PurgeReport(Document):

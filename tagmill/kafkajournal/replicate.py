@@ -17,7 +17,7 @@ from uuid import uuid4
 from tagmill import checkpoints
 from tagmill.delivery.runfiles import read_document, write_document
 from tagmill.errors import TagmillError
-from tagmill.kafka.ranges import Range, capped, places, same_topics, unread
+from tagmill.kafka.ranges import Range, capped, misplaced, others, places, same_topics, unread
 from tagmill.kafkajournal.model import Counts, Manifest, PartitionStatus, ReplicationReport, Tell
 from tagmill.settings import Settings
 from tagmill.stores.cassandra import Cassandra
@@ -62,28 +62,34 @@ def replicate(
 
 
 def status(settings: Settings, pipeline: str) -> list[PartitionStatus]:
-    """How far each partition of the pipeline's topics is replicated. Raises ConfigurationError: a named topic doesn't exist."""
+    """How far each partition of the pipeline's topics is replicated, and what is wrong with it. Nothing is written.
+
+    Raises ConfigurationError: a named topic or the ledger's tables don't exist.
+    """
     chosen = settings.kafka_journal(pipeline)
     with Cassandra(settings.cassandra) as cassandra, Kafka(settings.kafka) as kafka:
         tables = KafkaJournalTables(cassandra, chosen.keyspace)
         found = places(kafka, pipeline, chosen.topics, chosen.topic_prefixes)
         pointers = tables.pointers(found) if tables.there() else {}
-        return [_status(place, span, pointers.get(place)) for place, span in kafka.spans(found).items()]
+        before = TopicIds(cassandra, settings.cassandra.ledger_keyspace, pipeline).read()
+        anew = others(kafka.topic_ids({topic for topic, _ in pointers}), before, pointers)
+        return [_status(place, span, pointers.get(place), anew) for place, span in kafka.spans(found).items()]
 
 
-def _status(place: Place, span: Span, pointer: Pointer | None) -> PartitionStatus:
+def _status(place: Place, span: Span, pointer: Pointer | None, anew: Mapping[str, str]) -> PartitionStatus:
     read_to = pointer.offset + 1 if pointer else None
-    waiting = max(0, span.end - max(span.first, read_to or 0))
+    begin = span.first if read_to is None else read_to
     return PartitionStatus(
-        topic=place[0], partition=place[1], replicated_to=read_to, first=span.first, end=span.end, waiting=waiting
-    )
+        topic=place[0], partition=place[1], replicated_to=read_to, first=span.first, end=span.end,
+        waiting=max(0, span.end - max(span.first, begin)), problem=anew.get(place[0]) or misplaced(place, span, begin),
+    )  # fmt: skip
 
 
 def pending(settings: Settings, pipeline: str) -> bool:
-    """Whether there is anything to replicate, or something sealed that is not written yet."""
+    """Whether there is anything to replicate, something sealed that is not written yet, or a problem that replicating would tell of."""
     with Cassandra(settings.cassandra) as cassandra:
         row = Replications(cassandra, settings.cassandra.ledger_keyspace, pipeline).newest()
-    return (row is not None and row.state == SEALED) or any(one.waiting for one in status(settings, pipeline))
+    return (row is not None and row.state == SEALED) or any(one.waiting or one.problem for one in status(settings, pipeline))
 
 
 class _Attempt:

@@ -21,7 +21,10 @@ RECORD_IDS = UUID("7f0bd1a2-55c5-4d3e-9a0e-6f6a2f0c8f11")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An id's row in metajournal. `delete_to` None: nothing was deleted; `expire_after_ms` and `expire_on` None: never."""
+    """An id's row in metajournal. `delete_to` None: nothing was deleted; `expire_after_ms` and `expire_on` None: never.
+
+    `record_id` None: releases of Kafka Journal before it had one made the entry, and none gives it one later. All rows count as its own.
+    """
 
     partition: int
     offset: int
@@ -31,7 +34,7 @@ class Entry:
     created: datetime
     updated: datetime
     origin: str | None
-    record_id: UUID
+    record_id: UUID | None
     expire_after_ms: int | None = None
     expire_on: date | None = None
 
@@ -135,6 +138,11 @@ def expire_on(timestamp: datetime, after_ms: int) -> date:
 def record_id(topic: str, partition: int, offset: int) -> UUID:
     """The id of an entry and of the rows of its life, from the record that created it: the same whenever it is replicated."""
     return uuid5(RECORD_IDS, f"{topic}/{partition}/{offset}")
+
+
+def of_this_life(record_id: UUID | None, meta_record_id: UUID | None) -> bool:
+    """Whether a row of journal belongs to the entry with this record_id, as Kafka Journal's readers tell: null on either side fits all."""
+    return record_id is None or meta_record_id in (None, record_id)
 
 
 def segment_of(seq_nr: int, segment_size: int) -> int:

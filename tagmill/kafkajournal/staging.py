@@ -49,7 +49,7 @@ STANDS = {
     "delete_to": "e_delete_to", "created": "e_created", "updated": "e_updated", "origin": "e_origin", "record_id": "e_record_id",
     "expire_on": "e_expire_on",
 }  # fmt: skip
-# one row an id: its entry afterwards (record_id null: none) and the segment that it is in, what of it changes, which events go (doomed)
+# one row an id: its entry afterwards (seq_nr null: none) and the segment that it is in, what of it changes, which events go (doomed)
 # and which are not to be written; old_segment: of the entry that stood before
 FOLDED = pa.schema(
     {
@@ -169,7 +169,7 @@ def _fold(batches: Iterable[pa.RecordBatch], segment_size: int) -> Iterator[pa.R
 
 
 def _entry(row: dict[str, Any]) -> Entry | None:
-    if row["e_record_id"] is None and row["e_seq_nr"] is None:
+    if row["e_seq_nr"] is None:
         return None
     return Entry(
         row["e_partition"], row["e_offset"], row["e_segment_size"], row["e_seq_nr"], row["e_delete_to"], row["e_created"], row["e_updated"],
@@ -204,7 +204,7 @@ def _outcome(row: dict[str, Any], fold: Fold, applied: int) -> dict[str, Any]:
     }  # fmt: skip
     if after is not None:
         found |= {name: getattr(after, name) for name in AFTERWARDS}
-        found["record_id"] = str(after.record_id)
+        found["record_id"] = str(after.record_id) if after.record_id else None
         expired = before is not None and not fold.purged and before.expire_on is not None
         found["expiry"] = fold.appended and (expired or after.expire_on is not None)
     return found

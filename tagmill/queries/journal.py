@@ -44,13 +44,13 @@ class ReadJournal:
             self.where = cassandra.where
             self.journal = tables.Journal.there(cassandra, self.pipeline.journal)
 
-    def persistence_ids(self) -> DataFrame:
+    def current_persistence_ids(self) -> DataFrame:
         """persistence_id, each once, in no order: of all_persistence_ids, or where that is empty, of the keys of messages."""
         self._needs(self.journal.names.messages, tables.ID)
         with explained(self.where, NOTHING):
             return tables.persistence_ids(self.spark, self.journal)
 
-    def events_by_persistence_id(
+    def current_events_by_persistence_id(
         self,
         persistence_ids: str | Iterable[str],
         from_sequence_nr: int = 0,
@@ -80,7 +80,7 @@ class ReadJournal:
                 by_persistence_id.refuse_gaps(rows, self.journal.keyspace)
         return by_persistence_id.as_events(rows, self.journal)
 
-    def events_by_tag(self, tag: str, offset: Offset = None, until: Moment = None, *, gaps: Gaps = "fail") -> DataFrame:
+    def current_events_by_tag(self, tag: str, offset: Offset = None, until: Moment = None, *, gaps: Gaps = "fail") -> DataFrame:
         """The events with a tag, bucket by bucket, in order of offset.
 
         A tag that the view doesn't know has no events. Nothing before first_time_bucket is read.
@@ -125,20 +125,20 @@ class ReadJournal:
     def _until(self, until: Moment) -> int:
         """The last tick: what is younger than the delay, or than the last build, isn't in the view for sure."""
         latest = from_datetime(datetime.now(UTC) - timedelta(seconds=self.pipeline.eventual_consistency_delay_seconds))
-        if self.pipeline.views == "tagmill":
-            latest = min(latest, self._built_to())
+        if builder := self.settings.builder(self.journal.keyspace):
+            latest = min(latest, self._built_to(builder))
         try:
             return latest if until is None else min(latest, from_datetime(moment(until)))
         except (TypeError, ValueError):
             raise TerminalError(f"until {until!r} is no moment. Nothing was read; give one like 2026-03-01T08:00:00Z") from None
 
-    def _built_to(self) -> int:
+    def _built_to(self, builder: str) -> int:
         with Cassandra(self.settings.cassandra) as cassandra:
             newest = Builds(cassandra, self.settings.cassandra.ledger_keyspace, self.journal.keyspace).newest()
         if newest is None or newest.built_to is None:
             raise ConfigurationError(
                 f'pipeline {self.name}: the view of journal {self.journal.keyspace} was never built (views = "tagmill"). '
-                f"Nothing was read. Build it: tagmill views build --pipeline {self.name}"
+                f"Nothing was read. Build it: tagmill views build --pipeline {builder}"
             )
         return newest.built_to
 

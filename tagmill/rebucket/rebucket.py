@@ -93,7 +93,8 @@ def abandon(settings: Settings, pipeline: str, *, owner: str, dry_run: bool = Tr
         if not dry_run:
             standing = views.take_over(owner, standing.view)
             # first the table: a kill in between leaves a rebucket that copies again
-            tables.drop(target.table)
+            if target.table in tables.there():
+                tables.drop(target.table)
             views.give_up(standing)
         done = "would be dropped" if dry_run else "is dropped"
         return {

@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
+from tagmill import names
 from tagmill.buckets import BucketSize, View
 from tagmill.errors import ConfigurationError, GuardRefused
+from tagmill.journaltables import WRITERS_TABLES, JournalTables
 from tagmill.rebucket.tables import ViewTables, default_name
 from tagmill.settings import Settings
 from tagmill.stores.journalviews import JournalViews, Standing
@@ -28,8 +30,7 @@ def look(settings: Settings, name: str, views: JournalViews, tables: ViewTables,
     filling = standing.filling if standing else None
     target = View(table or (filling.table if filling and filling.size == to else default_name(to)), to)
     must_say(settings, views, now)
-    if target.table != target.table.lower():
-        raise ConfigurationError(f"--table {target.table}: the plugin doesn't quote the name, so it has to be in lower case")
+    _must_be_new(target.table, now, settings.pipeline(name).journal)
     if filling and filling != target:
         size = filling.size.value
         raise GuardRefused(
@@ -51,6 +52,18 @@ def must_say(settings: Settings, views: JournalViews, now: View) -> None:
                 f"pipelines.{name}: journal {views.journal} has its view in {now} for another pipeline, and in {other} for this one. "
                 "Nothing was done; correct the configuration first"
             )
+
+
+def _must_be_new(table: str, now: View, journal: JournalTables) -> None:
+    """Raise ConfigurationError unless a new table may have this name, which may not be that of a table in use."""
+    if table != table.lower():
+        raise ConfigurationError(f"--table {table}: the plugin doesn't quote the name, so it has to be in lower case")
+    try:
+        names.identifier(table)
+    except ValueError as error:
+        raise ConfigurationError(f"--table: {error}. Nothing was done") from None
+    if table in (now.table, journal.messages, journal.metadata, journal.all_persistence_ids, *WRITERS_TABLES):
+        raise ConfigurationError(f"--table {table}: that is a table of the journal in use. Nothing was done; choose another name")
 
 
 def _switched(standing: Standing | None, now: View, journal: str) -> Situation:

@@ -64,7 +64,7 @@ class Kafka:
     def __init__(self, settings: KafkaSettings) -> None:
         self.settings = settings
         self.where = f"Kafka at {', '.join(settings.bootstrap_servers)}"
-        self._admin = AdminClient(self._conf())
+        self._admin = self._client(AdminClient)
 
     def __enter__(self) -> "Kafka":
         return self
@@ -112,11 +112,12 @@ class Kafka:
         """The records of a span one by one: for few. Raises StoreUnavailable when they don't come in request_timeout_seconds."""
         if span.first >= span.end:
             return
-        consumer = Consumer(
+        consumer = self._client(
+            Consumer,
             {
-                **self._conf(), "group.id": "tagmill", "enable.auto.commit": False, "auto.offset.reset": "error",
-                "isolation.level": "read_committed", "enable.partition.eof": True,
-            }
+                "group.id": "tagmill", "enable.auto.commit": False, "auto.offset.reset": "error", "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+            },
         )  # fmt: skip
         try:
             consumer.assign([TopicPartition(topic, partition, span.first)])
@@ -128,7 +129,7 @@ class Kafka:
 
     def publish(self, records: Iterable[KafkaRecord]) -> int:
         """Write records to the partitions that they name, acknowledged by all replicas; returns how many. Offsets are Kafka's business."""
-        producer = Producer({**self._conf(), "acks": "all", "enable.idempotence": True, "linger.ms": 20})
+        producer = self._client(Producer, {"acks": "all", "enable.idempotence": True, "linger.ms": 20})
         failed: list[KafkaError] = []
         count = 0
 
@@ -176,6 +177,13 @@ class Kafka:
                 "kafka.sasl.jaas.config": f"{login}password={_quoted(password)};",
             }
         return options
+
+    def _client(self, kind: Any, conf: Mapping[str, Any] | None = None) -> Any:
+        """A client with this configuration beside what all have. Raises ConfigurationError: a login that is not whole, a wrong CA file."""
+        try:
+            return kind({**self._conf(), **(conf or {})})
+        except KafkaException as error:
+            raise self._explained(error) from None
 
     def _conf(self) -> dict[str, Any]:
         chosen = self.settings
@@ -237,7 +245,9 @@ class Kafka:
 
     def _explained(self, error: KafkaException) -> TagmillError:
         cause: KafkaError = error.args[0]
-        text = f"{self.where}: {cause.str()}"
+        text = f"{self.where}: {cause.str().strip()}"
+        if cause.code() == KafkaError._INVALID_ARG:
+            return ConfigurationError(f"{text}. Nothing was done; correct [kafka], or its user name and password")
         if cause.code() in REFUSED | UNKNOWN:
             return ConfigurationError(f"{text}. Nothing was done")
         return StoreUnavailable(f"{text}. Every step is safe to repeat: run the same command again")

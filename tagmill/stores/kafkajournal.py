@@ -191,6 +191,6 @@ def milliseconds(found: Duration | None) -> int | None:
     return None if found is None else int(found.days) * DAY_MS + int(found.nanoseconds) // 1_000_000
 
 
-def uuid(value: Any) -> UUID:
-    """A uuid as the driver or as Spark gives it."""
-    return value if isinstance(value, UUID) else UUID(str(value))
+def uuid(value: Any) -> UUID | None:
+    """A uuid as the driver or as Spark gives it; entries of old releases have null in place of one."""
+    return value if value is None or isinstance(value, UUID) else UUID(str(value))

@@ -20,7 +20,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from tagmill.connector import table
 from tagmill.delivery.scan import checksum
 from tagmill.kafka.ranges import Range
-from tagmill.kafkajournal.rules import entry_segments, segment_of
+from tagmill.kafkajournal.rules import entry_segments, of_this_life, segment_of
 from tagmill.kafkasettings import JournalSettings
 from tagmill.settings import CassandraSettings
 from tagmill.stores.cassandra import Cassandra, utc
@@ -166,7 +166,7 @@ def _lower(entry: dict[str, Any], than: int) -> Sequence[int]:
 
 
 def _of_this_life(entry: dict[str, Any], row: Any) -> bool:
-    return row.meta_record_id is None or row.meta_record_id == uuid(entry["record_id"])
+    return of_this_life(uuid(entry["record_id"]), row.meta_record_id)
 
 
 def _milliseconds(moment: Any) -> int:

@@ -4,6 +4,7 @@ Rows stand in Cassandra's order. A *run* is a stretch of them: one persistence_i
 runs there are; once numbering.starts has said with which number each begins, `number_rows` makes the rows of tag_views.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -41,9 +42,9 @@ ROWS_AT_ONCE = 100_000
 
 @dataclass(slots=True)
 class Sums:
-    """What was numbered: rows of tag_views, those before the first time bucket, and per tag the earliest late one (ticks)."""
+    """What was numbered: rows of tag_views by tag, how many lie before the first time bucket, and per tag the earliest late one (ticks)."""
 
-    rows: int = 0
+    rows: Counter[str] = field(default_factory=Counter)
     early: int = 0
     late_from: dict[str, int] = field(default_factory=dict)
 
@@ -265,10 +266,15 @@ class _Numbered:
 
     def sums(self, first_ticks: int, built_to: int) -> Sums:
         """What this is."""
-        ticks = self.group.ticks[self.parent]
-        late = ticks <= built_to
-        late_from = {str(self.names[code]): int(ticks[late & (self.code == code)].min()) for code in np.unique(self.code[late])}
-        return Sums(len(ticks), int((ticks < first_ticks).sum()), late_from)
+        ticks, names = self.group.ticks[self.parent], self.names.to_pylist()
+        rows, late, none = np.bincount(self.code, minlength=len(names)), ticks <= built_to, np.iinfo(np.int64).max
+        earliest = np.full(len(names), none)
+        np.minimum.at(earliest, self.code[late], ticks[late])
+        return Sums(
+            Counter({name: int(count) for name, count in zip(names, rows, strict=True) if count}),
+            int((ticks < first_ticks).sum()),
+            {name: int(first) for name, first in zip(names, earliest, strict=True) if first < none},
+        )
 
 
 def _offsets(owner: Numbers, owners: int) -> pa.Array:

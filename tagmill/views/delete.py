@@ -102,7 +102,7 @@ class _Deleter(OfChosen):
         left = self.fixed(ends.where("reason is not null"), f"{self.url}/left")
         lines = self._judged(standing.join(left.select(ID), ID, "left_anti"), events)
         tags, _ = counts(lines)
-        forgotten = self._forgotten(places.join(left.select(ID), ID, "left_anti"), lines)
+        forgotten = self._forgotten(places.join(left.select(ID), ID, "left_anti"), lines, runs)
         manifest = self.manifest(
             row,
             places,
@@ -126,14 +126,17 @@ class _Deleter(OfChosen):
         lines.where(F.col("what") == Difference.REMOVED.value).select(*VIEW_KEY).write.parquet(f"{self.url}/removed")
         return lines
 
-    def _forgotten(self, places: DataFrame, lines: DataFrame) -> DataFrame:
+    def _forgotten(self, places: DataFrame, lines: DataFrame, runs: DataFrame) -> DataFrame:
         """Lines of tag_write_progress that go: persistence_id, tag; writes them, and `kept`: the others that were chosen."""
         from pyspark.sql import functions as F
 
+        from tagmill.views import numbering
         from tagmill.views.model import Difference
 
-        chosen = self.of_tags(places.select(ID, "deleted_to", F.explode("found.tag").alias("tag")), "tag")
-        stay = lines.where(F.col("what") == Difference.UNKNOWN.value).select(ID, F.col("tag_name").alias("tag")).distinct()
+        found = places.select(ID, "deleted_to", F.explode("found").alias("line")).select(ID, "deleted_to", "line.*")
+        chosen = self.of_tags(found, "tag").select(ID, "deleted_to", "tag")
+        stay = lines.where(F.col("what") == Difference.UNKNOWN.value).select(ID, F.col("tag_name").alias("tag"))
+        stay = stay.union(numbering.beyond_the_journal(found, runs)).distinct()
         marked = self.fixed(
             chosen.join(stay.withColumn("stays", F.lit(True)), [ID, "tag"], "left").withColumn(
                 "stays", F.coalesce("stays", F.lit(False)) | (F.col("deleted_to") > 0)

@@ -43,15 +43,18 @@ class Layout:
     def __init__(
         self, cassandra: Cassandra, journal: JournalTables, snapshot_table: str, snapshot_keyspace: str | None = None
     ) -> None:
-        """Look; without `snapshot_keyspace` snapshots are in the journal's, if there are any.
+        """Look; without `snapshot_keyspace` snapshots are in the journal's or in that with `_snapshot` behind its name, if there are any.
 
         Raises ConfigurationError: there is no such keyspace, or it has no table of events (snapshots).
         """
         keyspace = journal.keyspace
         self.cassandra, self.journal, self.keyspace = cassandra, journal, keyspace
-        self.snapshots, self.snapshot_table = snapshot_keyspace or keyspace, snapshot_table
+        self.snapshot_table = snapshot_table
         self.tables = _tables(cassandra, keyspace)
         self._must_have(keyspace, self.tables, journal.messages, "is it the journal's keyspace?")
+        beside = cassandra.tables(f"{keyspace}_snapshot") or {}
+        here = snapshot_table in self.tables or snapshot_table not in beside
+        self.snapshots = snapshot_keyspace or (keyspace if here else f"{keyspace}_snapshot")
         self.of_snapshots = _tables(cassandra, self.snapshots)
         if snapshot_keyspace:
             self._must_have(snapshot_keyspace, self.of_snapshots, snapshot_table, "is it the snapshot store's keyspace?")

@@ -25,7 +25,7 @@ class OfChosen(Attempt):
     def __init__(self, *args: Any, chosen: Chosen) -> None:
         super().__init__(*args)
         self.chosen = chosen
-        self.ours = self.pipeline.views == "tagmill"
+        self.ours = self.settings.builder(self.journal.keyspace) is not None
         self.folder = self.new_folder()
         self.url = self.files.url(self.folder)
 

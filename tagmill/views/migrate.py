@@ -16,11 +16,11 @@ from tagmill.journaltables import OLD_TAGS, tag_columns
 from tagmill.settings import Settings
 from tagmill.stores.cassandra import Cassandra
 from tagmill.views import layout
-from tagmill.views.chosen import Chosen, TagChange, ViewReport
+from tagmill.views.chosen import EXAMPLES, Chosen, Left, TagChange, ViewReport
 from tagmill.views.ids import IdsReport, rebuild_ids
 from tagmill.views.layout import Change, Layout
 from tagmill.views.migration import MigrationReport, Plan
-from tagmill.views.model import Difference, Step
+from tagmill.views.model import Difference, Reason, Step
 from tagmill.views.rebuild import rebuild
 
 if TYPE_CHECKING:
@@ -65,8 +65,8 @@ class _Migrator:
         self.settings, self.pipeline, self.plan, self.cassandra = settings, pipeline, plan, cassandra
         self.owner, self.maybe_spark, self.dry_run, self.tell = owner, spark, dry_run, tell
         chosen = settings.pipeline(pipeline)
-        self.journal, self.keyspace, self.ours = chosen.journal, chosen.keyspace, chosen.views == "tagmill"
-        self.snapshot_table = chosen.snapshot_table
+        self.journal, self.keyspace, self.builder = chosen.journal, chosen.keyspace, settings.builder(chosen.keyspace)
+        self.snapshot_table, self.snapshot_keyspace = chosen.snapshot_table, plan.snapshot_keyspace or chosen.snapshot_keyspace
         self.notes: list[str] = []
 
     @property
@@ -83,6 +83,8 @@ class _Migrator:
         tags = self._tags() if Step.TAGS in self.plan.steps else None
         if Step.TAGS not in self.plan.steps:
             self._note_tags()
+        if Step.COLUMNS in self.plan.steps and self.snapshot_table not in self._layout().of_snapshots:
+            self.notes.append(f"there is no table {self.snapshot_table} of snapshots (snapshot_keyspace): none were looked at")
         dropped, kept = self._drop() if self.plan.drop_old else ([], None)
         return MigrationReport(
             journal=self.keyspace, dry_run=self.dry_run, schema_changes=due, pids=pids, tags=tags, dropped=dropped, kept=kept,
@@ -92,7 +94,7 @@ class _Migrator:
     # -- the steps
 
     def _layout(self) -> Layout:
-        return Layout(self.cassandra, self.journal, self.snapshot_table, self.plan.snapshot_keyspace)
+        return Layout(self.cassandra, self.journal, self.snapshot_table, self.snapshot_keyspace)
 
     def _due(self) -> list[Change]:
         return self._layout().due(self.plan.steps)
@@ -124,8 +126,8 @@ class _Migrator:
         return rebuild_ids(self.settings, self.pipeline, spark=self.spark, dry_run=self.dry_run, tell=self.tell)
 
     def _tags(self) -> ViewReport | None:
-        if self.ours:
-            self.notes.append(f"Tagmill numbers this journal, tag1 to tag3 too: tagmill views build --pipeline {self.pipeline}")
+        if self.builder:
+            self.notes.append(f"Tagmill numbers this journal, tag1 to tag3 too: tagmill views build --pipeline {self.builder}")
             return None
         if self.dry_run and not self._ready():
             return self._counted()
@@ -154,22 +156,34 @@ class _Migrator:
         return look(self.cassandra, self.journal)
 
     def _counted(self) -> ViewReport:
-        """Where there is no view to hold the tags against: all of them would be added."""
+        """Where there is no view to hold the tags against: all of them would be added, but for those of events that are left."""
         from pyspark.sql import functions as F
 
         self.tell("counting tags")
         chosen = self.plan.chosen or Chosen()
-        events = self._tagged("sequence_nr")
+        there = self._layout().columns()
+        unread = [name for name in ("event", "message") if name in there]
+        events = self._tagged("sequence_nr", *unread)
         if chosen.persistence_ids is not None:
             named = self.spark.createDataFrame([(one,) for one in chosen.persistence_ids], f"{ID} string")
             events = events.join(F.broadcast(named), ID, "left_semi")
-        rows = events.select(ID, F.explode("all_tags").alias("tag")).localCheckpoint()
+        old = F.col("message").isNotNull() if "message" in there else F.lit(False)
+        if "event" in there:
+            old &= F.col("event").isNull()
+        rows = events.select(ID, "sequence_nr", F.explode("all_tags").alias("tag"), old.alias("old")).localCheckpoint()
+        left = rows.where("old").groupBy(ID).agg((F.min("sequence_nr") - 1).alias("upto")).localCheckpoint()
+        rows = rows.join(left, ID, "left_anti")
         found = rows.groupBy("tag").agg(F.count("*").alias("rows")).orderBy("tag").collect()
         ids = rows.select(ID).distinct().count()
         tags = [TagChange(tag=line.tag, added=line["rows"]) for line in found]
+        self.notes.append("counted without the steps before: events that are deleted, or in the way, show once those are done")
         return ViewReport(
             journal=self.keyspace, view_table=self.journal.view, dry_run=True, persistence_ids=ids, tags=tags, progress=ids, changes=[],
-            left=0, left_examples=[], unknown_ids=0, unknown_examples=[], unknown_tags=[],
+            left=left.count(), unknown_ids=0, unknown_examples=[], unknown_tags=[],
+            left_examples=[
+                Left(persistence_id=line.persistence_id, sequence_nr=line.upto, why=Reason.BEFORE_0_10.text)
+                for line in left.orderBy(ID).limit(EXAMPLES).collect()
+            ],
         )  # fmt: skip
 
     def _tagged(self, *columns: str) -> DataFrame:
@@ -212,7 +226,7 @@ class _Migrator:
             )
         if not self._ready():
             return "the steps before tags are not done"
-        if self.ours and (unbuilt := self._unbuilt()):
+        if self.builder and (unbuilt := self._unbuilt()):
             return f"{unbuilt} persistence ids have tagged events that no build has reached (tagmill views build)"
         if "message" in there.columns() and (unread := self._in_message()):
             return f"{unread} events are in the column message, which only the application can read"

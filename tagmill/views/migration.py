@@ -75,6 +75,11 @@ class MigrationReport(Document):
     notes: list[str]
 
     @property
+    def lines(self) -> Sequence[Document]:
+        """What a job prints, a line each."""
+        return [*self.schema_changes, *(self.tags.lines if self.tags else ()), *self.dropped]
+
+    @property
     def message(self) -> str:
         """One line."""
         would = "would be " if self.dry_run else ""

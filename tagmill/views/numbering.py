@@ -128,9 +128,15 @@ def kept(places: DataFrame, runs: DataFrame, events: DataFrame, standing: DataFr
     earlier = (
         standing.join(first, ID).where("sequence_nr < first_tagged").select(ID).distinct().withColumn("earlier", F.lit(True))
     )
-    short = there.join(earlier, ID, "left").where("from_nr > 0 or earlier").select(ID, "from_nr")
+    of_more = beyond_the_journal(lines, runs).select(ID).distinct().withColumn("of_more", F.lit(True))
+    short = (
+        there.join(earlier, ID, "left")
+        .join(of_more, ID, "left")
+        .where("from_nr > 0 or earlier or of_more")
+        .select(ID, "from_nr", F.expr("from_nr > 0 or earlier is not null").alias("certain"))
+    )
     starts = _starts_behind(short, events, lines, standing)
-    has_events = runs.select(ID, F.explode("tags").alias("line")).select(ID, "line.tag").distinct().withColumn("has", F.lit(True))
+    has_events = _tagged(runs).select(ID, "tag").withColumn("has", F.lit(True))
     number = F.when(F.col("has"), F.coalesce("start", F.lit(0).cast("bigint"))).otherwise(F.col("number"))
     progress = (
         lines.join(starts, [ID, "tag"], "full_outer")
@@ -145,21 +151,40 @@ def kept(places: DataFrame, runs: DataFrame, events: DataFrame, standing: DataFr
     )  # fmt: skip
 
 
+def beyond_the_journal(lines: DataFrame, runs: DataFrame) -> DataFrame:
+    """Lines of tag_write_progress whose number is larger than the journal has events with the tag: earlier ones are gone, or their tags.
+
+    In: persistence_id, tag, number; counting.RUNS. Out: persistence_id, tag.
+    """
+    return lines.join(_tagged(runs), [ID, "tag"]).where("number > rows").select(ID, "tag")
+
+
+def _tagged(runs: DataFrame) -> DataFrame:
+    """persistence_id, tag, `rows`: how many events have it."""
+    of_runs = runs.select(ID, F.explode("tags").alias("line")).select(ID, "line.tag", "line.rows")
+    return of_runs.groupBy(ID, "tag").agg(F.sum("rows").alias("rows"))
+
+
 def _starts_behind(short: DataFrame, events: DataFrame, lines: DataFrame, standing: DataFrame) -> DataFrame:
-    """The number in front of a tag's first event, where earlier events are gone. Out: persistence_id, tag, start."""
-    tagged = events.join(short, ID).where("sequence_nr > from_nr").select(ID, "sequence_nr", F.explode("tags").alias("tag"))
+    """The number in front of a tag's first event, where earlier events are gone. Out: persistence_id, tag, start.
+
+    In: `short` persistence_id, from_nr, `certain`: more than tag_write_progress alone says so; else rows that stand there come first.
+    """
+    tagged = (
+        events.join(short, ID).where("sequence_nr > from_nr").select(ID, "certain", "sequence_nr", F.explode("tags").alias("tag"))
+    )
     ranks = tagged.withColumn("rank", F.row_number().over(Window.partitionBy(ID, "tag").orderBy("sequence_nr")))
     last = lines.select(ID, "tag", "number", F.col("sequence_nr").alias("last"))
     counted = (
         ranks.join(last, [ID, "tag"])
-        .groupBy(ID, "tag", "number")
+        .groupBy(ID, "tag", "number", "certain")
         .agg(F.count_if(F.col("sequence_nr") <= F.col("last")).alias("rows"))
-        .select(ID, "tag", F.greatest(F.col("number") - F.col("rows"), F.lit(0)).alias("start"))
+        .select(ID, "tag", "certain", F.greatest(F.col("number") - F.col("rows"), F.lit(0)).alias("start"))
     )
     by_view = (
         ranks.join(standing, [ID, "tag", "sequence_nr"])
-        .join(counted.select(ID, "tag"), [ID, "tag"], "left_anti")
+        .join(counted.where("certain").select(ID, "tag"), [ID, "tag"], "left_anti")
         .groupBy(ID, "tag")
         .agg(F.greatest(F.mode(F.col("number") - F.col("rank")), F.lit(0)).alias("start"))
     )
-    return counted.unionByName(by_view)
+    return counted.select(ID, "tag", "start").join(by_view.select(ID, "tag"), [ID, "tag"], "left_anti").unionByName(by_view)

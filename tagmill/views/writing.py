@@ -40,6 +40,9 @@ def write(
     if manifest.forgotten:
         tell(f"deleting {manifest.forgotten} lines of tag_write_progress")
         _delete(cassandra, files, manifest, "forgotten", "tag_write_progress", (ID, "tag"))
+        if "tag_scanning" in (cassandra.tables(manifest.journal) or ()):
+            # with it, a recovery would number only what is behind it
+            _delete(cassandra, files, manifest, "forgotten", "tag_scanning", (ID,))
     if manifest.rows:
         tell(f"writing {manifest.rows} rows of {manifest.view_table}")
         append(

@@ -24,6 +24,7 @@ KINDS = (
     "views_delete",
     "views_truncate",
     "views_pids",
+    "views_tags",
     "views_rebucket",
     "views_migrate",
 )
@@ -142,13 +143,24 @@ def test_a_replication_looks_first_and_then_is_one_spark_job(dags):
         dag.params.validate()
 
 
-def test_expired_ids_are_purged_daily_and_a_dry_run_publishes_nothing(dags):
+def test_expired_ids_are_purged_daily_or_up_to_a_day_and_a_dry_run_publishes_nothing(dags):
+    from airflow.sdk.exceptions import ParamValidationError
+
+    from tagmill.errors import ConfigurationError
+
     dag = dags["purge_expired_carts"]
     (task,) = dag.tasks
     assert dag.timetable.expression == "0 0 * * *"
-    for dry_run, arguments in ((False, []), (True, ["--dry-run"])):
-        task.chosen({"dry_run": dry_run})
+    for params, arguments in (({}, []), ({"dry_run": True, "until": "2026-12-31"}, ["--until=2026-12-31", "--dry-run"])):
+        dag.params.update(params)
+        task.chosen(dag.params.validate())
         assert list(task._job_arguments()) == ["--operation", "purge_expired", *arguments]
+    for wrong in ("2026-13-01", "2026-12-31T00:00Z", "tomorrow"):
+        with pytest.raises(ParamValidationError):
+            dag.params.update({"until": wrong})
+            dag.params.validate()
+    with pytest.raises(ConfigurationError, match="param until: '2026-02-30' is no day"):
+        task.chosen({"until": "2026-02-30"})
 
 
 def test_a_topic_is_delivered_by_the_same_four_steps(dags):
@@ -207,15 +219,16 @@ def test_a_rebucket_is_never_scheduled_and_only_counts_unless_told_otherwise(dag
         ({"to": "Day", "dry_run": False}, ["--to", "Day", "--yes"]),
         ({"to": "Minute", "offline": True, "dry_run": False}, ["--to", "Minute", "--offline", "--yes"]),
         ({"to": "Minute", "offline": False, "drop_old": True, "dry_run": True}, ["--to", "Minute", "--drop-old"]),
+        ({"drop_old": False, "abandon": True, "table": "tag_views_2"}, ["--to", "Minute", "--table=tag_views_2", "--abandon"]),
     ):
         dag.params.update(params)
         task.chosen(dag.params.validate())
         assert list(task._job_arguments()) == arguments
-    for wrong in ({"to": "Week"}, {"dry_run": "no"}):
+    for wrong in ({"to": "Week"}, {"dry_run": "no"}, {"table": "Tag-Views"}):
         with pytest.raises(ParamValidationError):
             dag.params.update(wrong)
             dag.params.validate()
-        dag.params.update({"to": "Day", "dry_run": True})
+        dag.params.update({"to": "Day", "dry_run": True, "table": ""})
 
 
 def test_close_announces_the_pipelines_asset(dags):

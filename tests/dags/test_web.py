@@ -129,7 +129,7 @@ def test_topics_and_kafka_journals_are_shown_and_what_keeps_them_from_it(user, m
     from tagmill.airflow import overview, web
     from tagmill.kafkajournal.model import PartitionStatus
 
-    lag = PartitionStatus(topic=HOSTILE, partition=0, replicated_to=None, first=0, end=77, waiting=76)
+    lag = PartitionStatus(topic=HOSTILE, partition=0, replicated_to=None, first=0, end=77, waiting=76, problem="made anew")
     views = [
         overview.PipelineView("products", "deliver_products", "x", stream=overview.StreamLine(11, 12, 13, 14, 15, HOSTILE)),
         overview.PipelineView("carts", "replicate_carts", "keyspace carts", partitions=(lag,)),
@@ -139,7 +139,7 @@ def test_topics_and_kafka_journals_are_shown_and_what_keeps_them_from_it(user, m
     text = user.get("/").text
     assert "<script>" not in text and text.count("&lt;script&gt;") == 3
     assert all(f'<td class="number">{number}</td>' in text for number in (11, 12, 13, 14, 15, 77))
-    assert '<td class="number open">76</td>' in text
+    assert '<td class="number open">76</td>' in text and '<td class="bad">made anew</td>' in text
     assert text.count("no run yet") == 2 and "Not audited" not in text
 
 

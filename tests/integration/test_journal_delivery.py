@@ -142,6 +142,23 @@ def test_orphans_of_an_earlier_life_and_older_entries_beside_todays_are_not_deli
     assert one.events("id, seq_nr, payload_type, payload")[-1] == ("old", 2, "text", "late") and len(one.events()) == 6
 
 
+def test_all_rows_of_an_entry_without_a_record_id_are_delivered(shop):
+    one = shop()
+    one.topic.append("old", [(1, 1), (2, 2)])
+    one.topic.flush()
+    one.replicate()
+    (entry,) = one.journal.entries().values()
+    one.stack.session.execute(
+        f"DELETE record_id FROM {one.journal.name}.metajournal WHERE topic = %s AND segment = %s AND id = 'old'",
+        (one.topic.name, entry["segment"]),
+    )
+    one.deliver()
+    assert one.events() == [("old", 1), ("old", 2)]
+    one.topic.append("old", [(3, 3)])
+    one.both()
+    assert one.events() == [("old", 1), ("old", 2), ("old", 3)]
+
+
 def test_a_backlog_is_many_runs_and_a_long_id_is_found_from_its_end(shop, monkeypatch):
     monkeypatch.setattr(source, "NEWEST", 3)
     one = shop(2, max_records_per_run=6, batch_rows=4)

@@ -51,7 +51,7 @@ def test_replicate_status_head_and_deadletters_show_what_there_is(said):
     assert said("kafka-journal", "purge-expired")[0] == 2  # nobody said yes
 
 
-def test_a_mistake_is_one_line_and_nothing_is_done(said):
+def test_a_mistake_is_one_line_and_nothing_is_done(said, monkeypatch):
     for arguments, pipeline, text in (
         (("kafka-journal", "replicate"), "nope", "pipeline 'nope' is not in the configuration"),
         (("run", "deliver"), said.journal.name, "is of another kind than tag_views"),
@@ -59,6 +59,17 @@ def test_a_mistake_is_one_line_and_nothing_is_done(said):
     ):
         code, _, error = said(*arguments, pipeline=pipeline)
         assert code == 2 and text in error and error.count("\n") == 1, error
+    monkeypatch.setenv("TAGMILL_KAFKA__PASSWORD", "hunter2")
+    file = said.journal.file
+    whole = file.read_text()
+    for wrong, text in (
+        ('sasl_mechanism = "PLAIN"', "sasl.username and sasl.password must be set"),
+        ('tls = true\ntls_ca_file = "none.pem"', "ssl.ca.location failed"),
+    ):
+        file.write_text(whole.replace("[kafka]", f"[kafka]\n{wrong}"))
+        code, _, error = said("kafka-journal", "replicate")
+        assert code == 2 and text in error and "correct [kafka]" in error and error.count("\n") == 1, error
+        assert "hunter2" not in error
     said.journal.settings(FEW_ROWS, topics=["no-such-topic"])
     code, _, error = said("kafka-journal", "replicate")
     assert code == 2 and "has no topic no-such-topic" in error and error.count("\n") == 1

@@ -288,10 +288,11 @@ def test_aborted_transactions_and_their_markers_are_no_records(kafka_journal, ka
 
 def test_records_that_are_gone_are_counted_and_skipped_only_on_a_word(kafka_journal, kafka, spark):
     from tagmill.errors import GuardRefused
+    from tagmill.kafkajournal.replicate import pending, status
     from tests.support.kafka import lose
 
     journal = kafka_journal()
-    run, topic = replicator(journal, spark), journal.topic()
+    run, topic, settings = replicator(journal, spark), journal.topic(partitions=2), journal.settings(FEW_ROWS)
     topic.append("id", [(1, 1)])
     topic.flush()
     run()
@@ -304,14 +305,38 @@ def test_records_that_are_gone_are_counted_and_skipped_only_on_a_word(kafka_jour
     assert journal.seq_nrs("id") == [1]
     report = run(accept_lost=True)
     assert journal.seq_nrs("id") == [1, 6, 7] and "4 records" in report.warnings[0]
+    assert not pending(settings, journal.name)
+    # also where nothing is left that could be read
+    topic.append("id", [(8, 8)])
+    topic.flush()
+    lose(kafka.port, topic.name, 0, 8)
+    line, _ = status(settings, journal.name)
+    assert (line.waiting, line.first, line.end) == (0, 8, 8) and "1 records (offsets 7 to 7) were gone" in line.problem
+    assert pending(settings, journal.name)
+    with pytest.raises(GuardRefused, match="1 records"):
+        run()
+    assert "1 records" in run(accept_lost=True).warnings[0]
+    assert journal.pointers() == {(topic.name, 0): 7} and not pending(settings, journal.name)
+    # or nothing of one partition, but of another
+    topic.append("id", [(9, 9)])
+    topic.append("other", [(1, 1)], partition=1)
+    topic.flush()
+    lose(kafka.port, topic.name, 0, 9)
+    run(accept_lost=True)
+    assert journal.pointers() == {(topic.name, 0): 8, (topic.name, 1): 0} and journal.seq_nrs("other") == [1]
+    topic.append("id", [(10, 10)])
+    topic.flush()
+    run()
+    assert journal.seq_nrs("id") == [1, 6, 7, 10]
 
 
 def test_a_topic_that_was_made_anew_is_refused(kafka_journal, kafka, spark):
     from tagmill.errors import GuardRefused
+    from tagmill.kafkajournal.replicate import pending, status
     from tests.support.kafka import create, delete
 
     journal = kafka_journal()
-    run, topic = replicator(journal, spark), journal.topic()
+    run, topic, settings = replicator(journal, spark), journal.topic(), journal.settings(FEW_ROWS)
     for n in (1, 2, 3):
         topic.append("id", [(n, n)])
     topic.flush()
@@ -321,15 +346,22 @@ def test_a_topic_that_was_made_anew_is_refused(kafka_journal, kafka, spark):
     with pytest.raises(GuardRefused, match="made anew"):
         run()
     assert journal.seq_nrs("id") == [1, 2, 3]
+    # the DAG skips where nothing is pending
+    for n in (0, 1, 2, 3):
+        if n:
+            topic.append("id", [(n, n)])
+            topic.flush()
+        (line,) = status(settings, journal.name)
+        assert line.waiting == 0 and "made anew" in line.problem and pending(settings, journal.name)
     # also where it has more records by now than were read of the old one
-    for n in range(1, 6):
+    for n in (4, 5):
         topic.append("id", [(n, n)])
     topic.flush()
     with pytest.raises(GuardRefused, match="made anew.*--accept-lost"):
         run()
     report = run(accept_lost=True)
     assert "made anew" in report.warnings[0] and journal.seq_nrs("id") == [1, 2, 3, 4, 5]
-    assert run().replications == 0
+    assert run().replications == 0 and status(settings, journal.name)[0].problem is None
 
 
 def test_an_entry_of_an_older_segment_goes_on_there(kafka_journal, stack, spark):
@@ -359,6 +391,38 @@ def test_an_entry_of_an_older_segment_goes_on_there(kafka_journal, stack, spark)
     run()
     entry = journal.entries()["Old-Id"]
     assert (entry["segment"], entry["seq_nr"], entry["segment_size"]) == (today, 1, 3) and journal.seq_nrs("Old-Id") == [1]
+
+
+def test_an_entry_that_older_releases_wrote_without_a_record_id_lives_on_without_one(kafka_journal, stack, spark):
+    from tagmill.kafkajournal.head import heads
+
+    journal = kafka_journal()
+    run, topic = replicator(journal, spark, segment_size=2), journal.topic()
+    topic.append("old", [(n, n) for n in range(1, 4)])
+    topic.append("gone", [(1, 1)])
+    topic.flush()
+    run()
+    for entry in journal.entries().values():
+        where = (entry["topic"], entry["segment"], entry["id"])
+        stack.session.execute(
+            f"DELETE record_id FROM {journal.name}.metajournal WHERE topic = %s AND segment = %s AND id = %s", where
+        )
+    topic.append("old", [(4, 4)])
+    topic.delete("old", 1)
+    topic.purge("gone")
+    topic.flush()
+    run()
+    (entry,) = journal.entries().values()
+    assert (entry["id"], entry["record_id"], entry["seq_nr"], entry["delete_to"]) == ("old", None, 4, 1)
+    assert [(row["seq_nr"], row["meta_record_id"] is None) for row in journal.rows()] == [(2, False), (3, False), (4, True)]
+    (found,) = heads(journal.settings(FEW_ROWS), journal.name, "old")
+    assert (found.delete_to, [event.seq_nr for event in found.events]) == (1, [2, 3, 4])
+    topic.purge("old")
+    topic.append("old", [(1, "anew")])
+    topic.flush()
+    run()
+    ((row,), (entry,)) = journal.rows(), journal.entries().values()
+    assert row["seq_nr"] == 1 and row["meta_record_id"] == entry["record_id"] is not None
 
 
 def test_tables_are_made_under_a_lock_that_expires(kafka_journal, stack, spark):

@@ -1,13 +1,16 @@
 """A migration makes of an old journal what the plugin's own would, whatever of it is done already; nothing that is needed is dropped."""
 
+import json
 import uuid
 from collections import Counter
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from uuid import UUID
 
 import pytest
 
 from local.fixtures import Case
+from spark_jobs import views as views_job
 from tagmill.buckets import BucketSize
 from tagmill.errors import GuardRefused
 from tagmill.stores import schema
@@ -84,14 +87,25 @@ def described(stack, journal):
 def test_an_old_journal_becomes_what_the_plugins_own_migration_makes_of_it_and_is_delivered(stack, old_journal, settings, spark):
     journal = old_journal()
     configured, before = settings(journal, case=CASE), described(stack, journal)
+    lost = {
+        "persistence_id": "ancient",
+        "partition_nr": 0,
+        "timebucket": "0",
+        "sequence_nr": 1,
+        "message": b"\1",
+        "tag1": "tag-0",
+    }
+    write(stack, journal, "messages", timestamp=UUID(expected()[0][0]["timestamp"]), **lost)
     looked = migrated(configured, spark, dry_run=True, drop_old=True)
+    assert [(line.persistence_id, line.sequence_nr) for line in looked.tags.left_examples] == [("ancient", 0)]
+    stack.session.execute(f"DELETE FROM {journal}.messages WHERE persistence_id = 'ancient' AND partition_nr = 0")
     assert described(stack, journal) == before
     assert [line.what.split()[1] for line in looked.schema_changes if line.step == "tables"] == TABLES
     added = [line.what.removeprefix("column ") for line in looked.schema_changes if line.step != "tables"]
     meta = ["meta_ser_id int", "meta_ser_manifest text", "meta blob"]
     snapshot = ["ser_id int", "ser_manifest text", "snapshot_data blob", *meta]
     assert added == ["messages.tags set<text>", *(f"messages.{one}" for one in meta), *(f"snapshots.{one}" for one in snapshot)]
-    assert (looked.pids.added, changes(looked.tags), looked.tags.persistence_ids) == (21, {"added": ROWS}, 20)
+    assert (looked.pids.added, changes(looked.tags), looked.tags.persistence_ids) == (22, {"added": ROWS}, 20)
     assert len(looked.dropped) == 3 + 1 and "the steps before tags are not done" in looked.kept
 
     # who may not write isn't said: all but the tags
@@ -114,6 +128,47 @@ def test_an_old_journal_becomes_what_the_plugins_own_migration_makes_of_it_and_i
         (row.tag, row.persistence_id, row.sequence_nr, row.offset) for row in clickhouse_rows(configured, only(configured))
     )
     assert delivered == Counter((tag, *event) for tag in Case(CASE).tags for event in Case(CASE).delivered(tag))
+
+
+def test_rows_in_hours_that_were_empty_when_a_delivery_looked_are_delivered(stack, old_journal, settings, spark):
+    configured = settings(old_journal(views=0), case=CASE)
+    migrated(configured, spark, "tables")
+    assert deliver(configured, only(configured), spark) == []
+    migrated(configured, spark, offline=True)
+    deliver(configured, only(configured), spark)
+    assert len(clickhouse_rows(configured, only(configured))) == ROWS
+
+
+def test_its_job_prints_and_reports_what_a_dry_run_finds(stack, old_journal, settings, spark, tmp_path, capsys, monkeypatch):
+    configured = settings(old_journal(), case=CASE)
+    schema.apply(configured)
+    known_to_spark(configured, only(configured), spark, ("messages",), ("view_progress",))
+    monkeypatch.setattr(views_job, "spark_session", lambda *_: nullcontext(spark))
+    report, name = tmp_path / "report.json", only(configured)
+    arguments = ["--config", str(settings.file(name)), "--pipeline", name, "--owner", OWNER, "--report", str(report)]
+    assert views_job.main([*arguments, "--operation", "migrate", "--drop-old", "--dry-run"]) == 0
+    printed = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+    assert [line["step"] for line in printed if "step" in line].count("tables") == len(TABLES)
+    assert f"{ROWS} rows would be added" in json.loads(report.read_text())["result"]["message"]
+
+
+def test_the_snapshot_stores_own_keyspace_is_found(stack, old_journal, settings, spark):
+    journal = old_journal()
+    configured = settings(journal, case=CASE)
+    stack.session.execute(f"DROP TABLE {journal}.snapshots")
+    assert "there is no table snapshots" in migrated(configured, spark, "columns", dry_run=True).message
+    beside = f"{journal}_snapshot"
+    stack.session.execute(f"CREATE KEYSPACE {beside} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': '1'}}")
+    try:
+        stack.session.execute(legacy.SNAPSHOTS.format(beside))
+        done = migrated(configured, spark, "columns")
+        assert (
+            sum("column snapshots." in line.what for line in done.schema_changes) == 6
+            and "no table snapshots" not in done.message
+        )
+        assert migrated(configured, spark, "columns", dry_run=True).schema_changes == []
+    finally:
+        stack.session.execute(f"DROP KEYSPACE {beside}")
 
 
 def test_what_is_there_already_stays_and_persistence_ids_can_be_named(stack, old_journal, settings, spark):

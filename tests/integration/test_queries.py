@@ -51,13 +51,13 @@ def view_rows(case, tag):
 def test_events_by_tag_are_the_plugins_in_its_order(case, keyspace, read_journal):
     journal = read_journal(keyspace(case, ("tag_views",)), case=case)
     for tag in Case(case).tags:
-        found = journal.events_by_tag(tag)
+        found = journal.current_events_by_tag(tag)
         assert delivered(found) == Case(case).delivered(tag), tag
         assert delivered(in_order(found.repartition(5))) == Case(case).delivered(tag), tag
 
 
 def test_each_column_is_that_of_the_view(keyspace, read_journal):
-    found = read_journal(keyspace("orders", ("tag_views",)), case="orders").events_by_tag("billing").collect()
+    found = read_journal(keyspace("orders", ("tag_views",)), case="orders").current_events_by_tag("billing").collect()
     expected = view_rows("orders", "billing")
     assert len(found) == len(expected) == 7200
     for row, right in zip(found, expected, strict=True):
@@ -74,18 +74,18 @@ def test_an_offset_is_exclusive_a_moment_inclusive_and_until_is_the_end(keyspace
     for at in (0, 500, len(all_of_it) - 1):
         offset = all_of_it[at][2]
         moment = to_datetime(ticks(UUID(offset)))
-        assert delivered(journal.events_by_tag(tag, offset)) == all_of_it[at + 1 :]
-        assert delivered(journal.events_by_tag(tag, UUID(offset))) == all_of_it[at + 1 :]
+        assert delivered(journal.current_events_by_tag(tag, offset)) == all_of_it[at + 1 :]
+        assert delivered(journal.current_events_by_tag(tag, UUID(offset))) == all_of_it[at + 1 :]
         from_there = [line for line in all_of_it if ticks(UUID(line[2])) >= from_datetime(moment)]
-        assert delivered(journal.events_by_tag(tag, moment)) == from_there
+        assert delivered(journal.current_events_by_tag(tag, moment)) == from_there
         up_to = [line for line in all_of_it if ticks(UUID(line[2])) <= from_datetime(moment)]
-        assert delivered(journal.events_by_tag(tag, until=moment)) == up_to
+        assert delivered(journal.current_events_by_tag(tag, until=moment)) == up_to
     end = to_datetime(ticks(UUID(all_of_it[700][2])))
     up_to = [line for line in all_of_it if ticks(UUID(line[2])) <= from_datetime(end)]
-    assert delivered(journal.events_by_tag(tag, all_of_it[200][2], end)) == up_to[201:]
-    assert delivered(journal.events_by_tag(tag, "2015-11-20T00:00:00Z")) == all_of_it
-    assert delivered(journal.events_by_tag(tag, datetime.now(UTC) + timedelta(days=1))) == []
-    assert delivered(journal.events_by_tag("no such tag")) == []
+    assert delivered(journal.current_events_by_tag(tag, all_of_it[200][2], end)) == up_to[201:]
+    assert delivered(journal.current_events_by_tag(tag, "2015-11-20T00:00:00Z")) == all_of_it
+    assert delivered(journal.current_events_by_tag(tag, datetime.now(UTC) + timedelta(days=1))) == []
+    assert delivered(journal.current_events_by_tag("no such tag")) == []
 
 
 def test_younger_events_than_the_delay_are_left_out(journal, read_journal):
@@ -96,7 +96,7 @@ def test_younger_events_than_the_delay_are_left_out(journal, read_journal):
     slow = read_journal(
         written.keyspace, **{**HOUR, "first_time_bucket": begin.isoformat()}, eventual_consistency_delay_seconds=60
     )
-    assert delivered(slow.events_by_tag("t", until=now + timedelta(days=1))) == [("a", 1, str(old["timestamp"]))]
+    assert delivered(slow.current_events_by_tag("t", until=now + timedelta(days=1))) == [("a", 1, str(old["timestamp"]))]
 
 
 def test_offsets_of_one_time_come_in_cassandras_order(stack, journal, read_journal):
@@ -114,7 +114,7 @@ def test_offsets_of_one_time_come_in_cassandras_order(stack, journal, read_journ
         (records[0]["timebucket"],),
     )
     expected = [(row.persistence_id, row.sequence_nr, str(row.timestamp)) for row in stored]
-    found = read_journal(written.keyspace, **HOUR).events_by_tag("t")
+    found = read_journal(written.keyspace, **HOUR).current_events_by_tag("t")
     assert delivered(found) == expected and len(expected) == len(records)
     assert delivered(in_order(found.repartition(7))) == expected
 
@@ -128,7 +128,7 @@ def test_years_of_buckets_with_few_events_are_read(journal, read_journal):
     records = [event("p", number, at + SECOND, timebucket=int(at.timestamp()) * 1000) for number, at in enumerate(moments, 1)]
     written.view(records)
     minutes = {"tags": ["t"], "bucket_size": "Minute", "first_time_bucket": begin.isoformat()}
-    found = read_journal(written.keyspace, **minutes).events_by_tag("t")
+    found = read_journal(written.keyspace, **minutes).current_events_by_tag("t")
     assert delivered(found) == [("p", row["sequence_nr"], str(row["timestamp"])) for row in records]
 
 
@@ -146,25 +146,25 @@ def test_years_of_buckets_with_few_events_are_read(journal, read_journal):
 def test_a_gap_is_refused_and_kept_when_asked_for(case, tag, said, keyspace, read_journal):
     journal = read_journal(keyspace(case, ("tag_views",)), case=case)
     with pytest.raises(EventsMissing) as error:
-        journal.events_by_tag(tag)
+        journal.current_events_by_tag(tag)
     assert said in str(error.value) and f"tag {tag!r}" in str(error.value) and 'gaps="keep"' in str(error.value)
     expected = [(row["persistence_id"], row["sequence_nr"], row["timestamp"]) for row in view_rows(case, tag)]
-    assert sorted(delivered(journal.events_by_tag(tag, gaps="keep"))) == sorted(expected)
+    assert sorted(delivered(journal.current_events_by_tag(tag, gaps="keep"))) == sorted(expected)
     (other,) = set(Case(case).tags) - {tag}
     if Case(case).expected["tags"][other]["count"] == 160:
-        assert delivered(journal.events_by_tag(other)) == Case(case).delivered(other)
+        assert delivered(journal.current_events_by_tag(other)) == Case(case).delivered(other)
 
 
 @pytest.mark.parametrize("case", ["gap-first", "gap-whole-pid", "duplicate-nr"])
 def test_where_the_plugin_notices_nothing_the_same_events_come(case, keyspace, read_journal):
     """A first row or a whole persistence_id that is missing shows only beside the journal; a duplicate is dropped."""
     journal = read_journal(keyspace(case, ("tag_views",)), case=case)
-    assert delivered(journal.events_by_tag("tag-0")) == Case(case).delivered("tag-0")
+    assert delivered(journal.current_events_by_tag("tag-0")) == Case(case).delivered("tag-0")
 
 
 def test_an_event_that_is_null_comes_as_null(keyspace, read_journal):
     journal = read_journal(keyspace("null-event", ("tag_views",)), case="null-event")
-    found = journal.events_by_tag("tag-0")
+    found = journal.current_events_by_tag("tag-0")
     assert found.count() == 160
     (null,) = found.where("event is null").collect()
     assert (null["persistence_id"], null["tag_pid_sequence_nr"]) == ("o-000003", 5)
@@ -178,8 +178,8 @@ def test_events_by_persistence_id_are_the_journals_in_order(case, keyspace, read
     journal = read_journal(keyspace(case, ("messages", "metadata", "all_persistence_ids")), case=case)
     stored = sorted(Case(case).table("messages").to_pylist(), key=lambda row: (row["persistence_id"], row["sequence_nr"]))
     known = {row["persistence_id"] for row in Case(case).table("all_persistence_ids").to_pylist()}
-    assert sorted(row[0] for row in journal.persistence_ids().collect()) == sorted(known)
-    found = journal.events_by_persistence_id(sorted(known)).collect()
+    assert sorted(row[0] for row in journal.current_persistence_ids().collect()) == sorted(known)
+    found = journal.current_events_by_persistence_id(sorted(known)).collect()
     assert len(found) == len(stored)
     for row, right in zip(found, stored, strict=True):
         old = [right[name] for name in ("tag1", "tag2", "tag3") if right.get(name)]
@@ -187,7 +187,7 @@ def test_events_by_persistence_id_are_the_journals_in_order(case, keyspace, read
         same = [name for name in by_persistence_id.COLUMNS if name in right and name != "tags"]
         assert {name: row[name] for name in same} == {name: right[name] for name in same}
     one = stored[len(stored) // 2]["persistence_id"]
-    within = journal.events_by_persistence_id(one, 12, 23)
+    within = journal.current_events_by_persistence_id(one, 12, 23)
     assert [row["sequence_nr"] for row in within.collect()] == [
         row["sequence_nr"] for row in stored if row["persistence_id"] == one and 12 <= row["sequence_nr"] <= 23
     ]
@@ -197,7 +197,7 @@ def test_two_writers_events_both_come_as_in_the_plugins_query(keyspace, read_jou
     journal = read_journal(keyspace("split-brain", ("messages",)), case="split-brain")
     text = (Case("split-brain").folder / "expected-replay-query.tsv").read_text(encoding="utf-8")
     expected = [line.split("\t") for line in text.splitlines()]
-    found = journal.events_by_persistence_id("o-000001").collect()
+    found = journal.current_events_by_persistence_id("o-000001").collect()
     assert [[row["persistence_id"], str(row["sequence_nr"]), row["event"].decode()] for row in found] == expected
 
 
@@ -207,14 +207,14 @@ def test_a_missing_sequence_nr_is_refused_and_kept_when_asked_for(journal, read_
     read = read_journal(written.keyspace, **HOUR)
     for name, said in (("a", "3 to 4 missing"), ("c", "1 missing")):
         with pytest.raises(EventsMissing, match=f"sequence_nr of '{name}': {said}"):
-            read.events_by_persistence_id(["b", name])
-    kept = read.events_by_persistence_id(["c", "b", "a"], gaps="keep").collect()
+            read.current_events_by_persistence_id(["b", name])
+    kept = read.current_events_by_persistence_id(["c", "b", "a"], gaps="keep").collect()
     assert [(row["persistence_id"], row["sequence_nr"]) for row in kept] == [
         *[("c", 2), ("c", 3)], *[("b", 1), ("b", 2), ("b", 3)], *[("a", 1), ("a", 2), ("a", 5), ("a", 6)]
     ]  # fmt: skip
-    assert [row["sequence_nr"] for row in read.events_by_persistence_id("a", 5).collect()] == [5, 6]
-    assert read.events_by_persistence_id(["nobody", "a"], to_sequence_nr=2).count() == 2
-    assert read.events_by_persistence_id([]).count() == 0
+    assert [row["sequence_nr"] for row in read.current_events_by_persistence_id("a", 5).collect()] == [5, 6]
+    assert read.current_events_by_persistence_id(["nobody", "a"], to_sequence_nr=2).count() == 2
+    assert read.current_events_by_persistence_id([]).count() == 0
 
 
 def test_partitions_may_be_skipped_overlap_or_be_emptied_by_deletions(journal, read_journal):
@@ -237,14 +237,14 @@ def test_partitions_may_be_skipped_overlap_or_be_emptied_by_deletions(journal, r
     for name, number in (("deleted", 40), ("rest", 10)):
         written.deleted_to(name, number)
     read = read_journal(written.keyspace, **HOUR)
-    found = read.events_by_persistence_id(["skipped", "overlapping", "deleted", "rest"]).collect()
+    found = read.current_events_by_persistence_id(["skipped", "overlapping", "deleted", "rest"]).collect()
     numbers = {"skipped": range(1, 9), "overlapping": range(1, 7), "deleted": range(41, 45), "rest": range(11, 13)}
     assert [(row["persistence_id"], row["sequence_nr"]) for row in found] == [
         (name, nr) for name in numbers for nr in numbers[name]
     ]
     assert [row["partition_nr"] for row in found if row["persistence_id"] == "overlapping"] == [0, 0, 0, 0, 1, 1]
     assert all(row["tags"] == [] for row in found)
-    assert [row[0] for row in read.events_by_persistence_id("deleted", 43).select("sequence_nr").collect()] == [43, 44]
+    assert [row[0] for row in read.current_events_by_persistence_id("deleted", 43).select("sequence_nr").collect()] == [43, 44]
 
 
 # -- what people get wrong
@@ -259,15 +259,15 @@ def test_what_is_wrong_is_said_at_once(keyspace, read_journal, settings, spark, 
         ReadJournal(spark, nowhere, only(nowhere))
     for offset in ("yesterday", "00000000-0000-4000-8000-000000000000", 5):
         with pytest.raises(TerminalError, match="is neither a TimeUUID nor a moment. Nothing was read"):
-            read.events_by_tag("tag-0", offset)
+            read.current_events_by_tag("tag-0", offset)
     with pytest.raises(TerminalError, match="until 'tomorrow' is no moment"):
-        read.events_by_tag("tag-0", until="tomorrow")
+        read.current_events_by_tag("tag-0", until="tomorrow")
     with pytest.raises(TerminalError, match='it is "fail" or "keep"'):
-        read.events_by_tag("tag-0", gaps="ignore")
+        read.current_events_by_tag("tag-0", gaps="ignore")
     bare = journal().keyspace
     stack.session.execute(f"DROP TABLE {bare}.tag_views")
     with pytest.raises(ConfigurationError, match=f"keyspace {bare} has no table tag_views"):
-        read_journal(bare, ("messages",), **HOUR).events_by_tag("t")
+        read_journal(bare, ("messages",), **HOUR).current_events_by_tag("t")
 
 
 def test_a_view_that_was_never_built_is_not_read(journal, read_journal):
@@ -277,7 +277,7 @@ def test_a_view_that_was_never_built_is_not_read(journal, read_journal):
     read = read_journal(written.keyspace, **HOUR, views="tagmill")
     schema.apply(read.settings)
     with pytest.raises(ConfigurationError, match="was never built.*tagmill views build"):
-        read.events_by_tag("t")
+        read.current_events_by_tag("t")
 
 
 # -- the example and the command
@@ -288,7 +288,7 @@ def test_the_example_of_the_documents_runs(keyspace, settings, spark, monkeypatc
     known_to_spark(configured, "orders", spark, ("tag_views", "messages", "metadata", "all_persistence_ids"), ())
     monkeypatch.setenv("TAGMILL_CONFIG", str(settings.file("orders")))
     made = runpy.run_path(str(ROOT / "docs" / "examples" / "queries.py"))
-    assert made["journal"].persistence_ids().count() == 300
+    assert made["journal"].current_persistence_ids().count() == 300
     assert delivered(made["orders"]) == Case("orders").delivered("order")
     assert delivered(made["later"]) == Case("orders").delivered("order")[made["read"] :]
     assert sum(row["events"] for row in made["by_type"].collect()) == 7200

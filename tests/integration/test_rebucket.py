@@ -242,6 +242,8 @@ def test_each_wrong_request_has_its_word_and_loses_nothing(stack, journal, setti
     code, text = said("--to", "Hour")
     assert code == 2 and text.endswith("its view has buckets of the size Hour already. Nothing was done")
     assert said("--to", "Day", "--table", "Views")[1].endswith("so it has to be in lower case")
+    for table, words in (("tag-views-day", "is no identifier"), ("tag_views", "in use"), ("messages", "in use")):
+        assert words in said("--to", "Day", "--table", table, "--yes")[1]
     assert "no rebucket is under way" in said("--to", "Day", "--abandon")[1]
     stack.session.execute(
         f"CREATE TABLE {made.keyspace}.others (tag_name text, timebucket bigint, x int, PRIMARY KEY ((tag_name, timebucket)))"

@@ -173,6 +173,9 @@ def test_a_view_of_our_own_is_deleted_and_rebuilt_and_the_next_build_goes_on(sta
     case = "partition-boundary"
     journal = keyspace(case, ("metadata", "all_persistence_ids"))
     configured = settings(journal, case=case, views="tagmill")
+    # whichever pipeline it is done by
+    mirror = configured.pipeline(only(configured)).model_copy(update={"views": "application"})
+    mirrored = configured.model_copy(update={"pipelines": {**configured.pipelines, "mirror": mirror}})
     load_messages(stack.session, case, journal, 0, 30)
     half = built(configured, spark)["rows"]
     load_messages(stack.session, case, journal, 30, 60)
@@ -184,7 +187,12 @@ def test_a_view_of_our_own_is_deleted_and_rebuilt_and_the_next_build_goes_on(sta
     assert {table: rows(stack, journal, table) for table in VIEWS} == before
     known = records(stack, journal)
     one = before["tag_views"][0]
-    removed = done(delete, configured, spark, Chosen((one["persistence_id"],), (one["tag_name"],)))
+    scanned = f"INSERT INTO {journal}.tag_scanning (persistence_id, sequence_nr) VALUES (%s, 1)"
+    for persistence_id in (one["persistence_id"], "another"):
+        stack.session.execute(scanned, (persistence_id,))
+    named = Chosen((one["persistence_id"],), (one["tag_name"],))
+    removed = delete(mirrored, "mirror", named, owner=OWNER, spark=spark)
+    assert [row.persistence_id for row in stack.session.execute(f"SELECT * FROM {journal}.tag_scanning")] == ["another"]
     mine = [
         row for row in before["tag_views"] if (row["persistence_id"], row["tag_name"]) == (one["persistence_id"], one["tag_name"])
     ]

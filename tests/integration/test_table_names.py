@@ -73,9 +73,9 @@ def test_everything_works_on_tables_that_have_names_of_their_own(renamed, stack,
     assert cleaned(configured, ["b"], "to", to=3)["events"] == 3
     assert stack.session.execute(f"SELECT persistence_id, deleted_to FROM {renamed.keyspace}.about").all() == [("b", 3)]
     read = ReadJournal(spark, configured, name)
-    assert sorted(row.persistence_id for row in read.persistence_ids().collect()) == ["a", "b", "c"]
-    assert [row.sequence_nr for row in read.events_by_persistence_id("b").collect()] == [4, 5, 6, 7]
-    assert read.events_by_tag("t").count() == len(records)
+    assert sorted(row.persistence_id for row in read.current_persistence_ids().collect()) == ["a", "b", "c"]
+    assert [row.sequence_nr for row in read.current_events_by_persistence_id("b").collect()] == [4, 5, 6, 7]
+    assert read.current_events_by_tag("t").count() == len(records)
 
     planned = migrate(configured, name, Plan.of(offline=True, dry_run=True), owner=OWNER, spark=spark, dry_run=True)
     assert planned.schema_changes == [] and planned.pids.added == 0
@@ -148,7 +148,7 @@ def test_an_event_with_tags_in_new_and_old_columns_has_all_of_them(journal, stac
     assert [row for row in old.rows() if row["tag_name"] == "u"] == theirs
     assert not any(audited(configured, spark).findings.values())
 
-    read = ReadJournal(spark, configured, name).events_by_persistence_id("a").collect()
+    read = ReadJournal(spark, configured, name).current_events_by_persistence_id("a").collect()
     assert [sorted(row.tags) for row in read] == [["t", "u"]] * 5
     # an event that is delivered for its new tag only stays
     late = events("a", [6], datetime.now(UTC) - timedelta(seconds=30), "t")

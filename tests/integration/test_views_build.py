@@ -1,21 +1,25 @@
 """What Tagmill builds from messages alone is, row for row and column for column, what the plugin itself wrote."""
 
 from collections import Counter
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
 from local.fixtures import WITHOUT_VIEWS
 from tagmill.buckets import BucketSize
-from tagmill.errors import GuardRefused
+from tagmill.delivery import steps
+from tagmill.errors import ConfigurationError, GuardRefused
+from tagmill.stores import schema
+from tagmill.stores.builds import Builds
 from tagmill.stores.cassandra import Cassandra
 from tagmill.stores.files import RunFiles
+from tagmill.stores.ledger import Ledger
 from tagmill.timeuuid import ticks
 from tagmill.views import reading, writing
 from tagmill.views.build import _Builder
 from tagmill.views.model import Manifest
 from tests.support.building import VIEWS, built, load_messages, recorded, records, rows
-from tests.support.delivery import as_row, clickhouse_rows, deliver, only, verdicts
+from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, only, verdicts
 
 HEALTHY = ["orders", "minute-buckets", "odd-names", "partition-boundary"]
 
@@ -48,6 +52,27 @@ def test_in_steps_it_gives_what_it_gives_at_once(stack, keyspace, settings, spar
     for table in VIEWS:
         assert rows(stack, journal, table) == recorded(case, table), table
     assert total == len(recorded(case, "tag_views"))
+
+
+def test_other_pipelines_on_the_journal_read_as_far_as_it_is_built(stack, keyspace, settings, spark):
+    case, mirror = "partition-boundary", f"m_{uuid4().hex[:8]}"
+    journal = keyspace(case, ("metadata", "all_persistence_ids"))
+    configured = settings(journal, case=case, views="tagmill", long_look_back_seconds=0, look_back_seconds=0)
+    other = configured.pipeline(only(configured)).model_copy(update={"views": "application", "destination": mirror})
+    both = configured.model_copy(update={"pipelines": {**configured.pipelines, mirror: other}})
+    schema.apply(both)
+    with pytest.raises(ConfigurationError, match=f"was never built.*tagmill views build --pipeline {only(configured)}"):
+        steps.plan(both, mirror, owner=OWNER)
+    load_messages(stack.session, case, journal, 0, 30)
+    built(configured, spark)
+    deliver(both, mirror, spark)
+    with Ledger(configured.cassandra) as ledger:
+        reached = {mark.ticks for mark in ledger.delivered.watermarks(mirror).values()}
+        assert reached == {Builds(ledger.cassandra, "tagmill_test", journal).newest().built_to}
+    load_messages(stack.session, case, journal, 30, 60)
+    built(configured, spark)
+    deliver(both, mirror, spark)
+    assert len(clickhouse_rows(both, mirror)) == len(recorded(case, "tag_views"))
 
 
 def test_without_all_persistence_ids_the_keys_of_messages_are_taken(stack, keyspace, settings, spark):

@@ -84,9 +84,17 @@ def test_a_tag_starts_where_it_is_told_but_never_before_the_first_time_bucket(lo
 
 
 def test_relative_paths_count_from_the_folder_of_the_file(load, tmp_path: Path) -> None:
-    settings = load('[storage]\nroot = "data"\n[spark]\njars = "jars"\n')
+    topic = (
+        '[pipelines.t]\nkind = "topic"\ntopics = ["t"]\ndestination = "t"\nformat = "avro"\nschema_files = { 1 = "event.avsc" }\n'
+    )
+    stores = "".join(f'[{name}]\ntls_ca_file = "{name}.pem"\n' for name in ("cassandra", "clickhouse", "kafka"))
+    settings = load('[storage]\nroot = "data"\n[spark]\njars = "jars"\n' + stores + topic)
     assert settings.storage.root == str(tmp_path / "data")
     assert settings.spark.jars == tmp_path / "jars"
+    for name in ("cassandra", "clickhouse", "kafka"):
+        assert getattr(settings, name).tls_ca_file == tmp_path / f"{name}.pem"
+    assert settings.topic("t").schema_files == {"1": tmp_path / "event.avsc"}
+    assert load('[kafka]\ntls_ca_file = "/etc/kafka.pem"\n').kafka.tls_ca_file == Path("/etc/kafka.pem")
 
 
 def test_a_url_stays_a_url(load) -> None:
@@ -162,6 +170,18 @@ def test_that_nobody_else_reads_is_something_else_than_not_stated(load) -> None:
         (
             pipeline() + pipeline(name="more", destination='"orders_events"'),
             "pipelines.more.destination: orders_events belongs to the destination of orders",
+        ),
+        (
+            pipeline() + pipeline(name="more"),
+            "pipelines.more.destination: orders is the destination of orders; each pipeline has its own",
+        ),
+        (
+            pipeline() + '[pipelines.t]\nkind = "topic"\ntopics = ["t"]\nformat = "json"\ndestination = "orders"\n',
+            "pipelines.t.destination: orders is the destination of orders; each pipeline has its own",
+        ),
+        (
+            pipeline(destination='"carts_voided"') + '[pipelines.j]\nkind = "journal"\nkeyspace = "j"\ndestination = "carts"\n',
+            "pipelines.orders.destination: carts_voided belongs to the destination of j",
         ),
         (
             pipeline() + "[pipelines.orders.cleanup]\napplication_ttl_seconds = 5\n",
@@ -252,3 +272,24 @@ def test_a_kafka_journal_is_a_pipeline_of_its_own_kind(load) -> None:
             wrong(name)
     with pytest.raises(ConfigurationError, match=r"'nope' is not in the configuration \(there: carts\)"):
         settings.kafka_journal("nope")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "shared"),
+    [
+        ('topics = ["a", "b"]', 'topics = ["b"]', "b"),
+        ('topics = ["journal-a"]', 'topic_prefixes = ["journal-"]', "journal-a"),
+        ('topic_prefixes = ["journal-", "x"]', 'topic_prefixes = ["journal-eu-"]', "journal-eu-"),
+        ('topic_prefixes = ["eu-"]', 'topic_prefixes = ["us-"]', None),
+        ('topics = ["a"]', 'topics = ["b"]\ntopic_prefixes = ["ab"]', None),
+    ],
+)
+def test_a_topic_is_replicated_to_a_keyspace_by_one_pipeline(load, one: str, other: str, shared: str | None) -> None:
+    first, second = (
+        f'[pipelines.{n}]\nkind = "kafka_journal"\nkeyspace = "j"\n{topics}\n' for n, topics in (("m", one), ("n", other))
+    )
+    if shared:
+        assert f"pipelines.n.topics: {shared} is replicated to keyspace j by pipeline m already" in mistake(load, first + second)
+    else:
+        load(first + second)
+    load(first + second.replace('"j"', '"k"'))

@@ -73,6 +73,7 @@ NUMBERED: dict[str, tuple[list[tuple[Any, ...]], int, list[tuple[int, int]], lis
     "all tagged": (events("all tagged", range(1, 6)), 0, [(n, n) for n in range(1, 6)], []),
     "some tagged": (events("some tagged", range(1, 7), lambda n: n % 2), 0, [(1, 1), (3, 2), (5, 3)], []),
     "starts at 2": (events("starts at 2", range(1, 4)), 0, [(1, 2), (2, 3), (3, 4)], [(1, 2, 1), (2, 3, 2), (3, 4, 3)]),
+    "starts behind what is gone": (events("starts behind what is gone", range(1, 4)), 0, [(1, 7), (2, 8), (3, 5)], [(3, 5, 9)]),
     "one is wrong": (events("one is wrong", range(1, 6)), 0, [(1, 1), (2, 2), (3, 4), (4, 3), (5, 5)], [(3, 4, 3), (4, 3, 4)]),
     "one is missing": (events("one is missing", range(1, 5)), 0, [(1, 1), (3, 3), (4, 4)], []),
     "twice": (events("twice", range(1, 4)), 0, [(1, 1), (2, 2), (2, 4), (3, 3)], []),
@@ -89,7 +90,9 @@ def wrong(spark: SparkSession) -> dict[str, list[tuple[int, int, int]]]:
     deleted = spark.createDataFrame([(id_, case[1]) for id_, case in NUMBERED.items() if case[1]], DELETED)
     ids = numbers.unproven(journal, in_view, SCOPE)
     assert "all tagged" not in {line["persistence_id"] for line in ids.collect()}
-    expected = numbers.expected(journal, in_view, deleted, ids, SCOPE)
+    lines = [("t", "starts behind what is gone", 9, 3), ("t", "starts at 2", 3, 3), ("t", "one is wrong", 9, 99)]
+    progress = spark.createDataFrame(lines, "tag string, persistence_id string, number bigint, reached bigint")
+    expected = numbers.expected(journal, in_view, deleted, ids, progress, SCOPE)
     found: dict[str, list[tuple[int, int, int]]] = {id_: [] for id_ in NUMBERED}
     for line in numbers.wrong_numbers(in_view, expected, SCOPE).collect():
         found[line["persistence_id"]].append((line["sequence_nr"], line["view_number"], line["expected_number"]))
