@@ -51,7 +51,7 @@ class CassandraSettings(Section):
     ledger_keyspace: Identifier = "tagmill"
     replication: Replication = Field(default_factory=lambda: Replication.model_validate({"class": "SimpleStrategy"}))
     read_consistency: Consistency = Field(
-        "LOCAL_QUORUM", description="of journal and view reads; must overlap the application's writes"
+        "LOCAL_QUORUM", description="of reads of the application's tables; must overlap its writes"
     )
     request_timeout_seconds: float = Field(60, gt=0)
     connect_timeout_seconds: float = Field(10, gt=0)
@@ -60,6 +60,11 @@ class CassandraSettings(Section):
     username: str | None = Field(None, description="from the environment or the Airflow connection only")
     password: SecretStr | None = Field(None, description="from the environment or the Airflow connection only")
     airflow_connection: str = "tagmill_cassandra"
+
+    @property
+    def own_consistency(self) -> str:
+        """Of reads of what Tagmill writes, which it does at LOCAL_QUORUM: these overlap that, others may find what was there before."""
+        return self.read_consistency if self.read_consistency in ("EACH_QUORUM", "ALL") else "LOCAL_QUORUM"
 
 
 class ClickHouseSettings(Section):

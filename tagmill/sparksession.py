@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 FEW_PROCESSORS = 2
+READS_AT = "spark.cassandra.input.consistency.level"
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
@@ -50,7 +51,7 @@ def spark_conf(settings: Settings) -> dict[str, str]:
         "spark.cassandra.connection.port": str(cassandra.port),
         "spark.cassandra.connection.localDC": cassandra.local_datacenter,
         "spark.cassandra.connection.reconnectionDelayMS.max": "5000",  # a node that was restarted is asked again before a read gives up
-        "spark.cassandra.input.consistency.level": cassandra.read_consistency,
+        READS_AT: cassandra.own_consistency,
         "spark.cassandra.output.consistency.level": "LOCAL_QUORUM",
         "spark.cassandra.output.ignoreNulls": "true",
         "spark.cassandra.read.timeoutMS": str(int(cassandra.request_timeout_seconds * 1000)),
@@ -91,11 +92,17 @@ def session(settings: Settings, *, name: str = "tagmill") -> SparkSession:
         builder = builder.config(key, value)
     os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-Dlog4j2.configurationFile={LOGGING.as_uri()}")
     spark = builder.getOrCreate()
-    for key, value in _credentials(settings).items():
+    for key, value in {**_credentials(settings), **application_reads(settings)}.items():
         spark.conf.set(key, value)  # after the start: settings given before it stand on the JVM's command line
     spark.sparkContext.setLogLevel("ERROR")
     _keep_names(spark)
     return spark
+
+
+def application_reads(settings: Settings) -> dict[str, str]:
+    """The connector's settings for the keyspaces of the application, which are read at `read_consistency`."""
+    cassandra, keyspaces = settings.cassandra, {pipeline.keyspace for pipeline in settings.pipelines.values()}
+    return {f"default:{one}/{READS_AT}": cassandra.read_consistency for one in keyspaces - {cassandra.ledger_keyspace}}
 
 
 def _keep_names(spark: SparkSession) -> None:

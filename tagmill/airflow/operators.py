@@ -369,9 +369,10 @@ class DrainBacklogOperator(TriggerDagRunOperator):
         if not self.planned.get("more"):
             raise AirflowSkipException("nothing is left over")
         params = context["params"]
-        self.conf = (
-            {"tags": list(params["tags"])} if "tags" in params else {}
-        )  # what was asked of a topic was said to its first run
+        self.conf = {"tags": list(params["tags"])} if "tags" in params else {}
+        # an unfinished run came first: what was asked of a topic is still to be done
+        if not self.planned.get("planned_now", True):
+            self.conf |= {name: True for name in ("accept_lost", "replay_dead_letters") if params.get(name)}
         if reread := self.planned.get("reread"):
             self.conf |= {"reread_from": reread[0], "reread_until": reread[1]}
         super().execute(context)

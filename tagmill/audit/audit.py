@@ -196,7 +196,7 @@ class _Audit:
             numbers.expected(events, view, deleted, doubtful, self._numbered(doubtful), scope), self._url("expected")
         )
         wrong = numbers.wrong_numbers(view, expected, scope)
-        lagging = progress_findings(progress, ids, view)
+        lagging = progress_findings(progress, ids, view, by_rows)
         event = ["tag", "persistence_id", "sequence_nr"]
         findings = _all([by_rows, of_journal, wrong, lagging]).join(expected, event, "left")
         findings = findings.withColumn("expected_number", F.coalesce("expected_number", "expected"))

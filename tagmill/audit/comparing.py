@@ -155,6 +155,9 @@ def _clickhouse_rules() -> Iterator[str]:
     yield _each("cu", "size(r) = 0 AND NOT dead", "true", Kind.EXTRA_IN_CLICKHOUSE, unknown, c="x")
     yield _each("cu", "size(r) > 0", paired, Kind.DIFFERS_IN_CLICKHOUSE, difference, c="x", r="ru[i]", v="v[0]")
     yield _each("cu", "size(r) > 0", left, Kind.DUPLICATED_IN_CLICKHOUSE, twice, c="x", r="r[0]")
+    # what the application has deleted, and a cleanup taken from the view: nobody else tells how often it was delivered
+    again = "exists(slice(c, 1, i), y -> y.event_hash = x.event_hash)"
+    yield _each("c", "size(r) = 0 AND dead", again, Kind.DUPLICATED_IN_CLICKHOUSE, twice, c="x")
     yield _each("c", "true", other_number, Kind.DIFFERS_IN_CLICKHOUSE, number, c="x", v="v[0]")
     yield _each("ru", f"is_held AND NOT ({one_is_there})", due, Kind.HELD, held, r="x", v="v[0]")
     yield _each("ru", f"NOT is_held AND NOT ({one_is_there})", due, Kind.MISSING_IN_CLICKHOUSE, missing, r="x", v="v[0]")

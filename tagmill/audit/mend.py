@@ -195,7 +195,7 @@ class Mender:
 
     def _events(self, findings: list[Row]) -> Iterator[list[Any]]:
         columns = ", ".join(["timestamp", *self.tag_columns, *self.payload])
-        return self.cassandra.execute_many(
+        return self.cassandra.application.execute_many(
             f"SELECT {columns} FROM {self.messages} WHERE persistence_id = ? AND partition_nr = ? AND sequence_nr = ?",
             ((f["persistence_id"], f["journal_partition_nr"], f["sequence_nr"]) for f in findings),
             concurrency=REQUESTS,
@@ -254,7 +254,7 @@ class Mender:
     def _standing(self, rows: list[Row]) -> Iterator[Row | None]:
         """The row that stands under each key now."""
         where = " AND ".join(f"{name} = ?" for name in KEY)
-        found = self.cassandra.execute_many(
+        found = self.cassandra.application.execute_many(
             f"SELECT {', '.join(self.payload)} FROM {self.view} WHERE {where}",
             (_key(row) for row in rows),
             concurrency=REQUESTS,

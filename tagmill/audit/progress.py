@@ -10,22 +10,27 @@ from tagmill.audit.staging import ID
 KEY = ["tag", ID]
 
 
-def progress_findings(progress: DataFrame, clickhouse: DataFrame, view: DataFrame) -> DataFrame:
-    """Findings: progress that lags behind ClickHouse, is ahead of everything, or calls missing what was delivered.
+def progress_findings(progress: DataFrame, clickhouse: DataFrame, view: DataFrame, by_rows: DataFrame) -> DataFrame:
+    """Findings: progress that lags behind ClickHouse, is ahead of everything or of what is there, or calls missing what was delivered.
 
-    In: `progress` (staging.stage_progress), read before `clickhouse` (stored.IDS) and after the watermarks; `view` as staged. Rows that are
-    missing in ClickHouse, or too many there, are findings of their own.
+    In: `progress` (staging.stage_progress), read before `clickhouse` (stored.IDS) and after the watermarks; `view` as staged; `by_rows`,
+    findings of single rows. Those that are missing in ClickHouse, or too many there, are findings of their own: only what neither journal
+    nor view have any more is told from the figures alone.
     """
+    missing = by_rows.where(F.col("kind") == Kind.MISSING_IN_CLICKHOUSE.value).groupBy(*KEY).agg(F.count("*").alias("found"))
     last_in_view = view.groupBy(*KEY).agg(F.max("number").alias("in_view"))
     rows = (
         clickhouse.join(progress.withColumnRenamed("number", "done"), KEY, "full")
         .join(last_in_view, KEY, "left")
+        .join(missing, KEY, "left")
         .where(F.col("done").isNotNull() | (F.col("last_due") > 0))
     )
     # a row that only ClickHouse has doesn't say that progress lags: it is a finding of its own
     due = F.least(F.col("last_due"), F.coalesce("in_view", "last_due"))
     known = F.greatest(F.coalesce("last", F.lit(0)), F.coalesce("in_view", F.lit(0)))
     delivered = F.col("done") - F.col("missing")
+    # after a renumbering there are fewer numbers than events; an event that was delivered under two numbers has a finding of its own
+    there = F.coalesce(F.greatest("events", "numbers"), F.lit(0))
     said = (
         F.when(
             F.col("done").isNull() & F.col("in_view").isNotNull(),
@@ -38,6 +43,10 @@ def progress_findings(progress: DataFrame, clickhouse: DataFrame, view: DataFram
             F.format_string(
                 "progress says that %d numbers were never delivered, ClickHouse has %d of %d", "missing", "numbers", "done"
             ),
+        )
+        .when(
+            there + F.coalesce("found", F.lit(0)) < delivered,
+            F.format_string("progress says that %d events were delivered, ClickHouse has %d", delivered, there),
         )
     )
     wrong = rows.withColumn("said", said).where("said IS NOT NULL")

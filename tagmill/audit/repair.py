@@ -210,7 +210,7 @@ class _Repair:
 
     def _resend(self, mended: mend.Mended) -> list[UUID]:
         """Batches whose rows in ClickHouse are not the sealed ones."""
-        if not mended.batches and not self._found(Kind.MISSING_IN_CLICKHOUSE, *IN_BATCHES):
+        if not mended.batches and not self._found(Kind.MISSING_IN_CLICKHOUSE, Kind.PROGRESS_DIFFERS, *IN_BATCHES):
             return []
         self.tell("holding ClickHouse's batches against the sealed ones")
         with Ledger(self.settings.cassandra) as ledger, ClickHouse(self.settings.clickhouse) as clickhouse:

@@ -22,7 +22,7 @@ ROW_HASH = f"xxHash64({EVENT_HASH} * {columns.FACTOR} + toUInt64(`tag_pid_sequen
 PARQUET = {"output_format_parquet_string_as_string": 1, "output_format_parquet_compression_method": "lz4"}
 
 SUMS = "tag string, bucket bigint, rows bigint, event_sum bigint, row_sum bigint"
-IDS = "tag string, persistence_id string, rows bigint, numbers bigint, last bigint, last_due bigint"
+IDS = "tag string, persistence_id string, rows bigint, numbers bigint, events bigint, last bigint, last_due bigint"
 ROWS = (
     "tag string, persistence_id string, sequence_nr bigint, number bigint, ticks bigint, offset string, writer_uuid string, "
     "batch_id string, bucket bigint, event_hash bigint, row_hash bigint"
@@ -53,9 +53,10 @@ class Stored:
         return self._read("sums", SUMS, select, "GROUP BY tag_, bucket", self._each_tag())
 
     def ids(self) -> DataFrame:
-        """One row a tag and persistence_id: all rows, distinct numbers, the last number, and the last one that is due. Out: IDS."""
+        """One row a tag and persistence_id: rows, distinct numbers and events, the last number, and the last that is due. Out: IDS."""
         select = (
             "toString(`tag`) AS tag_, `persistence_id`, toInt64(count()) AS rows, toInt64(uniqExact(`tag_pid_sequence_nr`)) AS numbers, "
+            "toInt64(uniqExact(`sequence_nr`, `writer_uuid`)) AS events, "
             f"max(`tag_pid_sequence_nr`) AS last, maxIf(`tag_pid_sequence_nr`, {TICKS} <= {{due:Int64}}) AS last_due"
         )
         return self._read("ids", IDS, select, "GROUP BY tag_, `persistence_id`", self._each_tag(), all_times=True)

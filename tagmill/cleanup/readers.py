@@ -32,7 +32,7 @@ def _stored(cassandra: Cassandra, name: str, store: OffsetStore, tag: str) -> Re
     found = [
         row
         for partition in PARTITIONS
-        for row in cassandra.execute(
+        for row in cassandra.application.execute(
             f'SELECT "offset", manifest FROM {table} WHERE projection_name = ? AND partition = ? AND projection_key = ?',
             store.projection_name, partition, key,
         )

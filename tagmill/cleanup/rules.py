@@ -5,7 +5,7 @@ Moments are ticks (100 ns since 1970), timebuckets milliseconds.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -160,7 +160,14 @@ def refused_by_rows(proofs: dict[str, Proof], now: Now) -> Refusal | None:
             )
         if now.newest_write > microseconds(proof.audited_at):
             return Refusal(Reason.CHANGED, f"rows were written after the audit of pipeline {pipeline}; audit again")
-        found, wanted = now.in_clickhouse.get(pipeline, 0), now.rows + now.cleaned
+        if refused := refused_by_clickhouse({pipeline: now.in_clickhouse.get(pipeline, 0)}, now.rows + now.cleaned):
+            return refused
+    return None
+
+
+def refused_by_clickhouse(in_clickhouse: Mapping[str, int], wanted: int) -> Refusal | None:
+    """Whether ClickHouse has all rows of a partition, by pipeline."""
+    for pipeline, found in in_clickhouse.items():
         if found < wanted:
             return Refusal(
                 Reason.NOT_IN_CLICKHOUSE, f"ClickHouse has {found} of its {wanted} rows for pipeline {pipeline}; audit again"

@@ -79,13 +79,15 @@ class ViewCleanup:
         self.beside = beside(settings, name)
         self.standings = {one: standing(settings, ledger, one) for one in (name, *self.beside)}
         self.states = {tag: self._state(tag) for tag in self.pipeline.tags}
+        self.decided = [one for tag in self.pipeline.tags for one in self.cleaned.unfinished(tag)]
         self.limit = rules.limit(now, self.pipeline.cleanup.older_than_days or 0)
         self.found = Found()
 
     def run(self, *, delete: bool, tell: Tell) -> Found:
         """Finish what was decided before, then delete what is proven, up to the limit of a run."""
-        for cleaning in (one for tag in self.pipeline.tags for one in self.cleaned.unfinished(tag)):
-            self._goes(cleaning, cleaning.rows, delete=delete)
+        for cleaning in self.decided:
+            if self._is_still_delivered(cleaning):
+                self._goes(cleaning, cleaning.rows, delete=delete)
         most = self.pipeline.cleanup.max_buckets_per_run
         tell("judging partitions")
         proven = nsmallest(most + 1, self._proven(), key=lambda pair: (pair[0].timebucket, pair[0].tag))
@@ -123,8 +125,9 @@ class ViewCleanup:
 
     def _proven(self) -> Iterator[tuple[Bucket, dict[str, Proof]]]:
         """Candidates that the audits of all their pipelines prove, in no order."""
-        size = self.pipeline.bucket_size
-        all_of_them = (Bucket(tag, timebucket, size) for tag, timebucket in self.views.partitions() if tag in self.states)
+        size, decided = self.pipeline.bucket_size, {(one.tag, one.timebucket) for one in self.decided}
+        undecided = (key for key in self.views.partitions() if key[0] in self.states and key not in decided)
+        all_of_them = (Bucket(tag, timebucket, size) for tag, timebucket in undecided)
         candidates = (bucket for bucket in all_of_them if bucket.end <= self.limit)
         while group := list(islice(candidates, JUDGED_AT_ONCE)):
             allowed = [bucket for bucket in group if self._passes(bucket, rules.refused_by_tag(bucket, self.states[bucket.tag]))]
@@ -156,11 +159,20 @@ class ViewCleanup:
             if self._passes(bucket, rules.refused_by_rows(proofs, now)):
                 yield Cleaning(bucket.tag, bucket.timebucket, before + rows, rules.delete_up_to(proofs)), rows
 
-    def _in_clickhouse(self, group: list[tuple[Bucket, dict[str, Proof]]]) -> dict[tuple[str, str, int], int]:
-        """Rows by pipeline, tag and timebucket."""
+    def _is_still_delivered(self, cleaning: Cleaning) -> bool:
+        """Whether what was decided may go on: since then batches may have been withdrawn, and they are delivered from the view again."""
+        bucket, state = Bucket(cleaning.tag, cleaning.timebucket, self.pipeline.bucket_size), self.states[cleaning.tag]
+        must_prove = state.must_prove(bucket)
+        there = self._in_clickhouse([(bucket, must_prove)])
+        rows = {name: there.get((name, cleaning.tag, cleaning.timebucket), 0) for name in must_prove}
+        refused = rules.refused_by_tag(bucket, state) or rules.refused_by_clickhouse(rows, cleaning.rows)
+        return self._passes(bucket, refused)
+
+    def _in_clickhouse(self, group: Iterable[tuple[Bucket, Iterable[str]]]) -> dict[tuple[str, str, int], int]:
+        """Rows by pipeline, tag and timebucket, of the pipelines that each bucket is asked for."""
         wanted: dict[tuple[str, str], list[int]] = {}
-        for bucket, proofs in group:
-            for name in proofs:
+        for bucket, pipelines in group:
+            for name in pipelines:
                 wanted.setdefault((name, bucket.tag), []).append(bucket.timebucket)
         size = self.pipeline.bucket_size.milliseconds
         return {

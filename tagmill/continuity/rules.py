@@ -3,7 +3,8 @@
 `judge` walks the numbers upwards from progress. The first number that can't be explained holds everything behind it.
 """
 
-from collections.abc import Iterable
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from itertools import groupby
 
@@ -67,15 +68,47 @@ def remove(missing: tuple[Interval, ...], number: int) -> tuple[Interval, ...]:
 
 def without(progress: Progress, numbers: Iterable[int]) -> Progress:
     """Progress in which these numbers are not delivered, as far as it has passed them."""
-    gone = sorted({number for number in numbers if 1 <= number <= progress.number})
-    intervals = sorted([*progress.missing, *((number, number) for number in gone)])
+    gone = {number for number in numbers if 1 <= number <= progress.number}
+    return replace(progress, missing=_joined([*progress.missing, *((number, number) for number in gone)]))
+
+
+def rebased(
+    rows: Collection[tuple[int, int, str]], there: Collection[int], last: tuple[int, int, str] | None = None
+) -> Progress | None:
+    """Progress under the numbers of a view that was renumbered; None where nothing of the view is delivered.
+
+    In: rows of the view (number, sequence_nr, offset), the sequence_nrs that are delivered, and the last delivered row if a person says
+    which it is: else the highest that is there. Missing is every number below it whose event is not there. Numbers that have no row any
+    more are delivered where as many events are there between the neighbours as there are numbers.
+    """
+    last = last or max((row for row in rows if row[1] in there), key=lambda row: row[1], default=None)
+    if last is None:
+        return None
+    ordered = sorted(there)
+    missing: list[Interval] = []
+    reached, reached_nr = 0, 0
+    below = sorted(row for row in rows if row[0] < last[0])
+    for number, same in groupby([*below, last], key=lambda row: row[0]):
+        numbers = [sequence_nr for _, sequence_nr, _ in same]
+        between = bisect_left(ordered, min(numbers)) - bisect_right(ordered, reached_nr)
+        if between < number - reached - 1:
+            missing.append((reached + 1, number - 1))
+        if number != last[0] and any(sequence_nr not in there for sequence_nr in numbers):
+            missing.append((number, number))
+        reached, reached_nr = number, max(numbers)
+    number, sequence_nr, offset = last
+    return Progress(number, sequence_nr, 0, offset, _joined(missing))
+
+
+def _joined(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
+    """In order, those that touch or overlap as one."""
     joined: list[Interval] = []
-    for low, high in intervals:
+    for low, high in sorted(intervals):
         if joined and low <= joined[-1][1] + 1:
             joined[-1] = (joined[-1][0], max(joined[-1][1], high))
         else:
             joined.append((low, high))
-    return replace(progress, missing=tuple(joined))
+    return tuple(joined)
 
 
 def close(progress: Progress | None, hole: Hole) -> Progress:

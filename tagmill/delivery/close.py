@@ -34,6 +34,7 @@ def close(settings: Settings, ledger: Ledger, name: str, run: int, fence: int) -
     row = ledger.current(name, run, fence)
     manifest = read_manifest(files, row)
     if row.state == RunState.CLOSED:
+        files.remove_attempts(name, run, but=manifest.attempt)
         return manifest
     batches = ledger.batches(name, run)
     if not may_close([batch.state for batch in batches]) or len(batches) != len(manifest.batches):
@@ -52,6 +53,7 @@ def close(settings: Settings, ledger: Ledger, name: str, run: int, fence: int) -
     _note_build(settings, ledger, files, row, [tag for tag in manifest.tags if tag not in void_tags])
     checkpoints.reached("close.before_end")
     ledger.finish_run(name, run, fence, RunState.SEALED, RunState.CLOSED)
+    files.remove_attempts(name, run, but=manifest.attempt)
     return manifest
 
 

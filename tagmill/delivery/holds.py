@@ -1,8 +1,10 @@
 """Which open holds a run judges again: those where the view, or what the journal can prove, has changed since they were last judged."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
+from heapq import nsmallest
+from zlib import crc32
 
 from tagmill.buckets import BucketSize
 from tagmill.continuity.model import Progress
@@ -23,14 +25,21 @@ def looks(
 ) -> Iterator[tuple[HoldLook, int]]:
     """Holds to judge again, each with the tick from which the view must be read for it."""
     end = time.monotonic() + pipeline.lease_seconds * 5
-    for count, hold in enumerate(ledger.delivered.holds(name, tags)):
-        if count >= MAX_PROBES or time.monotonic() > end:
+    for hold in in_turn(ledger.delivered.holds(name, tags), now):
+        if time.monotonic() > end:
             return
         progress = next(iter(ledger.delivered.progress(name, [(hold.tag, hold.persistence_id)])))
         buckets = gap_buckets(pipeline.bucket_size, progress, hold, pipeline.start_ticks(hold.tag))
         seen = views.fingerprint(hold.tag, hold.persistence_id, buckets[-MAX_BUCKETS:])
         if seen != hold.seen or _journal_has_an_answer(views, hold, pipeline, now):
             yield _look(hold, seen), buckets[0] * 10_000
+
+
+def in_turn(holds: Iterable[HoldRow], now: datetime) -> list[HoldRow]:
+    """At most MAX_PROBES: first those that nobody has looked at since somebody intervened, then others, of each moment different ones."""
+    return nsmallest(
+        MAX_PROBES, holds, key=lambda hold: (hold.seen != "", crc32(f"{now:%FT%T.%f} {hold.tag} {hold.persistence_id}".encode()))
+    )
 
 
 def gap_buckets(size: BucketSize, progress: Progress | None, hold: HoldRow, start_ticks: int) -> range:

@@ -57,6 +57,7 @@ class Interventions:
             row = ledger.raise_fence(row, self.owner)
             ledger.finish_run(self.name, row.run, row.fence, RunState.PLANNED, RunState.ABANDONED, f"{self.who}: {self.why}")
             ledger.record_intervention(self.name, row.run, self.who, "run abandon", self.why)
+            RunFiles(self.settings.storage.root).remove_attempts(self.name, row.run)
             return f"run {row.run} of pipeline {self.name} is ABANDONED; nothing of it was delivered, the next run plans its range again"
 
     def void(self) -> str:
@@ -145,15 +146,15 @@ class Interventions:
             )
 
     def rebase(self, tag: str, persistence_id: str, number: int | None, sequence_nr: int | None) -> str:
-        """After the view was renumbered: say which number the last delivered event has now (by default: looked up in the view)."""
+        """After the view was renumbered: say which number the last delivered event has now (by default: looked up)."""
         with self._at_work() as ledger:
             this_run = ledger.free_number(self.name)
             hold = self._hold(ledger, tag, persistence_id)
             before = next(iter(ledger.delivered.progress(self.name, [(tag, persistence_id)])))
+            given = None
             if number is not None and sequence_nr is not None:
-                progress = Progress(number, sequence_nr, 0, before.offset if before else "")
-            else:
-                progress = self._looked_up(ledger, tag, persistence_id, before)
+                given = number, sequence_nr, before.offset if before else ""
+            progress = self._looked_up(ledger, tag, persistence_id, given)
             self._intervene(
                 ledger,
                 this_run,
@@ -207,23 +208,20 @@ class Interventions:
             )
         return hold
 
-    def _looked_up(self, ledger: Ledger, tag: str, persistence_id: str, before: Progress | None) -> Progress:
-        """The last delivered event under its new number: by its offset, which a renumbering leaves alone, else by its sequence_nr.
-
-        After a hold was closed, progress' sequence_nr is no event's: what comes up to there may not be delivered.
-        """
+    def _looked_up(self, ledger: Ledger, tag: str, persistence_id: str, given: tuple[int, int, str] | None) -> Progress:
+        """Progress under the new numbers, by what ClickHouse has of the view's rows: some may have been withdrawn or given up."""
         views = Views(ledger.cassandra, self.pipeline.journal)
-        last = before.sequence_nr if before else 0
-        seen = views.numbers(tag, persistence_id, views.buckets([tag])[tag])
-        rows = [row for row in seen if row[1] <= last]
-        rows = [row for row in rows if before and str(row[2]) == before.offset] or rows
-        if not rows:
+        rows = [(n, nr or 0, str(at)) for n, nr, at in views.numbers(tag, persistence_id, views.buckets([tag])[tag])]
+        with ClickHouse(self.settings.clickhouse) as clickhouse:
+            clickhouse.sync_replica(self.pipeline.destination)
+            there = clickhouse.sequence_nrs(self.pipeline.destination, tag, persistence_id)
+        progress = rules.rebased(rows, there, given)
+        if progress is None:
             raise GuardRefused(
-                f"the view has no row of {persistence_id!r}, tag {tag!r}, up to sequence_nr {last}. Nothing was changed; "
+                f"pipeline {self.name}: ClickHouse has none of the view's rows of {persistence_id!r}, tag {tag!r}. Nothing was changed; "
                 "give --number and --sequence-nr"
             )
-        number, sequence_nr, offset = max(rows, key=lambda row: row[1])
-        return Progress(number, sequence_nr, 0, str(offset))
+        return progress
 
     # -- doing it
 

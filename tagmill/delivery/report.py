@@ -45,7 +45,12 @@ def tag_table(settings: Settings, pipeline: str, *, count_view: bool = True, ver
         in_view = _in_view(ledger, settings, pipeline) if count_view else {}
         cleaned = _cleaned(ledger, settings, pipeline) if count_view else {}
         there = dict(clickhouse.rows(f"SELECT toString(`tag`), count() FROM {names.sql(chosen.destination)} GROUP BY `tag`"))
-        findings = list(check(settings, pipeline, ledger, clickhouse)) if verify else []
+        if verify:
+            findings = list(check(settings, pipeline, ledger, clickhouse))
+        elif any(mark.delivered > int(there.get(tag, 0)) for tag, mark in marks.items()):
+            findings = list(unfinished(settings, pipeline, ledger))  # only then, since it asks for the batches of every run
+        else:
+            findings = []
         table = []
         for tag in chosen.tags:
             mark, rows = marks.get(tag), int(there.get(tag, 0))
@@ -103,7 +108,7 @@ def check(settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickHo
     """
     chosen = settings.pipeline(pipeline)
     batches, unknown = stored(settings, pipeline, ledger, clickhouse, chosen.destination)
-    yield from differences(batches)
+    yield from differences(pipeline, batches)
     for batch_id in unknown:
         yield Finding("", f"batch {batch_id} is in {chosen.destination}, and no run of pipeline {pipeline} has it")
     yield from _twice(clickhouse, chosen.destination)
@@ -131,13 +136,17 @@ def _stored(clickhouse: ClickHouse, table: str) -> dict[UUID, list[Totals]]:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A batch of the ledger and what ClickHouse has of it; `expected` is empty for one that is not to be there (or not yet)."""
+    """A batch of the ledger and what ClickHouse has of it; `expected` is empty for one that is not to be there (or not yet).
+
+    `open`: its run is, so the next delivery pushes it if it is NEW.
+    """
 
     run: int
     batch: BatchRow
     expected: list[Totals]
     there: list[Totals]
     past_retention: bool = False
+    open: bool = False
 
     @property
     def agrees(self) -> bool:
@@ -166,7 +175,8 @@ def stored(
         for batch in ledger.batches(pipeline, number):
             wanted = sealed[batch.number]
             expected = [Totals(batch.generation, wanted.rows, wanted.checksum)] if batch.state == BatchState.IN_CLICKHOUSE else []
-            batches[batch.batch_id] = Stored(number, batch, expected, found.pop(batch.batch_id, []))
+            there = found.pop(batch.batch_id, [])
+            batches[batch.batch_id] = Stored(number, batch, expected, there, open=row.state.is_open)
     # after the runs: one that is retired meanwhile is found in at least one of the two
     for kept in retired.batches(last):
         if kept.batch_id not in batches:
@@ -178,15 +188,41 @@ def stored(
     return list(batches.values()), list(found)
 
 
-def differences(batches: list[Stored]) -> Iterator[Finding]:
-    """Batches of which ClickHouse has not exactly the sealed rows, once."""
+def differences(pipeline: str, batches: list[Stored]) -> Iterator[Finding]:
+    """Batches of which ClickHouse has not exactly the sealed rows, once, or that no delivery pushes any more."""
     for one in batches:
         batch = one.batch
-        if not one.agrees and batch.state != BatchState.NEW:
+        if batch.state == BatchState.NEW:
+            if not one.open:
+                yield _not_sent(pipeline, one.run, batch)
+        elif not one.agrees:
             rows, wanted = sum(total.rows for total in one.there), sum(total.rows for total in one.expected)
             same = "other values" if rows == wanted and one.expected else f"{rows} rows instead of {wanted}"
             state = "past retention" if one.past_retention else batch.state
             yield Finding(batch.tag, f"batch {batch.batch_id} of run {one.run} ({state}) has {same} in ClickHouse")
+
+
+def unfinished(settings: Settings, pipeline: str, ledger: Ledger) -> Iterator[Finding]:
+    """Batches that are NEW although their run isn't open: from the ledger alone. One past retention can't be."""
+    retired = Retired(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline).up_to()
+    for number in range(retired + 1, ledger.last_run(pipeline) + 1):
+        if any(batch.state == BatchState.NEW for batch in ledger.batches(pipeline, number)):
+            yield from unfinished_of(ledger, pipeline, number)
+
+
+def unfinished_of(ledger: Ledger, pipeline: str, run: int) -> Iterator[Finding]:
+    """Those of one run. Its state is read before its batches: one that is being pushed meanwhile is none of them."""
+    row = ledger.run(pipeline, run)
+    if row is not None and not row.state.is_open:
+        yield from (_not_sent(pipeline, run, batch) for batch in ledger.batches(pipeline, run) if batch.state == BatchState.NEW)
+
+
+def _not_sent(pipeline: str, run: int, batch: BatchRow) -> Finding:
+    return Finding(
+        batch.tag,
+        f"batch {batch.batch_id} of run {run} is not delivered: sending it again is not finished. Finish it: "
+        f"tagmill batches resend {batch.batch_id} --run {run} --pipeline {pipeline} --why …",
+    )
 
 
 def _twice(clickhouse: ClickHouse, table: str) -> Iterator[Finding]:

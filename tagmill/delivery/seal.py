@@ -235,6 +235,7 @@ class _Sealing:
         self.ledger.finish_run(
             plan.pipeline, plan.run, self.fence, RunState.PLANNED, RunState.ABANDONED, f"quality gate: {reason}"[:1000]
         )
+        self.files.remove_attempts(plan.pipeline, plan.run)  # report and page are elsewhere
         raise DataQualityStop(
             f"run {plan.run} of pipeline {plan.pipeline} stopped by the quality gate: {reason}. Nothing was sealed or delivered. "
             f"See {verdict.docs_page}",

@@ -5,15 +5,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import PythonException
 
 from tagmill.errors import StoreUnavailable
 
-# exceptions of the Java driver below the connector; a task's failure reaches the driver program as text only
+# exceptions of the Java driver below the connector, and a Python worker's own; a task's failure reaches the driver program as text only
 UNANSWERED = re.compile(
     r"com\.datastax\.oss\.driver\.api\.core\."
     r"(AllNodesFailed|NoNodeAvailable|DriverTimeout|RequestThrottling|connection\.\w+|"
     r"servererrors\.(ReadTimeout|ReadFailure|WriteTimeout|WriteFailure|Unavailable|Overloaded|Bootstrapping))Exception"
     r"|Failed to open native connection to Cassandra"
+    r"|tagmill\.errors\.StoreUnavailable(?=: Cassandra)"
 )
 
 
@@ -22,7 +24,7 @@ def explained(where: str, untouched: str = "Nothing was sealed") -> Iterator[Non
     """Raise StoreUnavailable where a Spark job failed because Cassandra (`where`) did not answer."""
     try:
         yield
-    except Py4JJavaError as error:
+    except (Py4JJavaError, PythonException) as error:
         found = UNANSWERED.search(str(error))
         if found is None:
             raise

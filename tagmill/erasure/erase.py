@@ -74,6 +74,7 @@ def erase(
         raise BatchDiffers(differs(pipeline, total))
     if total.is_nothing:
         raise ConfigurationError(nobody(pipeline, work.journal, total))
+    total.warnings.extend(work.of_ids.warnings())
     return result(pipeline, work.journal, total, delete=delete)
 
 
@@ -251,7 +252,7 @@ class _Erasing:
                 less = replace(mark, run=run, delivered=mark.delivered - tag.rows, batches=mark.batches - tag.batches)
                 self.ledger.delivered.write_watermark(name, less)
         self.ledger.amend_interventions(name, Names(ids).masked)
-        what = f"erase {row.persistence_ids} persistence ids (erasure {row.erasure})"
+        what = "; ".join([f"erase {row.persistence_ids} persistence ids (erasure {row.erasure})", *self.of_ids.warnings()])
         self.ledger.record_intervention(name, run, row.who, what, row.why)
 
 

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any
 
 from tagmill.erasure.model import PLACES
+from tagmill.errors import ConfigurationError
 from tagmill.journal.clean import AT_ONCE, ROWS_AT_ONCE, SIDE_BY_SIDE, snapshots_of
 from tagmill.settings import Settings
 from tagmill.stores.builds import Builds
@@ -27,11 +28,31 @@ class JournalOfIds:
         chosen, keyspace = settings.pipeline(name), settings.cassandra.ledger_keyspace
         self.journal, self.view_table = chosen.keyspace, chosen.view_table
         self.cassandra = ledger.cassandra
-        self.store = JournalStore(self.cassandra, chosen.journal, *snapshots_of(chosen))
+        self.beside = [settings.pipeline(one) for one in settings.on_journal(chosen.keyspace)]
+        places = dict.fromkeys(snapshots_of(one) for one in self.beside)
+        self.stores = [JournalStore(self.cassandra, chosen.journal, *place) for place in places]
+        self.store = self.stores[0]
+        self._check_snapshots()
         self.for_good = DeletedIds(self.cassandra, keyspace, chosen.keyspace)
         self.builds = Builds(self.cassandra, keyspace, chosen.keyspace)
         self.views = JournalViews(self.cassandra, keyspace, chosen.keyspace)
         self.per_second = chosen.cleanup.persistence_ids_per_second
+
+    def _check_snapshots(self) -> None:
+        """Where the configuration says that there are snapshots, there must be a table."""
+        named = {snapshots_of(one) for one in self.beside if one.model_fields_set & {"snapshot_keyspace", "snapshot_table"}}
+        missing = [store.snapshots_in for store in self.stores if store.snapshot_table is None]
+        if wrong := {".".join(place) for place in named} & set(missing):
+            raise ConfigurationError(
+                f"there is no table {', '.join(sorted(wrong))}, where pipelines on journal {self.journal} have their snapshots. "
+                "Nothing was erased; set snapshot_keyspace and snapshot_table to where they are, or leave both out if there are none"
+            )
+
+    def warnings(self) -> list[str]:
+        """What was not looked at: an application without snapshots can't be told from one that has them elsewhere."""
+        if any(store.snapshot_table for store in self.stores):
+            return []
+        return [f"there is no table {self.store.snapshots_in} (snapshot_keyspace): no snapshots were looked for, and none erased"]
 
     # -- what there is
 
@@ -50,7 +71,7 @@ class JournalOfIds:
         deleted_to = self.store.deleted_to(persistence_id)
         partitions = self.store.partitions(persistence_id, deleted_to)
         events = sum(1 for _ in self.store.events(persistence_id, partitions, END))
-        snapshots = sum(1 for _ in self.store.snapshots(persistence_id))
+        snapshots = sum(1 for store in self.stores for _ in store.snapshots(persistence_id))
         is_known = bool(
             events
             or snapshots
@@ -90,7 +111,8 @@ class JournalOfIds:
         if partitions := self.store.partitions(persistence_id, deleted_to):
             self.store.note_deleted_to(persistence_id, max(deleted_to, self.store.last(persistence_id, partitions[-1])))
             self.store.delete_events(persistence_id, partitions, END)
-        self.store.delete_snapshots(persistence_id, None)
+        for store in self.stores:
+            store.delete_snapshots(persistence_id, None)
 
     def erase_rows(self, persistence_ids: Collection[str]) -> None:
         """Rows of all tables of views."""

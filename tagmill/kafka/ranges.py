@@ -1,6 +1,6 @@
 """Which records a run reads: from what was read last to what is committed in Kafka now."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from tagmill.delivery.model import Document
 from tagmill.errors import ConfigurationError, GuardRefused
@@ -109,6 +109,19 @@ def misplaced(place: Place, span: Span, begin: int) -> str | None:
     if begin < span.first:
         return f"{where}: {span.first - begin} records (offsets {begin} to {span.first - 1}) were gone from Kafka before they were read"
     return None
+
+
+def went(ranges: Iterable[Range], spans: Mapping[Place, Span]) -> list[str]:
+    """What Kafka has no more of these ranges, a text for each partition."""
+    found = []
+    for one in ranges:
+        span = spans[one.place]
+        left = max(0, min(one.end, span.end) - max(one.first, span.first))
+        if gone := one.end - one.first - left:
+            there = f"there are {span.first} to {span.end - 1}" if span.first < span.end else "none is there"
+            of = f"(of offsets {one.first} to {one.end - 1}; {there})"
+            found.append(f"topic {one.topic}, partition {one.partition}: {gone} records {of}")
+    return found
 
 
 def capped(ranges: Sequence[Range], most: int) -> list[Range]:

@@ -73,7 +73,7 @@ class ReadJournal:
         _one_of(gaps)
         wanted = [persistence_ids] if isinstance(persistence_ids, str) else list(dict.fromkeys(persistence_ids))
         with Cassandra(self.settings.cassandra) as cassandra:
-            parts = by_persistence_id.partitions(cassandra, self.journal, wanted, from_sequence_nr, to_sequence_nr)
+            parts = by_persistence_id.partitions(cassandra.application, self.journal, wanted, from_sequence_nr, to_sequence_nr)
         rows = by_persistence_id.rows(self.spark, self.journal, parts, from_sequence_nr, to_sequence_nr)
         if gaps == "fail":
             with explained(self.where, NOTHING):

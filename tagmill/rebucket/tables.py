@@ -20,7 +20,7 @@ class ViewTables:
     """The tables of one journal keyspace, as they are."""
 
     def __init__(self, cassandra: Cassandra, keyspace: str) -> None:
-        self.cassandra = cassandra
+        self.cassandra = cassandra.application
         self.keyspace = keyspace
         if keyspace not in cassandra.cluster.metadata.keyspaces:
             raise ConfigurationError(

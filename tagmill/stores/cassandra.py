@@ -4,8 +4,9 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from datetime import UTC, datetime
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypeVar, overload
 
 from cassandra import (
@@ -44,12 +45,12 @@ T = TypeVar("T")
 
 
 class Cassandra:
-    """A session with prepared statements by text. Close it, or use it in `with`."""
+    """A session with prepared statements by text, which reads what Tagmill writes. Close it, or use it in `with`."""
 
     def __init__(self, settings: CassandraSettings) -> None:
         self.settings = settings
         self.where = f"Cassandra at {', '.join(settings.hosts)}:{settings.port}"
-        consistency = ConsistencyLevel.name_to_value[settings.read_consistency]
+        consistency = ConsistencyLevel.name_to_value[settings.own_consistency]
         profile = ExecutionProfile(
             load_balancing_policy=TokenAwarePolicy(DCAwareRoundRobinPolicy(settings.local_datacenter)),
             consistency_level=consistency,
@@ -67,6 +68,7 @@ class Cassandra:
             control_connection_timeout=settings.connect_timeout_seconds,
         )
         self._prepared: dict[tuple[str, int | None], PreparedStatement] = {}
+        self._reads_at = consistency
         try:
             self.session: Session = self.cluster.connect()
         except NoHostAvailable as error:
@@ -86,6 +88,14 @@ class Cassandra:
         """End the session and its threads."""
         self.cluster.shutdown()
 
+    @cached_property
+    def application(self) -> "Cassandra":
+        """The same session for the tables that the application writes: what says nothing else is read at `read_consistency`."""
+        other = copy(self)
+        other._prepared = {}
+        other._reads_at = ConsistencyLevel.name_to_value[self.settings.read_consistency]
+        return other
+
     def tables(self, keyspace: str) -> Mapping[str, Any] | None:
         """The driver's tables of a keyspace as they are now, by name; None: there is no such keyspace.
 
@@ -103,8 +113,7 @@ class Cassandra:
             with explained(self.where):
                 statement = self._retried(lambda: self.session.prepare(cql))
             statement.is_idempotent = True
-            if consistency is not None:
-                statement.consistency_level = consistency
+            statement.consistency_level = self._reads_at if consistency is None else consistency
             self._prepared[(cql, consistency)] = statement
         return statement
 

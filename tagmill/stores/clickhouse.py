@@ -150,6 +150,15 @@ class ClickHouse:
             found.update((tag, str(persistence_id), int(number)) for persistence_id, number in rows)
         return found
 
+    def sequence_nrs(self, table: str, tag: str, persistence_id: str) -> set[int]:
+        """Of all rows of one persistence_id and tag."""
+        found = self.rows(
+            f"SELECT DISTINCT `sequence_nr` FROM {names.sql(table)} "
+            "WHERE `tag` = {tag:String} AND `persistence_id` = {persistence_id:String}",
+            {"tag": tag, "persistence_id": persistence_id},
+        )
+        return {int(number) for (number,) in found}
+
     def batches_with_other_numbers(self, table: str, events: Collection[tuple[str, str, int, int]]) -> set[UUID]:
         """The batches that have one of these events (tag, persistence_id, sequence_nr, number) under another number."""
         found: set[UUID] = set()

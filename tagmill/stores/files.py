@@ -5,6 +5,7 @@ Layout: <root>/<pipeline>/run-<number>/plan-<attempt>.json, and attempt-<attempt
 
 import hashlib
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
@@ -139,6 +140,14 @@ class RunFiles:
         for info in old:
             self.filesystem.delete_file(info.path)
         return len(old)
+
+    def remove_attempts(self, pipeline: str, run: int, *, but: str | None = None) -> None:
+        """Remove what attempts to seal a finished run have left, but for the one that was committed."""
+        for name in self.folders(folder := self.folder(pipeline, run)):
+            if name.startswith("attempt-") and name != f"attempt-{but}":
+                # who writes there still can commit nothing; what can't be removed now goes with the run
+                with suppress(OSError):
+                    self.remove_folder(f"{folder}/{name}")
 
     def remove_folder(self, relative: str) -> None:
         """Remove a folder and all in it, if it is there."""

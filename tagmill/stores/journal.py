@@ -46,7 +46,7 @@ class JournalStore:
     """One journal keyspace and its snapshots."""
 
     def __init__(self, cassandra: Cassandra, journal: JournalTables, snapshot_keyspace: str, snapshot_table: str) -> None:
-        self.cassandra, self.journal, self.keyspace = cassandra, journal, journal.keyspace
+        self.cassandra, self.journal, self.keyspace = cassandra.application, journal, journal.keyspace
         self.view_table = journal.view
         self.messages, self.metadata = journal.cql(journal.messages), journal.cql(journal.metadata)
         keyspace, keyspaces = journal.keyspace, cassandra.cluster.metadata.keyspaces

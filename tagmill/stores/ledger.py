@@ -13,7 +13,7 @@ from cassandra import ConsistencyLevel
 
 from tagmill import names
 from tagmill.batches.states import BatchState, RunState, may_move_batch, may_move_run
-from tagmill.errors import ConfigurationError, FenceRaised
+from tagmill.errors import ConfigurationError, FenceRaised, GuardRefused
 from tagmill.settings import CassandraSettings
 from tagmill.stores.cassandra import Cassandra, utc
 from tagmill.stores.delivered import Delivered
@@ -108,10 +108,16 @@ class Ledger:
         return last + 1 if last == 0 or self.run(pipeline, last) else last
 
     def claim(self, pipeline: str, number: int) -> None:
-        """Claim the number that was free; raises FenceRaised when a later one is taken.
+        """Claim the number that was free; raises FenceRaised when a later one is taken, GuardRefused when the run before it is open.
 
         Of two that claim the same one, the first to create the run has it: no run is made from what was seen before another one.
+        Only the newest run is ever looked at to be finished: behind one that is open there must be none.
         """
+        if (before := self.run(pipeline, number - 1)) and before.state.is_open:
+            raise GuardRefused(
+                f"run {before.run} of pipeline {pipeline} is not finished ({before.state}), so no later one begins. Nothing was written; "
+                f"first: tagmill run deliver --pipeline {pipeline}"
+            )
         if number == 1:
             claimed = self.cassandra.transact(
                 f"INSERT INTO {self.keyspace}.pipelines (pipeline, last_run) VALUES (?, 1) IF NOT EXISTS",

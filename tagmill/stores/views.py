@@ -84,7 +84,7 @@ class Views:
     """One journal keyspace."""
 
     def __init__(self, cassandra: Cassandra, tables: JournalTables) -> None:
-        self.cassandra = cassandra
+        self.cassandra = cassandra.application
         self.tables = tables
         self.keyspace = tables.keyspace
         self.view_table = tables.view

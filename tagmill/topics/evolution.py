@@ -4,7 +4,7 @@ A column that is added is null in batches that were sealed before, and null leav
 be nullable, and old batches stay valid. The key of unique_id never depends on columns.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,7 @@ _TAKEN_BY: dict[str, set[str]] = {
     "nested": set(),
 }
 _TEXTS = {"String", "LowCardinality(String)"}
+_MOMENTS = {"integer", "decimal", "float", "string", "moment"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +67,21 @@ def fits(chosen: TopicSettings, contents: Mapping[str, bytes]) -> None:
                 raise ConfigurationError(f"{of}: there is no field {path}, which is part of what makes an event unique")
             if there[path] == "nested":
                 raise ConfigurationError(f"{of}: field {path}, part of what makes an event unique, is no plain value")
+        if chosen.created_at is not None:
+            _must_be_moment(of, chosen.created_at, there)
         for field in fields(chosen.columns):
             kind = there.get(field.path)
             if kind is None and not field.nullable:
                 raise ConfigurationError(f"{of}: there is no field {field.path}, and column {field.name} is not nullable")
             if kind is not None and field.type not in _TEXTS | _TAKEN_BY[kind]:
                 raise ConfigurationError(f"{of}: field {field.path} is a {kind}, and column {field.name} is {field.type}")
+
+
+def _must_be_moment(of: str, path: str, there: Mapping[str, str]) -> None:
+    if path not in there:
+        raise ConfigurationError(f"{of}: there is no field {path}, which created_at names")
+    if there[path] not in _MOMENTS:
+        raise ConfigurationError(f"{of}: field {path}, which created_at names, is a {there[path]}, and no moment")
 
 
 def unmapped(chosen: TopicSettings, contents: Mapping[str, bytes]) -> list[str]:
@@ -84,20 +94,35 @@ def unmapped(chosen: TopicSettings, contents: Mapping[str, bytes]) -> list[str]:
 def kinds(chosen: TopicSettings, contents: Mapping[str, bytes]) -> dict[str, dict[str, str]]:
     """By version: each field's dotted path and what it is (a key of _TAKEN_BY). JSON has no schema: nothing."""
     if chosen.format == "avro":
-        return {version: dict(_avro_fields(read_avro(version, content))) for version, content in contents.items()}
+        schemas = {version: read_avro(version, content) for version, content in contents.items()}
+        return {version: dict(_avro_fields(schema, _named(schema))) for version, schema in schemas.items()}
     if chosen.format == "protobuf":
         message = str(chosen.message_type)
         return {version: dict(_protobuf_fields(message_of(content, message).DESCRIPTOR)) for version, content in contents.items()}
     return {}
 
 
-def _avro_fields(schema: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
+def _avro_fields(
+    schema: Any, named: Mapping[str, Any], prefix: str = "", within: Sequence[str] = ()
+) -> Iterator[tuple[str, str]]:
+    inside = [*within, schema["name"]]
     for field in schema["fields"]:
         path = prefix + field["name"]
         kind = _without_null(field["type"])
+        kind = named.get(kind, kind) if isinstance(kind, str) else kind
         yield path, _avro_kind(kind)
-        if isinstance(kind, dict) and kind["type"] == "record":
-            yield from _avro_fields(kind, path + ".")
+        if isinstance(kind, dict) and kind["type"] == "record" and kind["name"] not in inside:  # a record may hold its own kind
+            yield from _avro_fields(kind, named, path + ".", inside)
+
+
+def _named(kind: Any) -> dict[str, Any]:
+    """The types that a parsed schema names, wherever it does, by the full name that stands for each from there on."""
+    if isinstance(kind, list):
+        return {name: one for part in kind for name, one in _named(part).items()}
+    if not isinstance(kind, dict):
+        return {}
+    below = [*(field["type"] for field in kind.get("fields", ())), *(kind[part] for part in ("items", "values") if part in kind)]
+    return ({kind["name"]: kind} if "name" in kind else {}) | _named(below)
 
 
 def _without_null(kind: Any) -> Any:

@@ -18,6 +18,7 @@ from tagmill.stores.cassandra import Cassandra
 from tagmill.stores.deduplication import Deduplication, Rules
 from tagmill.stores.files import RunFiles
 from tagmill.stores.ledger import Ledger
+from tagmill.stores.retired import Retired
 from tagmill.topics.model import Expired
 from tagmill.topics.rekey import shards_of
 from tagmill.topics.runfiles import read_plan
@@ -28,17 +29,22 @@ if TYPE_CHECKING:
 
 
 def expire(settings: Settings, pipeline: str, *, owner: str, spark: Callable[[], SparkSession], dry_run: bool = False) -> Expired:
-    """Delete them; with `dry_run` only count. Raises LeaseTaken: the pipeline is at work."""
+    """Delete them; with `dry_run` only count. Raises LeaseTaken: the pipeline is at work; StoreUnavailable."""
+    from tagmill.delivery.sparkerrors import explained
+
     chosen = settings.topic(pipeline)
     before = datetime.now(UTC) - timedelta(days=chosen.window_days)
-    with leased(settings, pipeline, owner, wait=chosen.lease_wait_seconds) as (ledger, lease):
+    with (
+        leased(settings, pipeline, owner, wait=chosen.lease_wait_seconds) as (ledger, lease),
+        explained(ledger.cassandra.where, "Ids that are not gone yet stay"),
+    ):
         before = min(before, _known_since(ledger, RunFiles(settings.storage.root), pipeline) or before)
         keyspace = settings.cassandra.ledger_keyspace
         rule, count = Rules(ledger.cassandra, keyspace, pipeline).current(), 0
         if rule is not None:
             work = partial(
                 _expire, cassandra=settings.cassandra, ledger=keyspace, pipeline=pipeline, rule=rule.rule, before=before,
-                kept=_not_in_clickhouse(ledger, pipeline), dry_run=dry_run,
+                kept=_not_in_clickhouse(ledger, keyspace, pipeline), dry_run=dry_run,
             )  # fmt: skip
             shards = shards_of(rule.rule)
             running = spark()
@@ -57,13 +63,19 @@ def _known_since(ledger: Ledger, files: RunFiles, pipeline: str) -> datetime | N
     return datetime.fromtimestamp(read_plan(files, row).known_since / 1000, UTC)
 
 
-def _not_in_clickhouse(ledger: Ledger, pipeline: str) -> frozenset[int]:
-    """Runs with a batch that is not in ClickHouse: only the one that is not finished can have any."""
+def _not_in_clickhouse(ledger: Ledger, keyspace: str, pipeline: str) -> frozenset[int]:
+    """Runs with a batch that is still to come to ClickHouse: the one that is not finished, and those of which one is sent again.
+
+    Runs past retention have none.
+    """
     row = ledger.open_run(pipeline)
-    if row is None:
-        return frozenset()
-    batches = ledger.batches(pipeline, row.run)
-    return frozenset({row.run}) if not batches or any(one.state != BatchState.IN_CLICKHOUSE for one in batches) else frozenset()
+    numbers = range(Retired(ledger.cassandra, keyspace, pipeline).up_to() + 1, ledger.last_run(pipeline) + 1)
+    found = {number for number in numbers if any(one.state == BatchState.NEW for one in ledger.batches(pipeline, number))}
+    if row is not None:
+        batches = ledger.batches(pipeline, row.run)
+        if not batches or any(one.state != BatchState.IN_CLICKHOUSE for one in batches):
+            found.add(row.run)
+    return frozenset(found)
 
 
 def _expire(

@@ -99,22 +99,36 @@ def protobuf_decoder(descriptors: bytes, message: str, version: str, key: Sequen
     """Protobuf messages of one type out of a descriptor set. `key`: the paths of the fields that make an event unique.
 
     Protobuf reads a message of another type without an error, its own fields unset. So what shows that it is another one is refused: a
-    field's number with another wire type, or that nothing of the key is set.
+    field's number with another wire type, or that nothing of the key is set. An enum's number that the descriptor set doesn't name is
+    refused in the key, too: once it has a name, the same bytes would make another id.
     """
     from google.protobuf.message import DecodeError
 
     kind, heads = message_of(descriptors, message), {path.partition(".")[0] for path in key}
+    named = [(path, finder(path)) for path in key if _is_enum(kind.DESCRIPTOR, path)]
 
     def decode(value: bytes) -> Decoded:
         try:
             found = kind.FromString(value)
             if heads.isdisjoint(field.name for field, _ in found.ListFields()):
                 raise Unfit(f"none of the fields {', '.join(key)}, which make an event unique, is set")
-            return Decoded(_members(found), version)
+            event = _members(found)
+            for path, find in named:
+                if isinstance(number := find(event), int):
+                    raise Unfit(f"field {path}, of the key, is {number}, which the descriptor set has no name for")
+            return Decoded(event, version)
         except (DecodeError, UnicodeDecodeError, ValueError, OverflowError, RecursionError) as error:
             raise Unfit(f"no {message}: {error}") from None
 
     return decode
+
+
+def _is_enum(message: Any, path: str) -> bool:
+    first, _, rest = path.partition(".")
+    field = message.fields_by_name.get(first)
+    if field is None:
+        return False
+    return _is_enum(field.message_type, rest) if rest and field.message_type is not None else field.enum_type is not None
 
 
 def _members(message: Any) -> dict[str, Any]:

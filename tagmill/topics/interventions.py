@@ -32,6 +32,7 @@ class TopicInterventions:
             row = ledger.raise_fence(run_in(ledger, self.name, RunState.PLANNED), self.owner)
             ledger.finish_run(self.name, row.run, row.fence, RunState.PLANNED, RunState.ABANDONED, f"{self.who}: {self.why}")
             ledger.record_intervention(self.name, row.run, self.who, "run abandon", self.why)
+            self.files.remove_attempts(self.name, row.run)
             return f"run {row.run} of pipeline {self.name} is ABANDONED; nothing of it was delivered, the next run plans its records again"
 
     def void(self) -> str:

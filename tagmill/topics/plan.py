@@ -58,9 +58,8 @@ def planned(settings: Settings, ledger: Ledger, pipeline: str, number: int, acce
             warnings += same_topics(kafka, ids, pipeline, read_to, spans, accept_lost=accept_lost, go_on=go_on)
     ranges, found = unread(pipeline, spans, read_to, accept_lost=accept_lost, go_on=go_on)
     waiting = sum(one.end - one.first for one in ranges)
-    if not waiting or (
-        waiting < chosen.batch_min_rows and not _waited(ledger, pipeline, now - timedelta(seconds=chosen.max_wait_seconds))
-    ):
+    few = waiting < chosen.batch_min_rows and not accept_lost
+    if not ranges or (few and not _waited(ledger, pipeline, now - timedelta(seconds=chosen.max_wait_seconds))):
         return None
     made = TopicPlan(
         pipeline=pipeline, run=number, planned_at=now, ranges=capped(ranges, chosen.max_records_per_run),

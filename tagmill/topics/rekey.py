@@ -8,6 +8,7 @@ it goes on. Everything is written USING TIMESTAMP = the number of a run of its o
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -54,9 +55,14 @@ def rekey(
     """Make the ids again; with `dry_run` only say what would become of them.
 
     Raises GuardRefused: a run is not finished, or a payload gives no id under the new rule (unless `drop_unreadable`: such an event
-    would be delivered again if it came again). FenceRaised: somebody else has changed the rule meanwhile.
+    would be delivered again if it came again). FenceRaised: somebody else has changed the rule meanwhile. StoreUnavailable.
     """
-    with leased(settings, pipeline, owner, wait=settings.topic(pipeline).lease_wait_seconds) as (ledger, lease):
+    from tagmill.delivery.sparkerrors import explained
+
+    with (
+        leased(settings, pipeline, owner, wait=settings.topic(pipeline).lease_wait_seconds) as (ledger, lease),
+        explained(ledger.cassandra.where, "The rule in force stays"),
+    ):
         done = _Rekeying(settings, ledger, pipeline, owner, who, spark, tell).run(dry_run, drop_unreadable)
         lease.give_back()
         return done
@@ -86,16 +92,13 @@ class _Rekeying:
         if found is None:
             return Rekeyed(pipeline=self.name, old_rule=self.chosen.rule, new_rule=self.chosen.rule, dry_run=dry_run)
         if found.before and not dry_run:
+            self._none_open(found.rule)
             self._forget(found.before, self._number(f"ids of {found.before} go"))
         if found.rule == self.chosen.rule:
             return Rekeyed(pipeline=self.name, old_rule=found.rule, new_rule=found.rule, dry_run=dry_run)
-        if row := self.ledger.open_run(self.name):
-            raise GuardRefused(
-                f"run {row.run} of pipeline {self.name} is not finished ({row.state}), and its ids are made by the old rule. Nothing was "
-                f"changed; put the rule back ({found.rule}) and finish it: tagmill run deliver --pipeline {self.name}"
-            )
-        home = self._home(found.rule)
-        staged = self._staged(home, found.rule)
+        self._none_open(found.rule)
+        contents = schema_contents(self.chosen.schema_files)
+        staged = self._staged(self._home(found.rule, contents), found.rule, contents)
         done = self._judged(staged, found.rule, dry_run)
         if dry_run:
             return done
@@ -116,9 +119,17 @@ class _Rekeying:
         self.files.remove_folder(f"{self.name}/rekey")
         return done
 
-    def _staged(self, home: str, rule: str) -> DataFrame:
+    def _none_open(self, rule: str) -> None:
+        """A number of our own behind an open run would hide it from whoever is to finish it."""
+        if row := self.ledger.open_run(self.name):
+            back = "" if rule == self.chosen.rule else f"put the rule back ({rule}) and "
+            raise GuardRefused(
+                f"run {row.run} of pipeline {self.name} is not finished ({row.state}), and its ids are made by {rule}. Nothing was "
+                f"changed; {back}finish it: tagmill run deliver --pipeline {self.name}"
+            )
+
+    def _staged(self, home: str, rule: str, contents: Mapping[str, bytes]) -> DataFrame:
         spark, shards = self.spark(), shards_of(rule)
-        contents = schema_contents(self.chosen.schema_files)
         for begin in range(0, shards, SHARDS_AT_ONCE):
             folder = f"{home}/slice-{begin:07d}"
             if not self.files.names(f"{folder}.done"):
@@ -188,12 +199,15 @@ class _Rekeying:
         self.ledger.record_intervention(self.name, number, self.who, what, "")
         return number
 
-    def _home(self, rule: str) -> str:
-        """Slices of another rule, or from before the newest delivery, are others."""
+    def _home(self, rule: str, contents: Mapping[str, bytes]) -> str:
+        """Slices of another rule, read by another format or schema, or from before the newest delivery, are others."""
         number = self.ledger.last_run(self.name)
         while number and (row := self.ledger.run(self.name, number)) and row.kind == KIND:
             number -= 1
-        return f"{self.name}/rekey/{hashlib.sha256(f'{rule} {self.chosen.rule}'.encode()).hexdigest()[:12]}-{number:08d}"
+        schemas = {version: hashlib.sha256(content).hexdigest() for version, content in sorted(contents.items())}
+        read_by = [self.chosen.format, self.chosen.framed, self.chosen.message_type, schemas]
+        digest = hashlib.sha256(json.dumps([rule, self.chosen.rule, read_by]).encode()).hexdigest()
+        return f"{self.name}/rekey/{digest[:12]}-{number:08d}"
 
 
 def _ids_of(spark: SparkSession, keyspace: str, pipeline: str, rule: str, begin: int, end: int) -> DataFrame:

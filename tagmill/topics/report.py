@@ -5,7 +5,7 @@ from typing import Any
 
 from tagmill import names
 from tagmill.batches.states import BatchState
-from tagmill.delivery.report import EXACTLY_ONCE, differences, stored
+from tagmill.delivery.report import EXACTLY_ONCE, differences, stored, unfinished_of
 from tagmill.settings import Settings
 from tagmill.stores.clickhouse import ClickHouse
 from tagmill.stores.deadletters import DeadLetters
@@ -27,7 +27,7 @@ def topic_line(settings: Settings, pipeline: str, *, verify: bool) -> dict[str, 
     chosen, keyspace = settings.stream(pipeline), settings.cassandra.ledger_keyspace
     with Ledger(settings.cassandra) as ledger, ClickHouse(settings.clickhouse, layout(chosen)) as clickhouse:
         clickhouse.check_destination(chosen.destination)
-        delivered = _delivered(settings, pipeline, ledger)
+        delivered, wrong = _delivered(settings, pipeline, ledger)
         ((rows,),) = clickhouse.rows(f"SELECT count() FROM {names.sql(chosen.destination)}")
         line = {
             "pipeline": pipeline,
@@ -37,22 +37,27 @@ def topic_line(settings: Settings, pipeline: str, *, verify: bool) -> dict[str, 
             "clickhouse_rows": int(rows),
             "dead_letters": DeadLetters(ledger.cassandra, keyspace, pipeline).count(),
         }
-        return line | {"verdict": _verdict(line, list(_wrong(settings, pipeline, ledger, clickhouse)) if verify else [])}
+        if verify:
+            wrong += _wrong(settings, pipeline, ledger, clickhouse)
+        return line | {"verdict": _verdict(line, wrong)}
 
 
-def _delivered(settings: Settings, pipeline: str, ledger: Ledger) -> list[int]:
-    """Rows of each batch that is in ClickHouse."""
+def _delivered(settings: Settings, pipeline: str, ledger: Ledger) -> tuple[list[int], list[str]]:
+    """Rows of each batch that is in ClickHouse; and which ones no delivery pushes any more."""
     last, retired = ledger.last_run(pipeline), Retired(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline)
-    found = {kept.batch_id: kept.rows for kept in retired.batches(last)}
+    found, wrong = {kept.batch_id: kept.rows for kept in retired.batches(last)}, list[str]()
     for number in range(retired.up_to() + 1, last + 1):
-        found |= {one.batch_id: one.rows for one in ledger.batches(pipeline, number) if one.state == BatchState.IN_CLICKHOUSE}
-    return list(found.values())
+        batches = ledger.batches(pipeline, number)
+        found |= {one.batch_id: one.rows for one in batches if one.state == BatchState.IN_CLICKHOUSE}
+        if any(one.state == BatchState.NEW for one in batches):
+            wrong += [one.text for one in unfinished_of(ledger, pipeline, number)]
+    return list(found.values()), wrong
 
 
 def _wrong(settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickHouse) -> Iterator[str]:
     table = settings.stream(pipeline).destination
     batches, unknown = stored(settings, pipeline, ledger, clickhouse, table, read_manifest)
-    yield from (one.text for one in differences(batches))
+    yield from (one.text for one in differences(pipeline, batches))
     yield from (f"batch {one} is in {table}, and no run of pipeline {pipeline} has it" for one in unknown)
     if twice := _twice(clickhouse, table):
         yield f"{twice} events are there more than once in one batch"

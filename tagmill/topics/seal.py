@@ -17,7 +17,8 @@ from tagmill import checkpoints
 from tagmill.batches.states import RunState
 from tagmill.delivery.model import Batch
 from tagmill.delivery.runfiles import write_document
-from tagmill.errors import FenceRaised
+from tagmill.errors import FenceRaised, GuardRefused
+from tagmill.kafka.ranges import went
 from tagmill.kafka.source import explained, kafka_records
 from tagmill.kafkasettings import JournalSettings, TopicSettings
 from tagmill.settings import Settings
@@ -128,8 +129,24 @@ class _Sealing:
             return self._written(journal.staged(self.spark, cassandra, self.chosen, self.plan.ranges, self._fixed))
         if self.plan.letters:
             return self._decoded(staging.dead_letters(self.spark, self.settings.cassandra.ledger_keyspace, self.plan.pipeline))
-        with Kafka(self.settings.kafka) as kafka, explained(kafka):
-            return self._decoded(kafka_records(self.spark, kafka, self.plan.ranges))
+        with Kafka(self.settings.kafka) as kafka:
+            try:
+                with explained(kafka):
+                    return self._decoded(kafka_records(self.spark, kafka, self.plan.ranges))
+            except GuardRefused:
+                self._nothing_gone(kafka)
+                raise
+
+    def _nothing_gone(self, kafka: Kafka) -> None:
+        """Raise GuardRefused, with their number and the way on, where Kafka has no more all records of the plan, which never changes."""
+        gone = went(self.plan.ranges, kafka.spans([one.place for one in self.plan.ranges]))
+        if gone:
+            name = self.plan.pipeline
+            raise GuardRefused(
+                f"{name}: {kafka.where} has no more all records that run {self.plan.run} is to read: {'; '.join(gone)}. Nothing was "
+                f"sealed, and offsets stay. Give the run up: tagmill run abandon --pipeline {name} --why …; then go on with what is there: "
+                f"tagmill run deliver --pipeline {name} --accept-lost"
+            )
 
     def _decoded(self, raw: DataFrame) -> DataFrame:
         assert isinstance(self.chosen, TopicSettings)

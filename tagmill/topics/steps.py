@@ -139,6 +139,7 @@ def close(settings: Settings, pipeline: str, run: int, fence: int, *, owner: str
                 offsets.write(run, {one.place: one.end for one in manifest.ranges})
             checkpoints.reached("close.before_end")
             ledger.finish_run(pipeline, run, fence, RunState.SEALED, RunState.CLOSED)
+        files.remove_attempts(pipeline, run, but=manifest.attempt)
         lease.give_back()
         return _summary(manifest, "closed")
 

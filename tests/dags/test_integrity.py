@@ -191,9 +191,13 @@ def test_a_backlog_of_a_topic_goes_on_with_a_run_of_its_own(dags, monkeypatch):
 
     task, triggered = dags["deliver_products"].task_dict["again"], []
     monkeypatch.setattr(TriggerDagRunOperator, "execute", lambda self, context: triggered.append(self.conf))
-    task.planned = {"more": True}
-    task.execute({"params": {"accept_lost": True, "replay_dead_letters": True}})
-    assert triggered == [{}]
+    asked = {"accept_lost": True, "replay_dead_letters": True}
+    task.planned = {"more": True, "planned_now": True}  # and what was asked was said to that run
+    task.execute({"params": asked})
+    task.planned = {"more": True, "planned_now": False}
+    task.execute({"params": asked})
+    task.execute({"params": {"accept_lost": False, "replay_dead_letters": False}})
+    assert triggered == [{}, asked, {}]
     task.planned = {"more": False}
     with pytest.raises(AirflowSkipException):
         task.execute({"params": {}})

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tagmill.batches.states import RunState
 from tagmill.cleanup.clean import clean
 from tagmill.continuity.model import Hole
 from tagmill.errors import GuardRefused, LeaseTaken
 from tagmill.stores.audits import Audits
+from tagmill.stores.cleaned import Cleaned, Cleaning
 from tagmill.stores.delivered import HoldRow
 from tagmill.stores.lease import Lease
 from tagmill.stores.ledger import Ledger
@@ -100,6 +102,14 @@ def whole(view):
 def own(journal, settings, spark):
     """One with a journal of its own, to be cleaned and delivered again."""
     return View(journal(), settings, spark)
+
+
+def decide(view, tag, hour, rows):
+    """What a cleanup leaves that was killed before it deleted anything."""
+    chosen = view.settings.pipeline(view.name)
+    with Ledger(view.settings.cassandra) as ledger:
+        record = Cleaned(ledger.cassandra, view.settings.cassandra.ledger_keyspace, chosen.keyspace, chosen.view)
+        record.decide(view.name, Cleaning(tag, bucket(hour), rows, datetime.now(UTC)))
 
 
 # -- what is refused
@@ -206,7 +216,8 @@ def test_a_partition_that_changed_since_the_audit_stays(view):
     view.journal.view([other])
 
 
-def test_what_clickhouse_has_lost_since_the_audit_stays(view, stack):
+def test_what_clickhouse_has_lost_since_the_audit_stays_also_where_a_killed_cleanup_had_decided_it(whole, stack):
+    view = whole
     audited(view.settings, view.name)
     client = stack.client(settings={"mutations_sync": 2})
     where = f"tag = 't' AND persistence_id = 'a' AND timebucket = {bucket(2)}"
@@ -216,10 +227,29 @@ def test_what_clickhouse_has_lost_since_the_audit_stays(view, stack):
     try:
         done = view.dry()
         assert reasons(done) == {("t", "not_in_clickhouse"): 1} and "has 2 of its 4 rows" in done["refused"][0]["text"]
+        decide(view, "t", 2, 4)
+        assert cleaned(view.settings)["buckets"] == 11 and partitions(view.settings, view.name) == {("t", bucket(2)): 4}
+        assert records(view.settings, view.name)["t", bucket(2)] == ("CLEANING", 4)
     finally:
         client.command(f"INSERT INTO {view.name} SELECT * FROM keep_{view.name}")
         client.command(f"DROP TABLE keep_{view.name}")
         client.close()
+    # delivered again, it goes
+    assert cleaned(view.settings)["buckets"] == 1 and partitions(view.settings, view.name) == {}
+
+
+def test_what_a_killed_cleanup_had_decided_waits_for_a_run_that_is_not_finished(whole):
+    decide(whole, "u", 0, 2)
+    with Ledger(whole.settings.cassandra) as ledger:
+        run = ledger.free_number(whole.name)
+        ledger.claim(whole.name, run)
+        row = ledger.create_run(whole.name, run, kind="withdraw", state=RunState.PLANNED, owner="t")
+        try:
+            done = cleaned(whole.settings)
+            assert done["buckets"] == 0 and set(reasons(done)) == {("t", "still_read"), ("u", "still_read")}
+            assert done["refused_buckets"] == 12 and partitions(whole.settings, whole.name) == whole.all
+        finally:
+            ledger.finish_run(whole.name, run, row.fence, RunState.PLANNED, RunState.ABANDONED, "a test")
 
 
 def test_every_pipeline_on_the_tag_has_to_prove_it(view):

@@ -9,6 +9,7 @@ import pytest
 from tagmill.batches.states import BatchState
 from tagmill.cleanup.clean import clean
 from tagmill.delivery import steps
+from tagmill.erasure.journal import JournalOfIds
 from tagmill.errors import BatchDiffers, ConfigurationError, GuardRefused
 from tagmill.stores.clickhouse import ClickHouse
 from tagmill.stores.erasures import Erasures, ErasureState
@@ -267,6 +268,33 @@ def test_whom_nobody_knows_is_a_mistake_and_a_dry_run_changes_nothing(applied):
         code, _, wrong = case.command("erase", *options)
         assert code == 2 and said in " ".join(wrong.replace("│", " ").split()), wrong
     assert case.left(SECRET) == before
+    erased(case.settings, [GONE])  # the ledger is that of all tests
+
+
+def test_snapshots_are_erased_wherever_a_pipeline_has_them_and_none_are_left_without_a_word(applied, settings):
+    case = applied([*of(GONE, range(1, 4)), *of("other", range(1, 4))])
+    dry = erased(case.settings, [GONE], delete=False)
+    said = f"there is no table {case.snapshots}.snapshots (snapshot_keyspace): no snapshots were looked for, and none erased"
+    assert dry["warnings"] == [said]
+    # another pipeline on the journal has them elsewhere
+    elsewhere = f"{case.journal.keyspace}_s"
+    beside = case.settings.pipeline(case.name).model_copy(update={"snapshot_keyspace": elsewhere})
+    both_of = case.settings.model_copy(update={"pipelines": {case.name: case.settings.pipeline(case.name), "z_beside": beside}})
+    of_ids = lambda: JournalOfIds(both_of, ledger, case.name)  # noqa: E731
+    try:
+        with Ledger(both_of.cassandra) as ledger:
+            with pytest.raises(ConfigurationError, match=f"no table {elsewhere}.snapshots, where pipelines on journal"):
+                of_ids()
+        add_snapshots(case.session, elsewhere, GONE, {2: BEGIN})
+        with Ledger(both_of.cassandra) as ledger:
+            assert (of_ids().look([GONE])[0]["snapshots"], of_ids().warnings()) == (1, [])
+            of_ids().erase_events([GONE])
+        assert snapshots(case.session, elsewhere) == {}
+    finally:
+        case.session.execute(f"DROP KEYSPACE IF EXISTS {elsewhere}")
+    assert erased(case.settings, ["other"])["warnings"] == [said]
+    with Ledger(case.settings.cassandra) as ledger:
+        assert any(one.what.endswith(said) for one in ledger.interventions(case.name))
     erased(case.settings, [GONE])  # the ledger is that of all tests
 
 

@@ -8,6 +8,7 @@ import pytest
 from tagmill.delivery import steps
 from tagmill.errors import DataQualityStop
 from tagmill.stores import schema
+from tagmill.stores.files import RunFiles
 from tests.support.delivery import OWNER, clickhouse_rows, deliver, holds, known_to_spark, only, quality, state, tagmill
 from tests.support.events import event, events, this_hour
 
@@ -25,6 +26,7 @@ def stopped(settings, spark):
     assert clickhouse_rows(settings, name) == [] and holds(settings, name) == {}
     assert state(settings, name, planned["run"]) == "ABANDONED"
     assert Path(error.value.docs_page).is_file()
+    assert RunFiles(settings.storage.root).folders(f"{name}/run-{planned['run']:08d}") == []  # nothing was sealed
     text = str(error.value)
     assert "Nothing was sealed or delivered" in text and error.value.docs_page in text and "\n" not in text
     return text

@@ -7,10 +7,11 @@ import fastavro
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from tagmill.errors import ConfigurationError
+from tagmill.errors import ConfigurationError, GuardRefused
 from tagmill.topics.destination import diff
+from tagmill.topics.rekey import rekey
 from tests.support.delivery import tagmill
-from tests.support.topics import made
+from tests.support.topics import OWNER, made
 
 
 @pytest.fixture
@@ -139,6 +140,22 @@ def test_a_new_field_is_a_new_column_once_it_is_asked_for_and_old_batches_stay(s
     assert one.rows("price, note") == [(1.0, None), (2.0, None), (3.0, "n")]
     code, _, err = tagmill(one.file, "check", "-p", one.name)
     assert code == 0, err
+
+
+def test_ids_are_read_again_once_the_schema_is_corrected(shop, tmp_path):
+    file = written(tmp_path, "a.avsc", avro_schema(PRICE))
+    one = shop(format="avro", schema_files={"1": file})
+    one.topic.send("a", encoded(avro_schema(PRICE), 1, price=1.0))
+    one.deliver()
+    one.configure(shards=7)
+    given = {"owner": OWNER, "who": "tester", "spark": lambda: one.spark}
+    written(tmp_path, "a.avsc", avro_schema(PRICE, NOTE))  # by mistake
+    with pytest.raises(GuardRefused, match="1 of 1 payloads give no id"):
+        rekey(one.settings, one.name, **given)
+    one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.name,))
+    written(tmp_path, "a.avsc", avro_schema(PRICE))
+    done = rekey(one.settings, one.name, **given)
+    assert (done.ids, done.same, done.unreadable) == (1, 1, 0)
 
 
 def test_a_change_that_does_not_fit_stops_with_the_fields_name(shop, tmp_path):

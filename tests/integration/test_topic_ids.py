@@ -1,13 +1,18 @@
 """The ids of a topic's delivered events: made again under another rule or number of shards, and deleted past the window."""
 
 from datetime import UTC, datetime, timedelta
+from unittest.mock import patch
 
 import pytest
 
-from tagmill.errors import GuardRefused
+from tagmill.errors import GuardRefused, StoreUnavailable
+from tagmill.stores.ledger import Ledger
 from tagmill.topics import steps
 from tagmill.topics.expire import expire
+from tagmill.topics.interventions import TopicInterventions
 from tagmill.topics.rekey import rekey
+from tagmill.topics.report import topic_line
+from tests.support.delivery import tagmill
 from tests.support.topics import OWNER, Crashed, crashing, made
 
 INSTANTS = ("rekey.slice", "rekey.written", "rekey.switched")
@@ -20,6 +25,11 @@ def shop(stack, kafka, spark, tmp_path):
 
 def rekeyed(one, **options):
     return rekey(one.settings, one.name, owner=OWNER, who="tester", spark=lambda: one.spark, **options)
+
+
+def free(one):
+    """The lease of what was killed is over."""
+    one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.name,))
 
 
 def rules(one):
@@ -57,7 +67,7 @@ def test_under_another_rule_events_become_equal_or_different_and_a_crash_changes
     one.configure(unique_id=["product_id"])
     with crashing(instant), pytest.raises(Crashed):
         rekeyed(one)
-    one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.name,))
+    free(one)
     done = rekeyed(one)
     if instant != "rekey.switched":
         assert (done.ids, done.equal, done.changed) == (3, 1, 3) and "become" in done.examples[0]
@@ -93,6 +103,29 @@ def test_with_a_run_under_way_the_rule_stays(shop):
         rekeyed(one)
 
 
+def test_ids_of_the_old_rule_wait_for_a_run_that_began_after_the_switch(shop):
+    one = shop(unique_id=["product_id", "colour"])
+    one.send(1, colour="red")
+    one.deliver()
+    one.configure(unique_id=["product_id"])
+    with crashing("rekey.switched"), pytest.raises(Crashed):
+        rekeyed(one)
+    free(one)
+    one.send(2, colour="red")
+    planned = one.sealed()
+    free(one)
+    with pytest.raises(
+        GuardRefused, match=r"run 3 of pipeline .* is not finished \(SEALED\).*changed; finish it: tagmill run deliver"
+    ):
+        rekeyed(one)
+    free(one)
+    again = steps.plan(one.settings, one.name, owner=OWNER)
+    assert again["run"] == planned["run"] == 3
+    one.finish(again)
+    assert one.products() == [1, 2] and "nothing to do" in rekeyed(one).message
+    assert len(one.ids()) == 2 and rules(one) == {one.settings.topic(one.name).rule}
+
+
 def expired(one, **options):
     return expire(one.settings, one.name, owner=OWNER, spark=lambda: one.spark, **options).ids
 
@@ -119,11 +152,51 @@ def test_ids_go_past_the_window_and_never_those_that_are_not_in_clickhouse(shop)
     (waiting,) = one.ids().keys() - {old, young}
     seen_days_ago(one, 100, [waiting])
     assert expired(one, dry_run=True) == 1 and len(one.ids()) == 3
-    one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.name,))
+    free(one)
     assert expired(one) == 1 and one.ids().keys() == {young, waiting}
-    one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.name,))
+    free(one)
     one.finish(planned)
     assert expired(one) == 1 and one.ids().keys() == {young}
+
+
+def test_a_batch_whose_sending_again_was_interrupted_is_named_and_its_ids_stay(shop):
+    one = shop(window_days=10)
+    one.send(1)
+    one.deliver()
+    one.send(2)
+    one.deliver()
+    seen_days_ago(one, 11, one.ids())
+    with Ledger(one.settings.cassandra) as ledger:
+        (batch,) = ledger.batches(one.name, 1)
+    with crashing("push.before_insert"), pytest.raises(Crashed):
+        TopicInterventions(one.settings, one.name, OWNER, "tester", "a test").resend(batch.batch_id, 1)
+    free(one)
+    assert one.products() == [2]
+    resend = f"batches resend {batch.batch_id} --run 1 --pipeline {one.name}"
+    for verify in (False, True):
+        verdict = topic_line(one.settings, one.name, verify=verify)["verdict"]
+        assert verdict.startswith(f"differs: batch {batch.batch_id} of run 1 is not delivered") and f"tagmill {resend}" in verdict
+    assert expired(one) == 1
+    free(one)
+    code, _, err = tagmill(one.file, *resend.split(), "--why", "a test", "--yes")
+    assert code == 0 and topic_line(one.settings, one.name, verify=True)["verdict"] == "exactly once", err
+    assert one.products() == [1, 2] and expired(one) == 1
+
+
+def test_a_cassandra_that_does_not_answer_spark_is_said_in_a_line(shop):
+    one = shop()
+    one.send(1)
+    one.deliver()
+
+    def silent(*_, **__):
+        raise StoreUnavailable("Cassandra at 127.0.0.1:1 did not answer")
+
+    with patch("tagmill.topics.expire._expire", silent), pytest.raises(StoreUnavailable, match="Ids that are not gone yet stay"):
+        expired(one)
+    free(one)
+    one.configure(shards=7)
+    with patch("tagmill.topics.rekey._rekeyed", silent), pytest.raises(StoreUnavailable, match="The rule in force stays"):
+        rekeyed(one)
 
 
 def test_an_id_that_a_planned_run_counts_as_known_stays(shop):
@@ -137,5 +210,5 @@ def test_an_id_that_a_planned_run_counts_as_known_stays(shop):
     planned = steps.plan(one.settings, one.name, owner=OWNER)
     one.configure(window_days=1)
     assert expired(one) == 0
-    one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.name,))
+    free(one)
     assert one.finish(planned)["known"] == 1 and one.products() == [1]

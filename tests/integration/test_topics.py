@@ -210,6 +210,12 @@ def test_records_that_went_before_they_were_read_are_counted_and_a_way_on_is_nam
     assert "--accept-lost" in str(refused.value)
     (run,) = one.deliver(accept_lost=True)
     assert sorted(one.products()) == [0, 1, 2, 3, 4, 5, 9, 10, 11, 100] and "3 records" in run["warnings"][0]
+    # also where nothing else is left to read
+    one.send(12)
+    one.topic.flush()
+    lose(one.kafka.port, one.name, 0, 13)
+    (run,) = one.deliver(accept_lost=True)
+    assert "1 records" in run["warnings"][0] and one.offsets() == {0: 13, 1: 1} and one.deliver() == []
 
 
 def test_a_topic_that_was_made_anew_is_refused_however_long_it_is(shop, kafka):
@@ -232,18 +238,28 @@ def test_a_topic_that_was_made_anew_is_refused_however_long_it_is(shop, kafka):
 
 
 def test_a_plan_whose_records_went_says_so_and_the_run_can_be_given_up(shop):
-    one = shop()
-    for product in range(4):
+    one = shop(2)
+    one.send(0)
+    one.send(10, partition=1)
+    one.deliver()
+    for product in range(1, 5):
         one.send(product)
+    one.send(11, partition=1)
     one.topic.flush()
     planned = steps.plan(one.settings, one.name, owner=OWNER)
-    lose(one.kafka.port, one.name, 0, 2)
-    with pytest.raises(GuardRefused, match="went while they were read"):
-        steps.seal(one.settings, one.name, planned["run"], planned["fence"], owner=OWNER, spark=one.spark)
-    code, out, err = tagmill(one.file, "run", "abandon", "--pipeline", one.name, "--why", "gone", "--yes")
+    lose(one.kafka.port, one.name, 0, 3)
+    said = "partition 0: 2 records .of offsets 1 to 4; there are 3 to 4.. Nothing"
+    for _ in range(2):
+        with pytest.raises(GuardRefused, match=said) as refused:
+            steps.seal(one.settings, one.name, planned["run"], planned["fence"], owner=OWNER, spark=one.spark)
+    abandon, deliver = str(refused.value).split("tagmill ")[1:]
+    assert deliver == f"run deliver --pipeline {one.name} --accept-lost"
+    code, out, err = tagmill(one.file, *abandon.partition(" …")[0].split(), "gone", "--yes")
     assert code == 0, err
-    one.deliver(accept_lost=True)
-    assert one.products() == [2, 3]
+    with pytest.raises(GuardRefused, match="--accept-lost"):
+        one.deliver()
+    (run,) = one.deliver(accept_lost=True)
+    assert sorted(one.products()) == [0, 3, 4, 10, 11] and "2 records" in run["warnings"][0] and one.offsets() == {0: 5, 1: 2}
 
 
 def test_partitions_and_topics_that_are_added_and_holes_in_offsets(shop):

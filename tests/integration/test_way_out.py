@@ -26,6 +26,7 @@ from tests.support.delivery import (
     verdicts,
 )
 from tests.support.events import events, this_hour
+from tests.support.topics import Crashed, crashing
 
 BEGIN = this_hour() - timedelta(hours=2)
 WHY = ("--why", "seen in a test", "--yes")
@@ -74,6 +75,14 @@ class Delivery:
         """The command line."""
         return tagmill(self.pages.file(self.name), *command, "--pipeline", self.name)
 
+    def killed_attempt(self):
+        """What a sealer of the first run leaves that died."""
+        RunFiles(self.settings.storage.root).write(f"{self.name}/run-00000001/attempt-killed/staged/part.parquet", b"rows")
+
+    def attempts(self):
+        """The folders of the first run."""
+        return RunFiles(self.settings.storage.root).folders(f"{self.name}/run-00000001")
+
     def slip_in(self, number):
         """What a pusher leaves that died before it told the ledger: a batch that is in ClickHouse, and NEW."""
         (batch,) = [b for b in manifests(self.settings, self.name)[-1].batches if b.number == number]
@@ -100,8 +109,10 @@ def test_an_abandoned_run_delivers_nothing_and_the_next_one_plans_its_range_agai
     code, _, said = pipeline.tagmill("run", "abandon", *WHY)
     assert code == 75 and said.count("\n") == 1 and "somebody at work is at work. Nothing was done" in said
     pipeline.journal.session.execute(f"DELETE FROM tagmill_test.leases WHERE pipeline = '{pipeline.name}'")
+    pipeline.killed_attempt()
     code, said, _ = pipeline.tagmill("run", "abandon", *WHY)
     assert code == 0 and "run 1" in said and "ABANDONED" in said
+    assert pipeline.attempts() == []
     with pytest.raises(Exception, match="taken over|abandoned"):  # the sealer that wakes up late
         finish(pipeline.settings, pipeline.name, pipeline.spark, run)
     assert pipeline.rows() == []
@@ -122,9 +133,11 @@ def test_void_batches_are_delivered_by_the_next_run_and_once(delivery):
     assert code == 0 and "2 batches VOIDED" in said
     with pytest.raises(Exception, match="taken over"):
         steps.push(pipeline.settings, pipeline.name, first["run"], first["fence"], owner=OWNER)
+    pipeline.killed_attempt()
     runs = pipeline.deliver()
     assert [run["run"] for run in runs] == [1, 2] and pipeline.rows() == pipeline.expected()
     assert state(pipeline.settings, pipeline.name, 1) == "CLOSED"
+    assert pipeline.attempts() == [f"attempt-{manifests(pipeline.settings, pipeline.name)[0].attempt}"]
     # an insert of a void batch that wakes up now does nothing
     content = RunFiles(pipeline.settings.storage.root).read(batch.file)
     with ClickHouse(pipeline.settings.clickhouse) as clickhouse:
@@ -187,6 +200,23 @@ def test_check_finds_a_row_altered_after_delivery_and_resend_mends_it(delivery):
         clickhouse.delete_batch(pipeline.name, UUID(batch.batch_id), 9)
     found = verdicts(pipeline.settings, pipeline.name)
     assert "has other values" in found["t"] and "has 0 rows instead of 8" in found["u"]
+
+
+def test_a_batch_whose_sending_again_was_interrupted_is_named_with_the_command_that_finishes_it(delivery):
+    pipeline = delivery()
+    pipeline.deliver()
+    (batch,) = [b for b in manifests(pipeline.settings, pipeline.name)[0].batches if b.tag == "u"]
+    with crashing("push.before_insert"), pytest.raises(Crashed):
+        Interventions(pipeline.settings, pipeline.name, OWNER, "tester", "a test").resend(UUID(batch.batch_id), 1)
+    with Ledger(pipeline.settings.cassandra) as ledger:
+        ledger.cassandra.execute(f"DELETE FROM {ledger.keyspace}.leases WHERE pipeline = ?", pipeline.name)
+    resend = ["batches", "resend", batch.batch_id, "--run", "1"]
+    for command in ("status", "check"):
+        _, table, _ = pipeline.tagmill(command, "--json")
+        assert f"batch {batch.batch_id} of run 1 is not delivered" in table and f"tagmill {' '.join(resend)}" in table
+    code, _, wrong = pipeline.tagmill(*resend, *WHY)
+    assert code == 0, wrong
+    assert pipeline.rows() == pipeline.expected() and pipeline.tagmill("check")[0] == 0
 
 
 def test_a_range_read_again_delivers_what_was_missing_and_nothing_twice(delivery):

@@ -55,6 +55,8 @@ CASES: dict[str, tuple[list[Any], list[str]]] = {
     "deleted in the journal": ([row(), stored(), "deleted"], []),
     "deleted in the journal and not delivered": ([row(), "deleted"], ["missing_in_clickhouse"]),
     "deleted everywhere but in ClickHouse": ([stored(), "deleted"], []),
+    "deleted everywhere and twice in ClickHouse": ([stored(), stored(), "deleted"], ["duplicated_in_clickhouse"]),
+    "deleted, not cleaned, twice in ClickHouse": ([row(), stored(), stored(), "deleted"], ["duplicated_in_clickhouse"]),
     "only in ClickHouse": ([stored()], ["extra_in_clickhouse"]),
     "twice in the view": ([event(), row(), row(number=17), stored()], ["duplicated_in_view"]),
     "twice in the view at another time": ([event(), row(), row(2), stored()], ["duplicated_in_view"]),

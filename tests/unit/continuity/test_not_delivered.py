@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tagmill.continuity.model import Progress
-from tagmill.continuity.rules import without
+from tagmill.continuity.rules import rebased, without
 
 NUMBERS = st.sets(st.integers(1, 30))
 
@@ -28,3 +28,36 @@ def test_what_progress_has_not_passed_is_not_noted_and_noting_twice_is_noting_on
     assert all(low <= high for low, high in once.missing)
     assert all(one[1] + 1 < other[0] for one, other in zip(once.missing, once.missing[1:], strict=False))
     assert all(once.delivered(number) != (number in first | then) for number in range(1, last + 1))
+
+
+def rows(*numbers: tuple[int, int]) -> list[tuple[int, int, str]]:
+    """Rows of a view: (number, sequence_nr), and an offset that tells them apart."""
+    return [(number, sequence_nr, f"at {sequence_nr}") for number, sequence_nr in numbers]
+
+
+def test_a_renumbered_view_goes_on_behind_the_last_event_that_is_delivered() -> None:
+    view = rows((1, 1), (2, 2), (3, 4), (4, 7), (5, 9), (6, 11))
+    assert rebased(view, {1, 2, 4, 7}) == Progress(4, 7, 0, "at 7")
+    # 7 was withdrawn, and 2
+    assert rebased(view, {1, 4, 9}) == Progress(5, 9, 0, "at 9", ((2, 2), (4, 4)))
+    assert rebased(view, {1, 4}) == Progress(3, 4, 0, "at 4", ((2, 2),))
+    assert rebased(view, set()) is None and rebased([], {1}) is None
+
+
+def test_numbers_without_a_row_are_delivered_where_as_many_events_are() -> None:
+    view = rows((3, 5), (4, 6), (7, 12))
+    # what was cleaned up, and what never came
+    assert rebased(view, {2, 4, 5, 6, 12}) == Progress(7, 12, 0, "at 12", ((5, 6),))
+    assert rebased(view, {5, 6, 8, 9, 12}) == Progress(7, 12, 0, "at 12", ((1, 2),))
+
+
+def test_a_row_that_a_person_names_is_the_last_and_what_is_below_it_is_looked_up() -> None:
+    view = rows((1, 1), (2, 2), (3, 4), (4, 7))
+    assert rebased(view, {1, 4, 7}, (3, 4, "")) == Progress(3, 4, 0, "", ((2, 2),))
+    assert rebased([], set(), (3, 4, "")) == Progress(3, 4, 0, "", ((1, 2),))
+
+
+def test_a_number_that_two_events_claim_is_delivered_when_both_are() -> None:
+    view = rows((1, 1), (2, 2), (2, 3), (3, 4))
+    assert rebased(view, {1, 2, 4}) == Progress(3, 4, 0, "at 4", ((2, 2),))
+    assert rebased(view, {1, 2, 3, 4}) == Progress(3, 4, 0, "at 4")

@@ -208,6 +208,35 @@ def test_a_field_that_the_descriptor_does_not_know_yet_is_no_matter():
     assert protobuf_reader().read(PROTOBUF + b"\x52\x03abc", 5) == protobuf_reader().read(PROTOBUF, 5)
 
 
+def with_enum(values):
+    """The same messages with a field `state` (number 9), an enum, and `of` (number 10), a message with another one."""
+    found, kinds = descriptor_pb2.FileDescriptorSet.FromString(descriptors()), descriptor_pb2.FieldDescriptorProto
+    (file,) = found.file
+    enum = file.enum_type.add(name="State")
+    for number, name in enumerate(values):
+        enum.value.add(name=name, number=number)
+    part = file.message_type.add(name="Part")
+    for message, number in ((file.message_type[0], 9), (part, 1)):
+        message.field.add(name="state", number=number, type=kinds.TYPE_ENUM, type_name=".shop.State", label=kinds.LABEL_OPTIONAL)
+    event = file.message_type[0]
+    event.field.add(name="of", number=10, type=kinds.TYPE_MESSAGE, type_name=".shop.Part", label=kinds.LABEL_OPTIONAL)
+    return found.SerializeToString()
+
+
+@pytest.mark.parametrize(("path", "field"), [("state", b"\x48\x01"), ("of.state", b"\x52\x02\x08\x01")])
+def test_an_enum_of_the_key_counts_only_once_it_has_a_name(path, field):
+    settings = chosen(
+        format="protobuf", schema_files={"5": Path("e.desc")}, message_type="shop.Event", unique_id=["project", path]
+    )
+    old, new = (Reader(settings, {"5": with_enum(values)}) for values in (["NONE"], ["NONE", "SENT"]))
+    with pytest.raises(Unfit, match=f"field {path}, of the key, is 1, which the descriptor set has no name for"):
+        old.read(PROTOBUF + field, 0)
+    assert new.read(PROTOBUF + field, 0)["unique_id"] != new.read(PROTOBUF + field[:-1] + b"\0", 0)["unique_id"]
+    columns = [{"name": "x", "path": path}]
+    aside = chosen(format="protobuf", schema_files={"5": Path("e.desc")}, message_type="shop.Event", columns=columns)
+    assert Reader(aside, {"5": with_enum(["NONE"])}).read(PROTOBUF + field, 0)["x"] == "1"
+
+
 def test_a_wrong_descriptor_is_a_mistake_in_the_configuration():
     with pytest.raises(ConfigurationError, match="no message shop.Order"):
         protobuf_reader("shop.Order")

@@ -1,0 +1,57 @@
+"""read_consistency is for the application's tables: what Tagmill writes itself is read at LOCAL_QUORUM.
+
+One node can't answer at THREE, so what is read at that fails, and what is read at LOCAL_QUORUM doesn't.
+"""
+
+import pytest
+
+from tagmill.connector import table
+from tagmill.errors import StoreUnavailable
+from tagmill.sparksession import READS_AT, application_reads, spark_conf
+from tagmill.stores import cassandra as stores
+from tagmill.stores import schema
+from tagmill.stores.journal import JournalStore
+from tagmill.stores.lease import Lease
+from tagmill.stores.ledger import Ledger
+from tagmill.stores.views import Views
+from tests.support.delivery import known_to_spark, only
+
+
+@pytest.fixture
+def configured(keyspace, settings, monkeypatch):
+    """A pipeline whose application's tables nobody can read."""
+    monkeypatch.setattr(stores, "PATIENCE_SECONDS", 0)
+    made = settings(keyspace("gap-middle"), case="gap-middle", sections={"cassandra": {"read_consistency": "THREE"}})
+    schema.apply(made)
+    return made
+
+
+def test_the_ledger_is_read_at_local_quorum_and_the_application_s_tables_as_configured(configured):
+    name, journal = only(configured), configured.pipeline(only(configured)).journal
+    with Ledger(configured.cassandra) as ledger:
+        assert ledger.delivered.watermarks(name) == {} and list(ledger.delivered.progress(name, [("t", "p")])) == [None]
+        assert list(ledger.delivered.holds(name, ["t"])) == []
+        assert Lease(ledger.cassandra, configured.cassandra.ledger_keyspace, name, "owner", 30).holder() is None
+        views = Views(ledger.cassandra, journal)
+        store = JournalStore(ledger.cassandra, journal, "none", "none")
+        for read in (lambda: views.deleted_to("p"), lambda: list(views.partitions()), lambda: store.deleted_to("p")):
+            with pytest.raises(StoreUnavailable, match="did not answer"):
+                read()
+
+
+def test_spark_reads_the_same_way(configured, spark):
+    name = only(configured)
+    chosen = configured.pipeline(name)
+    known_to_spark(configured, name, spark)
+    conf = {READS_AT: spark_conf(configured)[READS_AT], **application_reads(configured)}
+    before = {key: spark.conf.get(key, None) for key in conf}
+    try:
+        for key, value in conf.items():
+            spark.conf.set(key, value)
+        progress = table(spark, configured.cassandra.ledger_keyspace, "progress").where(f"pipeline = '{name}'")
+        assert progress.count() == 0
+        with pytest.raises(Exception, match=r"(?s)consistency THREE|requires 3"):
+            table(spark, chosen.keyspace, chosen.view_table, **{"spark.cassandra.query.retry.count": "0"}).collect()
+    finally:
+        for key, value in before.items():
+            spark.conf.unset(key) if value is None else spark.conf.set(key, value)

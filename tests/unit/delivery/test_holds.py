@@ -1,0 +1,27 @@
+"""Which holds are looked at when there are more than a plan looks at."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from tagmill.continuity.model import Hole
+from tagmill.delivery.holds import MAX_PROBES, in_turn
+from tagmill.stores.delivered import HoldRow
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+HOLD = HoldRow("t", "", "hole", Hole(1, 1, 0, 2), 0, 1, 1, NOW, "seen")
+
+
+def test_every_hold_has_its_turn_and_the_one_that_somebody_has_changed_is_the_first() -> None:
+    holds = [replace(HOLD, persistence_id=f"p-{n}") for n in range(2 * MAX_PROBES)]
+    holds[-1] = replace(holds[-1], seen="")
+    looked_at = set[str]()
+    for minutes in range(20):
+        chosen = in_turn(iter(holds), NOW + timedelta(minutes=minutes))
+        assert len(chosen) == MAX_PROBES and chosen[0] == holds[-1]
+        looked_at.update(hold.persistence_id for hold in chosen)
+    assert len(looked_at) == len(holds)
+
+
+def test_all_are_looked_at_when_they_are_few() -> None:
+    few = [replace(HOLD, persistence_id=f"p-{n}") for n in range(5)]
+    assert {hold.persistence_id for hold in in_turn(few, NOW)} == {hold.persistence_id for hold in few}

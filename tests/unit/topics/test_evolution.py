@@ -1,0 +1,55 @@
+"""What schema files say of the fields that a pipeline names: those that fit pass, the others are named."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tagmill.errors import ConfigurationError
+from tagmill.kafkasettings import TopicColumn, TopicSettings
+from tagmill.topics.evolution import fits, kinds
+
+KIND = {"type": "enum", "name": "Kind", "symbols": ["NEW", "OLD"]}
+PART = {"type": "record", "name": "Part", "fields": [{"name": "made", "type": "Kind"}, {"name": "of", "type": ["null", "Part"]}]}
+SCHEMA = {
+    "type": "record", "name": "Event", "namespace": "shop", "fields": [
+        {"name": "before", "type": {"type": "array", "items": KIND}}, {"name": "kind", "type": ["null", "Kind"]},
+        {"name": "hash", "type": {"type": "fixed", "name": "Md5", "size": 16}}, {"name": "other", "type": "shop.Md5"},
+        {"name": "first", "type": PART}, {"name": "second", "type": "Part"}, {"name": "note", "type": "string"},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "on", "type": {"type": "int", "logicalType": "date"}},
+    ],
+}  # fmt: skip
+CONTENTS = {"1": json.dumps(SCHEMA).encode()}
+
+
+def chosen(**keys):
+    columns = [TopicColumn(name="hash", type="UUID")]
+    wanted = {"unique_id": ["kind"], "destination": "t", "schema_files": {"1": Path("x")}, "columns": columns, **keys}
+    return TopicSettings(kind="topic", topics=["t"], format="avro", **wanted)
+
+
+def test_a_type_that_is_named_once_is_known_wherever_it_comes_again():
+    (found,) = kinds(chosen(), CONTENTS).values()
+    assert (found["kind"], found["other"], found["second"]) == ("string", "bytes", "nested")
+    assert (found["first.made"], found["second.made"], found["second.of"]) == ("string", "string", "nested")
+    fits(chosen(unique_id=["kind", "other", "second.made"], created_at="at"), CONTENTS)
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        ({"unique_id": ["second"]}, "field second, part of what makes an event unique, is no plain value"),
+        ({"created_at": "att"}, "there is no field att, which created_at names"),
+        ({"created_at": "second"}, "field second, which created_at names, is a nested, and no moment"),
+        ({"created_at": "on"}, "field on, which created_at names, is a day, and no moment"),
+    ],
+)
+def test_a_field_that_does_not_fit_is_named(keys, why):
+    with pytest.raises(ConfigurationError, match=why):
+        fits(chosen(**keys), CONTENTS)
+
+
+@pytest.mark.parametrize("field", ["at", "note"])
+def test_the_events_time_is_a_moment_or_its_text(field):
+    fits(chosen(created_at=field), CONTENTS)
