@@ -22,6 +22,7 @@ def refused(one: Any, file: Path) -> None:
     assert one.run_state()[0] == "SEALED"
 
 
+@pytest.mark.long
 def test_a_sealed_file_that_was_changed_or_is_missing_is_not_followed_until_it_is_restored(delivery: Callable[..., Any]) -> None:
     one = delivery(tags=["tag-0"])
     one.sealed()

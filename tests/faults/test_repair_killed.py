@@ -71,7 +71,7 @@ def test_a_withdrawal_killed_and_left_is_finished_by_the_next_delivery(instant: 
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("instant", ["withdraw.before_commit", "close.before_progress"])
+@pytest.mark.parametrize("instant", [pytest.param("withdraw.before_commit", marks=pytest.mark.long), "close.before_progress"])
 def test_a_frozen_withdrawal_that_wakes_after_its_events_came_again_changes_nothing(
     instant: str, delivered: Any, spark: Any
 ) -> None:

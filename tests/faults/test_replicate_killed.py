@@ -90,6 +90,7 @@ def test_killed_before_and_in_its_writes_it_goes_on_where_it_was(replicated: Any
     assert journal.pointers() == {(topic.name, 0): 9}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_purge_that_is_killed_publishes_nothing_twice(replicated: Any, kafka: Any) -> None:
     from confluent_kafka import Consumer, TopicPartition
@@ -124,6 +125,7 @@ def test_one_that_wakes_up_after_others_went_on_takes_nothing_back(replicated: A
     assert (journal.rows(), journal.entries(), journal.pointers()) == before
 
 
+@pytest.mark.long
 def test_a_broker_that_restarts_is_waited_for(replicated: Any, kafka: Any) -> None:
     journal, topic = replicated.journal, replicated.topic
     first_poll(topic)

@@ -22,6 +22,7 @@ def test_two_deliveries_at_once_deliver_once(delivery: Callable[..., Any], undis
     assert one.check().code == 0
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_started_in_the_same_moment_with_time_to_wait_both_end_well(
     delivery: Callable[..., Any], undisturbed: Callable[[str], Any]

@@ -65,6 +65,7 @@ def test_killed_in_every_step_it_delivers_each_event_once(shop: Any, started: An
     expect(one, range(40))
 
 
+@pytest.mark.long
 def test_one_that_wakes_up_after_others_went_on_adds_nothing(shop: Any, started: Any) -> None:
     one = shop(2)
     fill(one, range(10))

@@ -263,6 +263,7 @@ def test_what_cannot_be_read_has_a_name(stack, keyspace, settings, spark):
 # -- while others are at work
 
 
+@pytest.mark.long
 def test_an_audit_while_the_application_writes_and_is_delivered_does_not_cry_wolf(module_journal, settings, spark):
     journal = module_journal()
     configured = settings(

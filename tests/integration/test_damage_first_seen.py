@@ -110,6 +110,7 @@ def test_require_one_holds_until_a_person_gives_the_lower_numbers_up(first_seen,
     assert len(keys) == len(set(keys)) and deliver(configured, name, spark) == []
 
 
+@pytest.mark.long
 def test_a_deleted_hole_is_held_until_the_gap_timeout_is_over(journal, settings, spark):
     written = journal()
     written.view([*events("sound", range(1, 20), BEGIN), *events("deleted", (1, 2, 4), BEGIN)])

@@ -189,6 +189,7 @@ def whole(*numbers):
     return [(number, 0) for number in numbers]
 
 
+@pytest.mark.long
 def test_all_columns_of_what_goes_through_are_those_of_the_view(story):
     day = story.days[0]
     seen = {as_row(record) for record in day.view}

@@ -186,6 +186,7 @@ def test_nothing_of_a_persistence_id_is_left_and_everything_goes_on(applied):
     assert code == 0 and lines == [(2, "ERASED", "asked for"), (1, "ERASED", "asked for")]
 
 
+@pytest.mark.long
 def test_a_batch_without_other_rows_is_void_and_what_is_past_retention_or_cleaned_up_is_erased_too(applied):
     case = applied([*of(GONE, range(1, 5)), *of("kept", range(1, 5)), *of("gone-u", range(1, 4), "u")], batch_rows=2)
     case.write(of("kept", [5], begin=soon()))

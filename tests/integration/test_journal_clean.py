@@ -77,6 +77,7 @@ def applied(journal, settings, spark):
 # -- what goes
 
 
+@pytest.mark.long
 def test_the_audit_agrees_whatever_of_what_is_delivered_was_deleted(applied):
     case = applied([record for name in "abcdefg" for record in events(name, range(1, 11), BEGIN)])
     delivered = clickhouse_rows(case.settings, case.name)

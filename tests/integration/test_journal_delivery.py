@@ -159,6 +159,7 @@ def test_all_rows_of_an_entry_without_a_record_id_are_delivered(shop):
     assert one.events() == [("old", 1), ("old", 2), ("old", 3)]
 
 
+@pytest.mark.long
 def test_a_backlog_is_many_runs_and_a_long_id_is_found_from_its_end(shop, monkeypatch):
     monkeypatch.setattr(source, "NEWEST", 3)
     one = shop(2, max_records_per_run=6, batch_rows=4)

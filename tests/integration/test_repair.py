@@ -215,6 +215,7 @@ def test_batches_that_are_gone_or_there_twice_are_sent_again(repaired):
     assert set(verdicts(pipeline.settings, pipeline.name).values()) == {"exactly once"}
 
 
+@pytest.mark.long
 def test_an_event_that_progress_has_passed_and_no_batch_has_is_delivered_late(repaired):
     pipeline = repaired(small())
     pipeline.deliver()

@@ -108,6 +108,7 @@ def test_a_missing_table_is_named_as_it_is_configured(renamed, settings):
         cleaned(configured, ["b"], "to", to=3)
 
 
+@pytest.mark.long
 def test_an_event_with_tags_in_new_and_old_columns_has_all_of_them(journal, stack, settings, spark):
     old = journal()
     for name in ("tag1", "tag2", "tag3"):

@@ -142,6 +142,7 @@ def test_a_new_field_is_a_new_column_once_it_is_asked_for_and_old_batches_stay(s
     assert code == 0, err
 
 
+@pytest.mark.long
 def test_ids_are_read_again_once_the_schema_is_corrected(shop, tmp_path):
     file = written(tmp_path, "a.avsc", avro_schema(PRICE))
     one = shop(format="avro", schema_files={"1": file})

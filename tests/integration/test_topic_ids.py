@@ -81,6 +81,7 @@ def test_under_another_rule_events_become_equal_or_different_and_a_crash_changes
     assert rekeyed(one).changed == 3 and len(one.ids()) == 3
 
 
+@pytest.mark.long
 def test_a_payload_without_an_id_under_the_new_rule_stops_it(shop):
     one = shop()
     one.send(1, colour="red")

@@ -8,6 +8,7 @@ from tests.support.standalone import DAG
 AUDIT, CLEANUP = "audit_orders", "ttl_cleanup_orders"
 
 
+@pytest.mark.long
 def test_the_schedule_audits_and_all_agree(delivered):
     delivered.succeed(DAG, delivered.api.trigger(DAG))  # what other tests left
     runs = delivered.scheduled(AUDIT)

@@ -101,6 +101,7 @@ def test_a_run_delivers_and_a_second_one_delivers_nothing_twice(environment, tmp
     assert table_of(again.stdout, 2) == table_of(text, 2)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_server_that_dies_ends_it_with_one_line_at_once(environment):
     home = Path(environment["TAGMILL_HOME"])
