@@ -10,6 +10,7 @@ from tests.faults.conftest import Delivery
 from tests.support.delivery import clickhouse_rows
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_killed_and_started_again_it_says_what_an_undisturbed_one_says(delivery: Callable[..., Delivery]) -> None:
     audited = delivery("partition-boundary")

@@ -124,6 +124,7 @@ def test_a_row_in_the_previous_bucket_is_found_and_delivered_in_its_place(delive
     assert set(verdicts(found.settings, found.name).values()) == {"exactly once"}
 
 
+@pytest.mark.long
 def test_a_number_twice_is_delivered_once_and_an_event_under_a_second_number_is_held(delivered):
     found = delivered("duplicate-nr")
     first, _ = found.view("tag-0", 5)

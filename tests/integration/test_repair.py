@@ -234,6 +234,7 @@ def test_an_event_that_progress_has_passed_and_no_batch_has_is_delivered_late(re
         assert {"audit --repair: progress of what was not delivered"} == {row.what for row in ledger.interventions(pipeline.name)}
 
 
+@pytest.mark.long
 def test_what_can_t_be_told_is_left_and_named(repaired):
     records = small()
     pipeline = repaired(records)
