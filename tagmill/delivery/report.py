@@ -203,11 +203,17 @@ def differences(pipeline: str, batches: list[Stored]) -> Iterator[Finding]:
 
 
 def unfinished(settings: Settings, pipeline: str, ledger: Ledger) -> Iterator[Finding]:
-    """Batches that are NEW although their run isn't open: from the ledger alone. One past retention can't be."""
-    retired = Retired(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline).up_to()
+    """Batches that are NEW although their run isn't open: from the ledger alone."""
+    for number in runs_with_new(ledger, settings.cassandra.ledger_keyspace, pipeline):
+        yield from unfinished_of(ledger, pipeline, number)
+
+
+def runs_with_new(ledger: Ledger, ledger_keyspace: str, pipeline: str) -> Iterator[int]:
+    """Runs of which a batch is NEW. One past retention has none."""
+    retired = Retired(ledger.cassandra, ledger_keyspace, pipeline).up_to()
     for number in range(retired + 1, ledger.last_run(pipeline) + 1):
         if any(batch.state == BatchState.NEW for batch in ledger.batches(pipeline, number)):
-            yield from unfinished_of(ledger, pipeline, number)
+            yield number
 
 
 def unfinished_of(ledger: Ledger, pipeline: str, run: int) -> Iterator[Finding]:

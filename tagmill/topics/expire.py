@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from tagmill.batches.states import BatchState
+from tagmill.delivery.report import runs_with_new
 from tagmill.settings import CassandraSettings, Settings
 from tagmill.stores.cassandra import Cassandra
 from tagmill.stores.deduplication import Deduplication, Rules
 from tagmill.stores.files import RunFiles
 from tagmill.stores.ledger import Ledger
-from tagmill.stores.retired import Retired
 from tagmill.topics.model import Expired
 from tagmill.topics.rekey import shards_of
 from tagmill.topics.runfiles import read_plan
@@ -64,13 +64,8 @@ def _known_since(ledger: Ledger, files: RunFiles, pipeline: str) -> datetime | N
 
 
 def _not_in_clickhouse(ledger: Ledger, keyspace: str, pipeline: str) -> frozenset[int]:
-    """Runs with a batch that is still to come to ClickHouse: the one that is not finished, and those of which one is sent again.
-
-    Runs past retention have none.
-    """
-    row = ledger.open_run(pipeline)
-    numbers = range(Retired(ledger.cassandra, keyspace, pipeline).up_to() + 1, ledger.last_run(pipeline) + 1)
-    found = {number for number in numbers if any(one.state == BatchState.NEW for one in ledger.batches(pipeline, number))}
+    """Runs with a batch that is still to come to ClickHouse: the one that is not finished, and those of which one is sent again."""
+    row, found = ledger.open_run(pipeline), set(runs_with_new(ledger, keyspace, pipeline))
     if row is not None:
         batches = ledger.batches(pipeline, row.run)
         if not batches or any(one.state != BatchState.IN_CLICKHOUSE for one in batches):

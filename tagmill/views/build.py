@@ -126,7 +126,7 @@ class _Builder(Attempt):
             update={
                 "moved": records.count(),
                 "events": sum(line["events"] for line in stops),
-                "rows": sums.rows.total(),
+                "rows": sums.rows,
                 "before_first_time_bucket": sums.early,
                 "late_from": sums.late_from,
                 "waiting": waiting,

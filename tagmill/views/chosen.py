@@ -59,7 +59,7 @@ class Left(Document):
 
 
 class ViewReport(Document):
-    """What was done to a view, or would be. The lists are EXAMPLES, at most.
+    """What was done to a view, or would be. The lists are the first EXAMPLES.
 
     `progress`: persistence ids of which lines of tag_write_progress change or go; `left`: those that are left as they are.
     """

@@ -4,7 +4,6 @@ Rows stand in Cassandra's order. A *run* is a stretch of them: one persistence_i
 runs there are; once numbering.starts has said with which number each begins, `number_rows` makes the rows of tag_views.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -42,9 +41,9 @@ ROWS_AT_ONCE = 100_000
 
 @dataclass(slots=True)
 class Sums:
-    """What was numbered: rows of tag_views by tag, how many lie before the first time bucket, and per tag the earliest late one (ticks)."""
+    """What was numbered: rows of tag_views, those before the first time bucket, and per tag the earliest late one (ticks)."""
 
-    rows: Counter[str] = field(default_factory=Counter)
+    rows: int = 0
     early: int = 0
     late_from: dict[str, int] = field(default_factory=dict)
 
@@ -266,15 +265,11 @@ class _Numbered:
 
     def sums(self, first_ticks: int, built_to: int) -> Sums:
         """What this is."""
-        ticks, names = self.group.ticks[self.parent], self.names.to_pylist()
-        rows, late, none = np.bincount(self.code, minlength=len(names)), ticks <= built_to, np.iinfo(np.int64).max
-        earliest = np.full(len(names), none)
+        ticks, none = self.group.ticks[self.parent], np.iinfo(np.int64).max
+        late, earliest = ticks <= built_to, np.full(len(self.names), none)
         np.minimum.at(earliest, self.code[late], ticks[late])
-        return Sums(
-            Counter({name: int(count) for name, count in zip(names, rows, strict=True) if count}),
-            int((ticks < first_ticks).sum()),
-            {name: int(first) for name, first in zip(names, earliest, strict=True) if first < none},
-        )
+        late_from = {name: int(first) for name, first in zip(self.names.to_pylist(), earliest, strict=True) if first < none}
+        return Sums(len(ticks), int((ticks < first_ticks).sum()), late_from)
 
 
 def _offsets(owner: Numbers, owners: int) -> pa.Array:

@@ -7,34 +7,18 @@ build is (attempt.py), so it may be killed at any instruction: the next build or
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from tagmill.settings import Settings
 from tagmill.views.attempt import at_the_numbers
-from tagmill.views.chosen import EXAMPLES, Chosen, TagChange, ViewReport
+from tagmill.views.chosen import Chosen, ViewReport
 from tagmill.views.looking import ID, OfChosen, counts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tagmill.stores.builds import BuildRow
-    from tagmill.views.counting import Sums
     from tagmill.views.model import Manifest, Tell
-
-ALL_TICKS = 2**63 - 1
-
-
-class _Compared(NamedTuple):
-    """What changes.
-
-    Lines to show some of (as differences.judged leaves them), how many each tag has, from where on rows of it are written (ticks), and
-    the folder that these are in.
-    """
-
-    lines: DataFrame
-    tags: list[TagChange]
-    late_from: dict[str, int]
-    rows_in: str
 
 
 def rebuild(
@@ -80,10 +64,11 @@ class _Rebuilder(OfChosen):
         stands = self.fixed(numbering.kept(limits, runs, events, numbers), f"{self.url}/stands")
         ends = self.fixed(numbering.within(numbering.ends(runs, stands), limits, cut=bool(self.chosen.tags)), f"{self.url}/ends")
         whole = ends.where("reason is null")
-        records, sums = self.numbered(self.folder, staged, runs, whole, stands, ALL_TICKS)
+        records, _ = self.numbered(self.folder, staged, runs, whole, stands, -1)
         self.tell("comparing")
         left = ends.where("reason is not null")
-        lines, tags, late_from, rows_in = self._compared(standing.join(left.select(ID), ID, "left_anti"), events, whole, sums)
+        lines, rows_in = self._compared(standing.join(left.select(ID), ID, "left_anti"), events, whole)
+        tags, late_from = counts(lines)
         manifest = self.manifest(
             row,
             places,
@@ -96,8 +81,8 @@ class _Rebuilder(OfChosen):
         report = self.report(manifest, tags, lines, left, self.unknown(places, runs, standing), dry_run=dry_run)
         return manifest, report, places
 
-    def _compared(self, standing: DataFrame, events: DataFrame, whole: DataFrame, sums: Sums) -> _Compared:
-        """The numbered rows held against the view; writes `changes`, and `removed` (keys)."""
+    def _compared(self, standing: DataFrame, events: DataFrame, whole: DataFrame) -> tuple[DataFrame, str]:
+        """The numbered rows held against the view (differences.judged), and which rows are to be written; writes `removed` (keys)."""
         from pyspark.sql import functions as F
 
         from tagmill.stores.journalviews import JournalViews
@@ -112,10 +97,7 @@ class _Rebuilder(OfChosen):
         cleaned = cleaned.withColumnsRenamed({"tag": "tag_name", "bucket": "timebucket"})
         if not self.chosen.tags and standing.isEmpty() and cleaned.isEmpty():
             # nothing to hold them against: a view that is lost as a whole, or was never there
-            some = rows.limit(EXAMPLES).select(*VIEW_KEY, "sequence_nr", F.lit(Difference.ADDED.value).alias("what"))
-            return _Compared(
-                some, [TagChange(tag=tag, added=sums.rows[tag]) for tag in sorted(sums.rows)], sums.late_from, "rows"
-            )
+            return rows.select(*VIEW_KEY, "sequence_nr", F.lit(Difference.ADDED.value).alias("what")), "rows"
         of_whole = whole.select(ID, "from_nr", "upto")
         right = differences.with_content(rows, meta=self.journal.meta)
         compared = self.fixed(differences.compared(right, standing, cleaned), f"{self.url}/compared")
@@ -126,7 +108,7 @@ class _Rebuilder(OfChosen):
         changes.write.parquet(f"{self.url}/changes")
         removed = lines.where(F.col("what").isin(Difference.REMOVED.value, Difference.CHANGED.value)).select(*VIEW_KEY)
         removed.write.parquet(f"{self.url}/removed")
-        return _Compared(lines, *counts(lines), "changes")
+        return lines, "changes"
 
     def _rows(self) -> DataFrame:
         """The rows of tag_views that the journal gives."""
