@@ -83,6 +83,11 @@ class Layout:
         """In the order of the file."""
         return tuple(column.name for column in self.columns)
 
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Those that are no optional ones."""
+        return tuple(column.name for column in self.columns if not column.optional)
+
     def input_structure(self) -> str:
         """The columns of a sealed file, as ClickHouse's input() takes them."""
         return ", ".join(f"`{column.name}` {column.file_type}" for column in self.columns)

@@ -67,8 +67,12 @@ def must_not_have_moved(now: DataFrame, before: DataFrame, journal: str) -> None
 
 
 def must_be_ours(strays: DataFrame, rows: Rows, begun_at: datetime, way_out: str) -> None:
-    """Raise GuardRefused when one of these rows may have been written after the target was made: we copy rows with their write time."""
-    foreign = strays.where(F.col("written") >= int((begun_at - SKEW).timestamp() * 1_000_000))
+    """Raise GuardRefused when one of these rows may have been written after the target was made: we copy rows with their write time.
+
+    Not one that is about to expire: a copied row lives a little longer than the one that it is copied from.
+    """
+    lasting = ~F.col("remaining").between(1, int(SKEW.total_seconds()))
+    foreign = strays.where(lasting & (F.col("written") >= int((begun_at - SKEW).timestamp() * 1_000_000)))
     line = foreign.orderBy("tag_name", "persistence_id", "tag_pid_sequence_nr").first()
     if line is not None:
         source, target = rows.source.table, f"{rows.keyspace}.{rows.target.table}"

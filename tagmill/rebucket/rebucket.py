@@ -280,16 +280,20 @@ class _Rebucket:
         checkpoints.reached("rebucket.copied")
 
     def _agreed(self, standing: Standing) -> tuple[Survey, DataFrame, int, list[str]]:
-        """Compare, copy what differs and remove what only the target has, until nothing differs."""
+        """Compare, remove what only the target has and copy what differs, until nothing differs but by what expired in between."""
+        from pyspark.sql.functions import lit
+
         copied, removed = 0, list[str]()
-        for _ in range(ROUNDS):
+        for again in range(ROUNDS):
             survey = self._surveyed()
             lines = self._compared(survey)
             if not lines.where("differs").take(1):
                 return survey, lines, copied, removed
+            removed += self._remove_strays(survey, lines, standing)
+            if again and not self.rows.lost(survey, lines).take(1):
+                return survey, lines.withColumn("differs", lit(False)), copied, removed
             copied += self._differing(lines)
             self._copy(survey, lines)
-            removed += self._remove_strays(survey, lines, standing)
         line = lines.where("differs").orderBy("tag_name", "bucket").collect()[0]
         raise DataQualityStop(
             f"journal {self.journal}: after {ROUNDS} passes {self.target} still differs from {self.source}, first at tag "

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from tagmill.audit.report import early, large_partitions
@@ -57,10 +57,16 @@ def tags(survey: Survey, lines: DataFrame) -> list[Result]:
             "misplaced": line["misplaced"] or 0,
             "checksum": f"{line['checksum'] % 2**64:016x}",
             "checksum_in_target": f"{line['t_checksum'] % 2**64:016x}",
-            "verdict": f"{line['differing']} partitions differ" if line["differing"] else "equal",
+            "verdict": _verdict(line),
         }
         for line in found
     ]
+
+
+def _verdict(line: Row) -> str:
+    if line["differing"]:
+        return f"{line['differing']} partitions differ"
+    return "equal" if line["checksum"] == line["t_checksum"] else "equal, but for what expired meanwhile"
 
 
 def warnings(survey: Survey, lines: DataFrame, source: View, target: View, pipeline: PipelineSettings) -> Iterator[str]:

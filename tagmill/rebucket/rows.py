@@ -141,17 +141,25 @@ class Rows:
     # -- rows that only one of them has
 
     def strays(self, survey: Survey, lines: DataFrame) -> DataFrame:
-        """Rows of the target that the source has not, among partitions that differ: KEY, written (microseconds)."""
+        """Rows of the target that the source has not, among partitions that differ: KEY, written (microseconds), remaining (seconds)."""
         places = lines.where("differs and t_rows > 0").select("tag_name", F.col("bucket").alias("timebucket"))
-        there = self._timed(self.target.table).join(places, PLACE, "left_semi").select(*KEY, written().alias("written"))
+        there = self._timed(self.target.table).join(places, PLACE, "left_semi")
+        there = there.select(*KEY, written().alias("written"), _ttl().alias("remaining"))
         return self.fixed(there.join(self._moved(survey, lines.where("differs and t_rows > 0")).select(*KEY), KEY, "left_anti"))
 
-    def lost(self, survey: Survey, lines: DataFrame, cleaned: DataFrame) -> DataFrame:
-        """Rows of the source that the target has not, or has with other contents: KEY. `cleaned` (tag_name, timebucket) are not missed."""
+    def lost(self, survey: Survey, lines: DataFrame, cleaned: DataFrame | None = None) -> DataFrame:
+        """Rows of the source that the target has not, or has with other contents: KEY. `cleaned` (tag_name, timebucket) are not missed.
+
+        The target is read before the source: a copied row expires no sooner than the one that it is copied from, so what the source
+        still has then must have been there.
+        """
         differing = lines.where("differs and rows > 0")
         places = differing.select("tag_name", F.col("bucket").alias("timebucket"))
-        there = self._judged(self._at(self.target.table, places)).select(*KEY, F.col("hash").alias("t_hash"))
-        rows = self._moved(survey, differing).join(cleaned, PLACE, "left_anti").join(there, KEY, "left")
+        there = self.fixed(self._judged(self._at(self.target.table, places)).select(*KEY, F.col("hash").alias("t_hash")))
+        rows = self._moved(survey, differing)
+        if cleaned is not None:
+            rows = rows.join(cleaned, PLACE, "left_anti")
+        rows = rows.join(there, KEY, "left")
         return self.fixed(rows.where(~F.col("hash").eqNullSafe(F.col("t_hash"))).select(*KEY))
 
     def cleaned(self, ledger_keyspace: str) -> DataFrame:

@@ -250,9 +250,10 @@ class ClickHouse:
         if self.settings.cluster:
             self.command(f"SYSTEM SYNC REPLICA {names.sql(table)}")
 
-    def columns_of(self, table: str) -> dict[str, str]:
-        """The columns of a table with their types; none: there is no such table."""
-        query = "SELECT name, type FROM system.columns WHERE database = {database:String} AND table = {table:String} ORDER BY position"
+    def columns_of(self, table: str, *, plain: bool = False) -> dict[str, str]:
+        """The columns of a table with their types, with `plain` those without a default; none: there is no such table."""
+        chosen = "database = {database:String} AND table = {table:String}" + (" AND default_kind = ''" if plain else "")
+        query = f"SELECT name, type FROM system.columns WHERE {chosen} ORDER BY position"
         return dict(self.rows(query, {"database": self.settings.database, "table": table}))
 
     def check_destination(self, table: str, *, may_be_missing: bool = False) -> None:

@@ -1,12 +1,12 @@
 """The columns of a destination: Tagmill's own, then those of the topic's pipeline. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from tagmill.batches.columns import Column, Layout
 from tagmill.errors import ConfigurationError
 from tagmill.kafkasettings import JournalSettings, Stream, TopicColumn
-from tagmill.topics.fields import Field
+from tagmill.topics.fields import KINDS, Field
 
 CREATED_AT = Column(
     "created_at", "Int64", "DateTime64(3, 'UTC')", "number",
@@ -65,3 +65,30 @@ def layout_of(chosen: Stream, names: Iterable[str], of: str) -> Layout:
             f"{of} was sealed with the column {', '.join(gone)}, which the configuration has no more. Nothing was sent; put it back"
         )
     return replace(layout(chosen), columns=tuple(today[name] for name in wanted))
+
+
+def layout_there(chosen: Stream, found: Mapping[str, str]) -> Layout:
+    """With the nullable columns that the configuration has no more: they are in the checksums of rows that were delivered with them.
+
+    In: columns of the destination that have no default, with their types.
+    """
+    today = layout(chosen)
+    made = {Field("", "", kind, nullable=True).column.table_type: kind for kind in KINDS}
+    left = [
+        Field(name, name, made[there], nullable=True).column
+        for name, there in found.items()
+        if name not in today.names and there in made
+    ]
+    return today if isinstance(chosen, JournalSettings) else replace(today, columns=(*today.columns, *left))
+
+
+def must_keep(chosen: Stream, sealed: list[str], of: str) -> None:
+    """Raise ConfigurationError unless the columns that aren't nullable are those that were sealed, in their order.
+
+    Rows' checksums fold them in that order. A nullable one may come and go: where it is null, it leaves them as they are.
+    """
+    if sealed != (today := list(layout(chosen).required)):
+        raise ConfigurationError(
+            f"{of} has delivered the columns {', '.join(sealed)}, none of them nullable, and the configuration says {', '.join(today)}. "
+            "Nothing was done; put them back in that order"
+        )

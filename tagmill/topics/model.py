@@ -54,6 +54,7 @@ class TopicManifest(Document):
     batches: list[Batch]
     counts: TopicCounts
     columns: list[str]
+    required: list[str]
     letters: str
     replayed: str
     sha256: dict[str, str]

@@ -14,6 +14,7 @@ from tagmill.stores.kafka import Kafka, Place, Span
 from tagmill.stores.kafkajournal import KafkaJournalTables
 from tagmill.stores.ledger import Ledger
 from tagmill.stores.topicids import TopicIds
+from tagmill.topics.columns import must_keep
 from tagmill.topics.evolution import fits
 from tagmill.topics.formats import schema_contents
 from tagmill.topics.model import TopicPlan
@@ -26,12 +27,22 @@ def must_fit(settings: Settings, ledger: Ledger, pipeline: str) -> None:
     if isinstance(chosen, JournalSettings):
         return
     fits(chosen, schema_contents(chosen.schema_files))
+    must_keep_columns(settings, ledger, pipeline)
     there = Rules(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline).begin(chosen.rule)
     if there.rule != chosen.rule:
         raise ConfigurationError(
             f"pipeline {pipeline}: the ids of delivered events were made by {there.rule}, and the configuration says {chosen.rule}. "
             f"Nothing was read. Put it back, or make the ids again: tagmill dedup rekey --pipeline {pipeline}"
         )
+
+
+def must_keep_columns(settings: Settings, ledger: Ledger, pipeline: str) -> None:
+    """Raise ConfigurationError unless the columns that aren't nullable are those of the last sealed run."""
+    rows = (ledger.run(pipeline, number) for number in range(ledger.last_run(pipeline), 0, -1))
+    last = next((row for row in rows if row and row.manifest_file), None)
+    if last:
+        sealed = read_manifest(RunFiles(settings.storage.root), last).required
+        must_keep(settings.stream(pipeline), sealed, f"pipelines.{pipeline}.columns: run {last.run}")
 
 
 def letters_planned(settings: Settings, ledger: Ledger, pipeline: str, number: int) -> TopicPlan | None:

@@ -12,8 +12,8 @@ from tagmill.stores.deadletters import DeadLetters
 from tagmill.stores.deduplication import TopicOffsets
 from tagmill.stores.ledger import Ledger
 from tagmill.stores.retired import Retired
-from tagmill.topics.columns import layout
-from tagmill.topics.plan import spans_of
+from tagmill.topics.columns import layout, layout_there
+from tagmill.topics.plan import must_keep_columns, spans_of
 from tagmill.topics.runfiles import read_manifest
 
 COLUMNS = ("pipeline", "waiting", "delivered", "batches", "clickhouse_rows", "dead_letters", "verdict")
@@ -38,6 +38,8 @@ def topic_line(settings: Settings, pipeline: str, *, verify: bool) -> dict[str, 
             "dead_letters": DeadLetters(ledger.cassandra, keyspace, pipeline).count(),
         }
         if verify:
+            must_keep_columns(settings, ledger, pipeline)
+            clickhouse.layout = layout_there(chosen, clickhouse.columns_of(chosen.destination, plain=True))
             wrong += _wrong(settings, pipeline, ledger, clickhouse)
         return line | {"verdict": _verdict(line, wrong)}
 

@@ -1,5 +1,6 @@
 """Another bucket size: the copy, the switch, deliveries before and after it, and what is refused."""
 
+import time
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -165,6 +166,27 @@ def test_rows_keep_their_write_time_and_what_is_left_of_their_life(stack, journa
         (made.keyspace, "tag_views_minute"),
     )
     assert tuple(options) == (7777777, 4321)
+
+
+def test_rows_that_expire_while_the_tables_are_compared_stop_no_switch(stack, journal, settings, spark):
+    made = journal()
+    made.view(events("kept", range(1, 6), BEGIN))
+    (dying,) = events("dying", [1], BEGIN)
+    names = [name for name, value in dying.items() if value is not None]
+    put = f"INSERT INTO {made.keyspace}.tag_views ({', '.join(names)}) VALUES ({', '.join('%s' for _ in names)}) USING TTL 4"
+    hour = settings(made.keyspace, tags=["t"], bucket_size="Hour", first_time_bucket=BEGIN.isoformat())
+    schema.apply(hour)
+
+    def expires(text):
+        if text.startswith("reading"):
+            stack.session.execute(put, [dying[name] for name in names])
+        if text.startswith("comparing"):
+            time.sleep(5)
+
+    done = rebucketed(hour, spark, "Minute", offline=True, tell=expires)
+    assert (done["step"], done["rows"], done["differing"]) == ("switched", 6, 0)
+    assert done["tags"][0]["verdict"] == "equal, but for what expired meanwhile"
+    same_rows(stack, made.keyspace, "tag_views_minute", in_buckets(rows(stack, made.keyspace, "tag_views"), "Minute"))
 
 
 def test_what_came_and_went_since_the_copy_is_found_and_foreign_rows_are_never_removed(stack, journal, settings, spark):

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tagmill.errors import ConfigurationError, GuardRefused
+from tagmill.stores.clickhouse import ClickHouse
 from tagmill.stores.deadletters import DeadLetters
 from tagmill.stores.ledger import Ledger
 from tagmill.topics import steps
@@ -193,6 +194,31 @@ def test_dead_letters_are_read_again_once_they_can_be(shop):
             b"{no json"
         ]
     assert one.offsets() == {0: 4}
+    # the column that the configuration has no more still belongs to the rows that were delivered with it
+    assert tagmill(one.file, "check", "--pipeline", one.name)[0] == 0
+    with ClickHouse(one.settings.clickhouse) as clickhouse:
+        table = one.settings.topic(one.name).destination
+        clickhouse.command(f"ALTER TABLE `{table}` ADD COLUMN `theirs` Nullable(String) DEFAULT 'x'")
+        assert tagmill(one.file, "check", "--pipeline", one.name)[0] == 0
+        clickhouse.command(f"ALTER TABLE `{table}` UPDATE `price` = 2 WHERE `price` = 1 SETTINGS mutations_sync = 2")
+    code, out, err = tagmill(one.file, "check", "--pipeline", one.name)
+    assert code == 1 and "other values" in out + err
+
+
+def test_columns_that_are_not_nullable_stay_where_they_are(shop):
+    price, size = ({"name": name, "type": "Float64", "nullable": False} for name in ("price", "size"))
+    one = shop(columns=[price, size])
+    one.send(1, price=1, size=2)
+    one.deliver()
+    for columns in ([size, price], [price]):
+        one.configure(columns=columns)
+        with pytest.raises(ConfigurationError, match="run 1 has delivered the columns .*, price, size, none of them nullable"):
+            one.deliver()
+        code, _, err = tagmill(one.file, "check", "--pipeline", one.name)
+        assert code == 2 and "put them back in that order" in err
+    one.configure(columns=[price, {"name": "note"}, size])
+    one.applied()
+    assert one.deliver() == []
 
 
 def test_records_that_went_before_they_were_read_are_counted_and_a_way_on_is_named(shop):
