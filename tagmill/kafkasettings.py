@@ -140,6 +140,10 @@ class TopicSettings(ToClickHouse):
         description="by version: Avro schemas (framed: by their registry ids), or one Protobuf descriptor set",
     )
     framed: bool = Field(False, description="Avro: a zero byte and the schema's registry id stand in front of each value")
+    schema_version: str | None = Field(
+        None,
+        description="Avro without frames: which of schema_files records are of; ids of older events are made again by the others",
+    )
     message_type: str | None = Field(None, description="Protobuf: full name of the message")
     version_field: FieldPath | None = Field(None, description="JSON: the field that says the schema_version")
     unique_id: list[FieldPath] = Field(["project", "event_type", "product_id"], description="fields that make an event unique")
@@ -167,12 +171,23 @@ class TopicSettings(ToClickHouse):
     def _consistent_format(self) -> None:
         if self.format == "json" and (self.schema_files or self.framed or self.message_type):
             raise ValueError("format: JSON has no schema_files, framed or message_type")
-        if self.format == "avro" and (not self.schema_files or (len(self.schema_files) > 1 and not self.framed)):
+        if self.format == "avro" and not self.schema_files:
             raise ValueError("schema_files: Avro needs one, or, framed, one by each registry id")
+        if self.format == "avro" and not self.framed and len(self.schema_files) > 1 and self.schema_version is None:
+            raise ValueError("schema_version: say which of schema_files records are of (framed records say so themselves)")
+        if self.schema_version is not None and (
+            self.format != "avro" or self.framed or self.schema_version not in self.schema_files
+        ):
+            raise ValueError("schema_version: it is a key of schema_files, for Avro without frames")
         if self.format == "protobuf" and (len(self.schema_files) != 1 or not self.message_type or self.framed):
             raise ValueError("schema_files: Protobuf needs one descriptor set, and message_type")
         if self.format != "json" and self.version_field:
             raise ValueError("version_field: only JSON has it; the version of a schema file is its key in schema_files")
+
+    @property
+    def versions(self) -> list[str]:
+        """The keys of schema_files that records are read with."""
+        return [self.schema_version] if self.schema_version is not None else list(self.schema_files)
 
     @property
     def key(self) -> list[str]:
@@ -181,9 +196,13 @@ class TopicSettings(ToClickHouse):
 
     @property
     def rule(self) -> str:
-        """How ids are made, as the ledger keeps it: another rule makes other ids."""
-        fields = "+".join(self.unique_id)
-        return f"{fields}{'/' + self.producer_id if self.producer_id else ''}%{self.shards}"
+        """How ids are made, as the ledger keeps it: another rule makes other ids. What separates the parts is quoted within them."""
+        fields = "+".join(map(_quoted, self.unique_id))
+        return f"{fields}{'/' + _quoted(self.producer_id) if self.producer_id else ''}%{self.shards}"
+
+
+def _quoted(path: str) -> str:
+    return path.translate({ord(sign): f"%{ord(sign):02X}" for sign in "%+/"})
 
 
 Stream = TopicSettings | JournalSettings

@@ -60,9 +60,9 @@ def close(settings: Settings, ledger: Ledger, name: str, run: int, fence: int) -
 def _note_build(settings: Settings, ledger: Ledger, files: RunFiles, row: RunRow, tags: list[str]) -> None:
     """What the view's builds had written late before this run was planned is delivered now."""
     pipeline = settings.pipeline(row.pipeline)
-    if row.plan_file and (build := read_plan(files, row).build) is not None:
+    if row.plan_file and (plan := read_plan(files, row)).build is not None:
         Builds(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline.keyspace).has_seen(
-            row.pipeline, row.run, build, tags
+            row.pipeline, row.run, plan.build, tags, plan.late_left
         )
 
 

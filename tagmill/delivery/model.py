@@ -92,7 +92,8 @@ class Withdrawn(Document):
 class Plan(Document):
     """What a run reads. Never changed. `build`: the newest build of the view, where Tagmill keeps it.
 
-    `view`: the table and bucket size that its slices are of.
+    `late_left`, in a run that reads nothing but late rows: the tick from which each tag's are left to the next. `view`: the table and
+    bucket size that its slices are of.
 
     A run of kind "withdraw" reads nothing: it takes batches out, and notes what `undelivered_file` names as not delivered.
     """
@@ -107,11 +108,17 @@ class Plan(Document):
     holds: list[HoldLook]
     view_columns: dict[str, str]
     build: int | None = None
+    late_left: dict[str, int] = {}
     view: str | None = None
     withdrawn: list[Withdrawn] = []
     undelivered_file: str = ""
     undelivered_sha256: str = ""
     more: bool
+
+    @property
+    def moves_watermark(self) -> bool:
+        """Whether it reads all that is new."""
+        return not self.reread and not self.late_left
 
     @property
     def rows(self) -> int:

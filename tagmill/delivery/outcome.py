@@ -113,7 +113,7 @@ def manifest(sealed: Sealed) -> Manifest:
         sealed_at=datetime.now(UTC),
         attempt=sealed.attempt,
         generation=1,
-        moves_watermark=not plan.reread,
+        moves_watermark=plan.moves_watermark,
         tags={tag: _tag_outcome(sealed, tag, batches, counts) for tag in plan.tags},
         batches=batches,
         findings={
@@ -259,9 +259,13 @@ def _write_holds(sealed: Sealed, file: str) -> None:
              "from_ticks": row.ticks, "held_rows": row.held_rows, "since_run": before.since_run if before and same else sealed.plan.run,
              "since": before.since if before and same else sealed.plan.planned_at, "seen": before.seen if before else "", "ended": False}
         )  # fmt: skip
-    judged = sealed.decisions.where("kind = 'row'").select(*KEY).distinct() if looked else None
-    over = {(r.tag, r.persistence_id) for r in judged.collect()} if judged is not None and looked else set()
-    for key in sorted(set(looked) - seen):
+    gone = sorted(set(looked) - seen)
+    over: set[Key] = set()
+    if gone:
+        of_them = F.broadcast(sealed.spark.createDataFrame(gone, "tag string, persistence_id string"))
+        judged = sealed.decisions.where("kind = 'row'").join(of_them, list(KEY)).select(*KEY).distinct()
+        over = {(row.tag, row.persistence_id) for row in judged.collect()}
+    for key in gone:
         look = looked[key]
         if key in over:
             rows.append({"tag": key[0], "persistence_id": key[1], "ended": True, "since": sealed.plan.planned_at})

@@ -6,12 +6,12 @@ Only counts and bucket names are read here. Nothing to do means no plan, and so 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from itertools import islice
-from typing import Literal
+from itertools import accumulate, islice
 
 from tagmill import buckets as bucket_rules
 from tagmill.delivery import holds as hold_looks
-from tagmill.delivery.model import HoldLook, Plan, Slice, TagRange, Unit
+from tagmill.delivery.model import HoldLook, Plan, Slice, TagRange
+from tagmill.delivery.units import distinct, units_of
 from tagmill.stores.delivered import Watermark
 from tagmill.stores.ledger import Ledger
 from tagmill.stores.views import Views
@@ -42,6 +42,7 @@ class _Draft:
     ranges: dict[str, TagRange] = field(default_factory=dict)
     new: list[tuple[str, Slice]] = field(default_factory=list)
     again: list[tuple[str, Slice]] = field(default_factory=list)
+    late_left: dict[str, int] = field(default_factory=dict)
     more: bool = False
 
 
@@ -75,9 +76,11 @@ class Planner:
     def plan(self, run: int) -> Plan | None:
         """The plan, or None when there is nothing to do."""
         columns = self.views.columns()
+        late = self._late_slices()
+        if (fitting := self._fitting(late)) < len(late):
+            return self._document(run, self._late_only(late, fitting), [], columns, reread=False)
         draft = self._new_rows()
         looks = list(hold_looks.looks(self.ledger, self.views, self.name, self.pipeline, self.tags, self.now))
-        late = self._late_slices()
         if not draft.new and not looks and not late and not self._look_back_due():
             return None
         for tag in draft.ranges:
@@ -280,9 +283,26 @@ class Planner:
         yield from self._up_to_watermarks(first)
 
     def _late_slices(self) -> list[tuple[str, Slice]]:
-        """What builds have written at times that were delivered already: its persistence_id had waited in the journal."""
+        """What builds have written at times that were delivered already: its persistence_id had waited in the journal. In time order."""
         late = self.built.late if self.built else {}
-        return list(self._up_to_watermarks({tag: ticks for tag, ticks in late.items() if tag in self.tags}))
+        found = self._up_to_watermarks({tag: ticks for tag, ticks in late.items() if tag in self.tags})
+        return sorted(found, key=lambda item: (item[1].timebucket, item[0]))
+
+    def _fitting(self, late: list[tuple[str, Slice]]) -> int:
+        """How many of them one run takes; at least one."""
+        rows = accumulate(part.rows for _, part in late)
+        within = sum(1 for total in rows if total <= self.pipeline.max_rows_per_run)
+        return min(len(late), max(1, min(within, self.pipeline.max_slices_per_run)))
+
+    def _late_only(self, late: list[tuple[str, Slice]], fitting: int) -> _Draft:
+        """The first late slices and nothing new: what is new goes on where they do, and comes behind all of them."""
+        draft = _Draft(again=late[:fitting], more=True)
+        for tag, part in reversed(late[fitting:]):
+            draft.late_left[tag] = bucket_rules.first_ticks(part.timebucket) if part.after is None else part.after + 1
+        for tag in {tag for tag, _ in late}:
+            ticks = self.marks[tag].ticks
+            draft.ranges[tag] = TagRange(after=ticks, until=ticks, window_from=ticks)
+        return draft
 
     def _up_to_watermarks(self, first: dict[str, int]) -> Iterator[tuple[str, Slice]]:
         """Per tag, the slices from a tick to its watermark."""
@@ -296,8 +316,9 @@ class Planner:
     # -- the document
 
     def _document(self, run: int, draft: _Draft, looks: list[HoldLook], columns: dict[str, str], *, reread: bool) -> Plan:
-        units = list(self._units("new", draft.new, 0))
-        units += self._units("again", _distinct(draft.again), len(units))
+        shape = (self.pipeline.bucket_size, self.pipeline.batch_rows)
+        units = list(units_of("new", draft.new, 0, *shape))
+        units += units_of("again", distinct(draft.again), len(units), *shape)
         return Plan(
             pipeline=self.name,
             run=run,
@@ -309,56 +330,7 @@ class Planner:
             holds=looks,
             view_columns=columns,
             build=self.built.build if self.built and not reread else None,
+            late_left=draft.late_left,
             view=str(self.pipeline.view),
             more=draft.more,
         )
-
-    def _units(self, kind: Literal["new", "again"], parts: list[tuple[str, Slice]], number: int) -> Iterator[Unit]:
-        """Whole buckets of one tag and month together up to the batch size; a slice of a bucket, or a piece of a large one, alone."""
-        groups: list[tuple[tuple[object, ...], str, list[Slice]]] = []
-        for tag, part in sorted(parts, key=lambda item: (item[0], item[1].timebucket, item[1].after or 0)):
-            for piece in self._pieces(part):
-                alone = () if piece.whole else (piece.timebucket, piece.after)
-                key = (tag, bucket_rules.month(bucket_rules.first_ticks(piece.timebucket)), *alone)
-                if (
-                    groups
-                    and groups[-1][0] == key
-                    and sum(p.rows for p in groups[-1][2]) + piece.rows <= self.pipeline.batch_rows
-                ):
-                    groups[-1][2].append(piece)
-                else:
-                    groups.append((key, tag, [piece]))
-        for offset, (_, tag, slices) in enumerate(groups):
-            yield Unit(number=number + offset, tag=tag, kind=kind, slices=slices)
-
-    def _pieces(self, part: Slice) -> list[Slice]:
-        count = -(-part.rows // self.pipeline.batch_rows)
-        if count <= 1:
-            return [part]
-        low = part.after if part.after is not None else bucket_rules.first_ticks(part.timebucket) - 1
-        high = (
-            part.until
-            if part.until is not None
-            else bucket_rules.first_ticks(part.timebucket) + self.pipeline.bucket_size.ticks - 1
-        )
-        cuts = [low + (high - low) * i // count for i in range(1, count)]
-        edges = zip([part.after, *cuts], [*cuts, part.until], strict=True)
-        return [
-            Slice(timebucket=part.timebucket, after=a, until=u, rows=part.rows // count, ttl_seconds=part.ttl_seconds)
-            for a, u in edges
-        ]
-
-
-def _distinct(parts: list[tuple[str, Slice]]) -> list[tuple[str, Slice]]:
-    """Slices of look-back, holds and re-reads may overlap: of one bucket, one slice that covers them all."""
-    covering: dict[tuple[str, int], Slice] = {}
-    for tag, part in parts:
-        known = covering.get((tag, part.timebucket))
-        covering[(tag, part.timebucket)] = part if known is None else _cover(known, part)
-    return [(tag, part) for (tag, _), part in covering.items()]
-
-
-def _cover(a: Slice, b: Slice) -> Slice:
-    after = None if a.after is None or b.after is None else min(a.after, b.after)
-    until = None if a.until is None or b.until is None else max(a.until, b.until)
-    return Slice(timebucket=a.timebucket, after=after, until=until, rows=max(a.rows, b.rows))

@@ -4,7 +4,7 @@ A build is SEALED when its events and numbers are fixed as files, DONE when all 
 IF build = ? AND fence = ?, so a builder that wakes up late changes nothing.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -154,10 +154,11 @@ class Builds:
         )
 
     def late(self, pipeline: str) -> dict[str, int]:
-        """Per tag, from where a delivery has to look again (ticks): late rows of builds that it has not seen yet."""
+        """Per tag, from where a delivery has to look again (ticks): late rows of builds that it has not seen yet, or not all of them."""
         rows = self.cassandra.execute(f"SELECT tag, build FROM {self.ledger}.view_seen WHERE pipeline = ?", pipeline)
         seen = {row.tag: row.build for row in rows}
-        found: dict[str, int] = {}
+        left = self.cassandra.execute(f"SELECT tag, from_ticks FROM {self.ledger}.view_left WHERE pipeline = ?", pipeline)
+        found: dict[str, int] = {row.tag: row.from_ticks for row in left if row.from_ticks is not None}
         for row in self.cassandra.stream(
             f"SELECT tag, build, from_ticks FROM {self.ledger}.view_late WHERE journal = ?", self.journal
         ):
@@ -165,8 +166,12 @@ class Builds:
                 found[row.tag] = min(row.from_ticks, found.get(row.tag, row.from_ticks))
         return found
 
-    def has_seen(self, pipeline: str, run: int, build: int, tags: Iterable[str]) -> None:
-        """A closed run has read the late rows of all builds up to this one."""
+    def has_seen(self, pipeline: str, run: int, build: int, tags: Sequence[str], left: Mapping[str, int]) -> None:
+        """A closed run has read the late rows of all builds up to this one; of tags in `left` those before a tick."""
+        self.cassandra.write_many(
+            f"INSERT INTO {self.ledger}.view_left (pipeline, tag, from_ticks) VALUES (?, ?, ?) USING TIMESTAMP ?",
+            ((pipeline, tag, left.get(tag), run) for tag in tags),
+        )
         self.cassandra.write_many(
             f"INSERT INTO {self.ledger}.view_seen (pipeline, tag, build) VALUES (?, ?, ?) USING TIMESTAMP ?",
             ((pipeline, tag, build, run) for tag in tags),

@@ -16,12 +16,16 @@ class Reader:
     """Reads the values of one pipeline's topics. `contents`: its schema files by version; raises ConfigurationError for wrong ones."""
 
     def __init__(self, chosen: TopicSettings, contents: Mapping[str, bytes]) -> None:
-        self.chosen, self.key, self.decode = chosen, chosen.key, decoder(chosen, contents)
+        self.chosen, self.key = chosen, chosen.key
+        self.decode = decoder(chosen, {version: contents[version] for version in chosen.versions})
+        older = {version: contents[version] for version in contents if version not in chosen.versions}
+        self.older = {version: decoder(chosen, {version: content}) for version, content in older.items()}
         self.fields = [(field.name, field.reader()) for field in fields(chosen.columns)]
 
-    def id_of(self, value: bytes) -> UniqueId:
-        """Only the id; raises Unfit."""
-        return unique_id(values_at(self.decode(value).event, self.key), self.chosen.shards)
+    def id_of(self, value: bytes, schema_version: str) -> UniqueId:
+        """The id of an event that was read with a schema of this version; raises Unfit."""
+        decode = self.older.get(schema_version, self.decode)
+        return unique_id(values_at(decode(value).event, self.key), self.chosen.shards)
 
     def read(self, value: bytes, timestamp_ms: int) -> dict[str, Any]:
         """unique_id, shard, created_at (milliseconds), schema_version and the pipeline's own columns; raises Unfit."""

@@ -92,9 +92,9 @@ def unmapped(chosen: TopicSettings, contents: Mapping[str, bytes]) -> list[str]:
 
 
 def kinds(chosen: TopicSettings, contents: Mapping[str, bytes]) -> dict[str, dict[str, str]]:
-    """By version: each field's dotted path and what it is (a key of _TAKEN_BY). JSON has no schema: nothing."""
+    """By version that is read: each field's dotted path and what it is (a key of _TAKEN_BY). JSON has no schema: nothing."""
     if chosen.format == "avro":
-        schemas = {version: read_avro(version, content) for version, content in contents.items()}
+        schemas = {version: read_avro(version, contents[version]) for version in chosen.versions}
         return {version: dict(_avro_fields(schema, _named(schema))) for version, schema in schemas.items()}
     if chosen.format == "protobuf":
         message = str(chosen.message_type)

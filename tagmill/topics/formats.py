@@ -48,7 +48,7 @@ def json_decoder(version_field: str | None) -> Decoder:
 def avro_decoder(schemas: Mapping[str, Any], *, framed: bool) -> Decoder:
     """Avro; framed: a zero byte and the schema's id (4 bytes, big endian) stand in front, as schema registries have it.
 
-    `schemas`: by version; unframed there is one.
+    `schemas`: by version; unframed it is one.
     """
     import fastavro
 

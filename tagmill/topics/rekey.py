@@ -247,7 +247,7 @@ def _rekeyed(batches: Iterable[pa.RecordBatch], chosen: TopicSettings, contents:
 def _made(reader: Reader, row: dict[str, Any]) -> dict[str, Any]:
     made = {**row, "old_id": row["unique_id"], "unique_id": None, "shard": None, "reason": None}
     try:
-        one = reader.id_of(row["payload"])
+        one = reader.id_of(row["payload"], row["schema_version"])
         return made | {"shard": one.shard, "unique_id": one.unique_id}
     except Unfit as error:
         return made | {"reason": str(error)[:1000]}

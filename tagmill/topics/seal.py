@@ -102,7 +102,8 @@ class _Sealing:
         return TopicManifest(
             pipeline=self.plan.pipeline, run=self.plan.run, sealed_at=datetime.now(UTC), attempt=self.attempt, generation=1,
             ranges=self.plan.ranges, batches=batches, counts=counts, columns=list(layout(self.chosen).names),
-            required=list(layout(self.chosen).required), letters=letters, replayed=replayed, sha256=sha256, warnings=self.plan.warnings, more=self.plan.more,
+            required=list(layout(self.chosen).required), letters=letters, replayed=replayed, sha256=sha256,
+            warnings=self.plan.warnings, more=self.plan.more,
         )  # fmt: skip
 
     def _staged_files(self) -> list[str]:

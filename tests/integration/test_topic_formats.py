@@ -157,6 +157,16 @@ def test_ids_are_read_again_once_the_schema_is_corrected(shop, tmp_path):
     written(tmp_path, "a.avsc", avro_schema(PRICE))
     done = rekey(one.settings, one.name, **given)
     assert (done.ids, done.same, done.unreadable) == (1, 1, 0)
+    # the schema changes for good: events of both are made ids again
+    newer = written(tmp_path, "b.avsc", avro_schema(PRICE, NOTE))
+    one.configure(schema_files={"1": file, "2": newer}, schema_version="2")
+    one.topic.send("b", encoded(avro_schema(PRICE, NOTE), 2, price=2.0, note="n"))
+    one.topic.send("c", encoded(avro_schema(PRICE, NOTE), 1, price=1.0, note="again"))
+    (run,) = one.deliver()
+    assert (run["rows"], run["known"]) == (1, 1)
+    one.configure(shards=9)
+    done = rekey(one.settings, one.name, **given)
+    assert (done.ids, done.same, done.unreadable) == (2, 2, 0)
 
 
 def test_a_change_that_does_not_fit_stops_with_the_fields_name(shop, tmp_path):

@@ -19,7 +19,7 @@ from tagmill.views import reading, writing
 from tagmill.views.build import _Builder
 from tagmill.views.model import Manifest
 from tests.support.building import VIEWS, built, load_messages, recorded, records, rows
-from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, only, verdicts
+from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, finish, only, verdicts
 
 HEALTHY = ["orders", "minute-buckets", "odd-names", "partition-boundary"]
 
@@ -169,27 +169,51 @@ def test_a_builder_that_writes_late_puts_nothing_back(stack, keyspace, settings,
     assert before["tag_views"] == recorded("orders", "tag_views")
 
 
+def taken(session, journal, persistence_id, sequence_nr):
+    """Take an event out of messages; the answer puts it back."""
+    where = f"FROM {journal}.messages WHERE persistence_id = %s AND partition_nr = 0 AND sequence_nr = %s"
+    row = session.execute(f"SELECT * {where}", (persistence_id, sequence_nr)).one()._asdict()
+    session.execute(f"DELETE {where}", (persistence_id, sequence_nr))
+    names = [column for column, value in row.items() if value is not None]
+    insert = f"INSERT INTO {journal}.messages ({', '.join(names)}) VALUES ({', '.join('%s' for _ in names)})"
+    return lambda: session.execute(insert, [row[column] for column in names])
+
+
 def test_what_is_built_is_delivered_exactly_once_also_what_had_waited(stack, keyspace, settings, spark):
     """One persistence_id waits behind a hole while the others are delivered; filled, its old events are delivered, too."""
     journal = keyspace("orders", WITHOUT_VIEWS)
-    waiting = "o-000007"
-    missing = stack.session.execute(
-        f"SELECT * FROM {journal}.messages WHERE persistence_id = %s AND partition_nr = 0 AND sequence_nr = 5", (waiting,)
-    ).one()
-    stack.session.execute(
-        f"DELETE FROM {journal}.messages WHERE persistence_id = %s AND partition_nr = 0 AND sequence_nr = 5", (waiting,)
-    )
+    fill = taken(stack.session, journal, "o-000007", 5)
     configured = settings(journal, case="orders", views="tagmill", look_back_seconds=0, long_look_back_seconds=0)
     name = only(configured)
     assert built(configured, spark)["waiting"] == 1
     assert sum(run["rows"] for run in deliver(configured, name, spark)) < 21_600
-    names = [column for column, value in missing._asdict().items() if value is not None]
-    stack.session.execute(
-        f"INSERT INTO {journal}.messages ({', '.join(names)}) VALUES ({', '.join('%s' for _ in names)})",
-        [getattr(missing, column) for column in names],
-    )
+    fill()
     assert built(configured, spark)["waiting"] == 0
     (run,) = deliver(configured, name, spark)
     assert run["rows"] > 50 and run["held"] == 0
     assert clickhouse_rows(configured, name) == sorted(as_row(row) for row in recorded("orders", "tag_views"))
+    assert set(verdicts(configured, name).values()) == {"exactly once"}
+
+
+def test_what_had_waited_is_delivered_in_runs_that_are_no_longer_than_others(stack, keyspace, settings, spark):
+    journal = keyspace("minute-buckets", WITHOUT_VIEWS)
+    fill_first, fill_second = (taken(stack.session, journal, one, 2) for one in ("o-000003", "o-000004"))
+    configured = settings(
+        journal, case="minute-buckets", views="tagmill", look_back_seconds=0, long_look_back_seconds=0, max_slices_per_run=6
+    )
+    name = only(configured)
+    built(configured, spark)
+    deliver(configured, name, spark)
+    fill_first()
+    built(configured, spark)
+    planned = [steps.plan(configured, name, owner=OWNER)]
+    assert planned[0]["more"] and finish(configured, name, spark, planned[0])["rows"] > 0
+    # while a part of the first one's is delivered, the second one's come, from the begin on
+    fill_second()
+    built(configured, spark)
+    while (step := steps.plan(configured, name, owner=OWNER))["run"]:
+        planned.append(step)
+        assert finish(configured, name, spark, step)["held"] == 0
+    assert 5 <= len(planned) <= 7 and max(step["slices"] for step in planned) <= 6
+    assert clickhouse_rows(configured, name) == sorted(as_row(row) for row in recorded("minute-buckets", "tag_views"))
     assert set(verdicts(configured, name).values()) == {"exactly once"}

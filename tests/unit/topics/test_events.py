@@ -136,6 +136,19 @@ def test_avro_with_a_schema_file_and_framed_by_a_registry_give_the_same():
     assert framed == plain | {"schema_version": "70000"} and plain["unique_id"] == read(EVENT)["unique_id"]
 
 
+def test_an_older_event_without_a_frame_is_identified_by_the_schema_that_it_came_with():
+    newer = {**AVRO, "fields": [{"name": "price", "type": "long"}, *AVRO["fields"]]}
+    both = {"1": json.dumps(AVRO).encode(), "2": json.dumps(newer).encode()}
+    settings = chosen(format="avro", schema_files={version: Path("x") for version in both}, schema_version="2")
+    reader, older = Reader(settings, both), avro(AVRO_EVENT)
+    now = io.BytesIO()
+    fastavro.schemaless_writer(now, newer, {**AVRO_EVENT, "price": 3})
+    assert reader.read(now.getvalue(), AT_MS)["schema_version"] == "2"
+    assert reader.id_of(now.getvalue(), "2") == reader.id_of(older, "1")
+    with pytest.raises(Unfit, match="no Avro of schema 2"):
+        reader.read(older, AT_MS)
+
+
 @pytest.mark.parametrize("size", range(len(avro(AVRO_EVENT))))
 def test_avro_that_is_cut_off_anywhere_is_refused(size):
     with pytest.raises(Unfit):

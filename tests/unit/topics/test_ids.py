@@ -2,6 +2,7 @@
 
 import pytest
 
+from tagmill.kafkasettings import TopicSettings
 from tagmill.topics.ids import UniqueId, unique_id
 
 
@@ -27,3 +28,13 @@ def test_different_values_have_different_ids(one, other):
 def test_shards_are_even():
     shards = [unique_id(["p", number], 16).shard for number in range(8000)]
     assert set(shards) == set(range(16)) and max(shards.count(one) for one in range(16)) < 650
+
+
+def test_rules_that_make_other_ids_are_told_apart():
+    fields = [["a", "b"], ["a+b"], ["b", "a"], ["a%2Bb"], ["a/b"]]
+    rules = {
+        TopicSettings(kind="topic", topics=["t"], format="json", destination="d", unique_id=one, producer_id=by).rule
+        for one in fields
+        for by in (None, "b", "a/b")
+    }
+    assert len(rules) == 3 * len(fields)
