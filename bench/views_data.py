@@ -1,6 +1,6 @@
 """What bench/views does beside measuring, a process each: python -m bench.views_data STEP CONFIG ARGUMENT...
 
-create KEYSPACE | append PART... | append_old PART... | empty | lose | count | ready FOLDER | write KEYSPACE FOLDER tuned|plain |
+create KEYSPACE | append PART... | append_old PART... | empty | lose | damage | count | ready FOLDER | write KEYSPACE FOLDER tuned|plain |
 drop KEYSPACE...
 A PART is "PERSISTENCE_IDS FIRST LAST OF [NAME]", see bench.data.messages.
 """
@@ -8,6 +8,7 @@ A PART is "PERSISTENCE_IDS FIRST LAST OF [NAME]", see bench.data.messages.
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from uuid import UUID
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -75,6 +76,17 @@ def lose(settings: Settings) -> None:
     with Cassandra(settings.cassandra) as cassandra:
         for name in ("tag_views", "tag_write_progress", "tag_scanning"):
             cassandra.execute(f"TRUNCATE {keyspace}.{name}")
+
+
+def damage(settings: Settings) -> None:
+    """One row of the view in a hundred is gone; the plugin's progress stays."""
+    keyspace = settings.pipeline("bench").keyspace
+    rows = table(session(settings), keyspace, "tag_views").select(*VIEW_KEY)
+    gone = rows.where(F.pmod(F.xxhash64("tag_name", "persistence_id", "tag_pid_sequence_nr"), F.lit(100)) == 0)
+    where = " AND ".join(f"{name} = ?" for name in VIEW_KEY)
+    with Cassandra(settings.cassandra) as cassandra:
+        keys = ((*row[:2], UUID(row[2]), *row[3:]) for row in gone.toLocalIterator())
+        cassandra.write_many(f"DELETE FROM {keyspace}.tag_views WHERE {where}", keys)
 
 
 def count(settings: Settings) -> None:
