@@ -28,7 +28,7 @@ VIEW_SCHEMA = ", ".join(
 class CutTotal:
     """One file that was written anew; `order` places it among the batches of its tag."""
 
-    order: tuple[int, ...]
+    order: tuple[int, int, str, int]
     stream: int
     cut: int
     tag: str
@@ -146,8 +146,9 @@ def recut_totals(spark: SparkSession, files: RunFiles, folder: str, anew: list[F
     return [CutTotal(order=_order(row.stream, row.cut, anew), **row.asDict()) for row in found.collect()]
 
 
-def _order(stream: int, cut: int, anew: list[FileTotal]) -> tuple[int, ...]:
-    return (1, 0, cut) if stream >= JUDGED_STREAMS else (0, anew[stream].unit, int(anew[stream].file.split("-")[1]), cut)
+def _order(stream: int, cut: int, anew: list[FileTotal]) -> tuple[int, int, str, int]:
+    """What was cut of a staged file comes where the file would; a unit may have several files."""
+    return (1, 0, "", cut) if stream >= JUDGED_STREAMS else (0, anew[stream].unit, anew[stream].file, cut)
 
 
 def for_gate(keys: DataFrame, plan: Plan) -> DataFrame:

@@ -131,13 +131,12 @@ def manifest(sealed: Sealed) -> Manifest:
 def _batches(sealed: Sealed) -> tuple[list[Batch], dict[str, int]]:
     """The batches in the order in which they are pushed, and their numbers by staged file or 'stream/cut'."""
     plan = sealed.plan
-    entries: list[tuple[tuple[object, ...], str, FileTotal | contents.CutTotal, bool]] = []
+    entries: list[tuple[tuple[str, tuple[int, int, str, int]], str, FileTotal | contents.CutTotal, bool]] = []
     for total in sealed.contents.as_they_are:
         file = f"{sealed.contents.staged_folder}/{total.file}"
-        order = (total.tag, (0, total.unit, int(total.file.split("-")[1]), 0), total.file)
-        entries.append((order, file, total, False))
+        entries.append(((total.tag, (0, total.unit, total.file, 0)), file, total, False))
     for cut in sealed.contents.cuts:
-        entries.append(((cut.tag, cut.order, cut.file), cut.file, cut, cut.stream >= contents.JUDGED_STREAMS))
+        entries.append(((cut.tag, cut.order), cut.file, cut, cut.stream >= contents.JUDGED_STREAMS))
     entries.sort(key=lambda entry: entry[0])
     with ThreadPoolExecutor(2) as pool:
         digests = list(pool.map(sealed.files.digest, [file for _, file, _, _ in entries]))

@@ -103,6 +103,19 @@ def test_batches_hold_at_most_so_many_bytes_and_a_larger_row_goes_alone(journal,
     assert len(parts(configured)) == len(found)
 
 
+def test_files_of_one_slice_that_are_cut_anew_stay_in_their_order(journal, settings, spark):
+    written = journal()
+    # all of the hour's rows lie in its first minute: the slice of its first half has more rows than a file may have
+    records = events("a", range(1, 41), BEGIN)
+    written.both(records)
+    configured = settings(written.keyspace, batch_rows=20, batch_bytes=1_500, **HOUR)
+    delivered(configured, spark)
+    assert len(sealed(configured)) == 4
+    assert_in_order(configured, only(configured))
+    assert [number for _, _, number, _, _ in in_order(configured, only(configured))] == list(range(1, 41))
+    assert clickhouse_rows(configured, only(configured)) == sorted(map(as_row, records))
+
+
 def test_each_batch_lies_in_one_month_and_is_one_part(journal, settings, spark):
     written = journal()
     moments = [
