@@ -152,11 +152,12 @@ class Planner:
         return draft
 
     def _end(self, tag: str, full_at: int | None, draft: _Draft) -> int:
-        if full_at is None:
-            return self.until
-        if any(part.timebucket == full_at and planned == tag for planned, part in draft.new):
-            return min(self.until, bucket_rules.first_ticks(full_at) + self.pipeline.bucket_size.ticks - 1)
-        return max(self._after(tag), min(self.until, bucket_rules.first_ticks(full_at) - 1))
+        """Where a tag's range ends; never before it begins, which is in the future where start_from is."""
+        end = self.until
+        if full_at is not None:
+            whole = any(part.timebucket == full_at and planned == tag for planned, part in draft.new)
+            end = min(end, bucket_rules.first_ticks(full_at) + whole * self.pipeline.bucket_size.ticks - 1)
+        return max(self._after(tag), end)
 
     def _after(self, tag: str) -> int:
         mark = self.marks.get(tag)

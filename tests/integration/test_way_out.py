@@ -1,6 +1,6 @@
 """The ledger's way out: abandon, void, resend; and what a range that is read again delivers."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
@@ -12,6 +12,7 @@ from tagmill.stores import schema
 from tagmill.stores.clickhouse import ClickHouse
 from tagmill.stores.files import RunFiles
 from tagmill.stores.ledger import Ledger
+from tagmill.timeuuid import from_datetime
 from tests.support.delivery import (
     OWNER,
     as_row,
@@ -243,6 +244,15 @@ def test_a_hold_can_t_be_touched_while_a_run_is_open(delivery):
     pipeline.planned()
     with pytest.raises(GuardRefused, match=r"run 1 of pipeline \w+ is not finished \(PLANNED\). Nothing was changed"):
         Interventions(pipeline.settings, pipeline.name, OWNER, "tester", "a test").close_hold("t", "a")
+
+
+def test_a_tag_that_starts_in_the_future_keeps_its_start(delivery):
+    start = datetime.now(UTC) + timedelta(days=1)
+    pipeline = delivery(start_from={"u": start.isoformat()})
+    pipeline.deliver()
+    assert pipeline.rows() == [row for row in pipeline.expected() if row.tag == "t"]
+    with Ledger(pipeline.settings.cassandra) as ledger:
+        assert ledger.delivered.watermarks(pipeline.name)["u"].ticks == from_datetime(start) - 1
 
 
 def test_the_first_delivery_of_one_tag_leaves_the_others_for_later(delivery):
