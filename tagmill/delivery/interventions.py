@@ -5,9 +5,11 @@ What changes progress or holds claims a run number of its own, so it stands betw
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import chain
 from uuid import UUID
 
+from tagmill import checkpoints
 from tagmill.batches.states import BatchState, RunState
 from tagmill.buckets import first_ticks
 from tagmill.continuity import rules
@@ -254,15 +256,14 @@ class Interventions:
     def _intervene(self, ledger: Ledger, run: int, hold: HoldRow, progress: Progress, what: str) -> None:
         """`run` was free before the hold and the progress were read: what is written can't be older than a run beside it."""
         self._recorded(ledger, run, what)
-        ledger.delivered.write_progress(self.name, run, [(hold.tag, hold.persistence_id, progress)])
+        # the progress last: who is killed before it leaves a hold that can be closed again, or none
         if hold.held_rows == 0:  # the view has no row of it left to be judged again
             ledger.delivered.end_holds(self.name, run, [(hold.tag, hold.persistence_id)])
-            return
-        # an empty fingerprint makes the next plan look
-        seen_never = HoldRow(
-            hold.tag, hold.persistence_id, hold.reason, hold.hole, hold.from_ticks, hold.held_rows, hold.since_run, hold.since, ""
-        )
-        ledger.delivered.write_holds(self.name, run, [seen_never])
+        else:
+            # an empty fingerprint makes the next plan look
+            ledger.delivered.write_holds(self.name, run, [replace(hold, seen="")])
+        checkpoints.reached("intervene.before_progress")
+        ledger.delivered.write_progress(self.name, run, [(hold.tag, hold.persistence_id, progress)])
 
     @contextmanager
     def _at_work(self) -> Iterator[Ledger]:

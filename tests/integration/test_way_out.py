@@ -246,6 +246,21 @@ def test_a_hold_can_t_be_touched_while_a_run_is_open(delivery):
         Interventions(pipeline.settings, pipeline.name, OWNER, "tester", "a test").close_hold("t", "a")
 
 
+def test_a_hold_whose_closing_was_killed_can_be_closed_again(delivery):
+    pipeline = delivery(quality={"max_held_share_percent": 100})
+    held = events("c", [1, 2, 4], BEGIN, "u")
+    pipeline.journal.view(held)
+    pipeline.deliver()
+    by_hand = Interventions(pipeline.settings, pipeline.name, OWNER, "tester", "a test")
+    with crashing("intervene.before_progress"), pytest.raises(Crashed):
+        by_hand.close_hold("u", "c")
+    pipeline.deliver()
+    by_hand.close_hold("u", "c")
+    pipeline.deliver()
+    pipeline.records += held
+    assert pipeline.rows() == pipeline.expected()
+
+
 def test_a_tag_that_starts_in_the_future_keeps_its_start(delivery):
     start = datetime.now(UTC) + timedelta(days=1)
     pipeline = delivery(start_from={"u": start.isoformat()})
