@@ -15,12 +15,8 @@ from tagmill import names
 from tagmill.errors import ConfigurationError
 from tagmill.journaltables import WRITERS_TABLES, JournalTables, event_tags, tag_columns
 from tagmill.stores.cassandra import Cassandra
-from tagmill.stores.views import EMPTY_PARTITIONS_AT_END
+from tagmill.stores.views import partitions_of
 
-# where deletions have emptied the first partitions, events are looked for in so many, as builds do
-SEARCHED_PARTITIONS = 1024
-# asked for in one query; most persistence ids have one partition
-FIRST_PARTITIONS, MOST_PARTITIONS = 3, 64
 # rows of the view that one persistence id's deletion has under way
 DELETES_AT_ONCE = 16
 
@@ -77,23 +73,8 @@ class JournalStore:
         )
 
     def partitions(self, persistence_id: str, deleted_to: int) -> list[int]:
-        """The partition_nrs that have events, in order.
-
-        Events lie one partition behind another, but for one that an atomic write has skipped; the first ones may have been emptied, not
-        more of them than events were deleted.
-        """
-        found: list[int] = []
-        begin, size = 0, FIRST_PARTITIONS
-        searched = min(deleted_to, SEARCHED_PARTITIONS) + EMPTY_PARTITIONS_AT_END
-        while begin <= (found[-1] + EMPTY_PARTITIONS_AT_END if found else searched):
-            rows = self.cassandra.execute(
-                f"SELECT partition_nr, sequence_nr FROM {self.messages} WHERE persistence_id = ? AND partition_nr IN ?"
-                " PER PARTITION LIMIT 1", persistence_id, list(range(begin, begin + size)),
-            )  # fmt: skip
-            # a partition of the oldest schema may have a static column and no event
-            found.extend(sorted(row.partition_nr for row in rows if row.sequence_nr is not None))
-            begin, size = begin + size, min(8 * size, MOST_PARTITIONS)
-        return found
+        """The partition_nrs that have events, in order."""
+        return partitions_of(self.cassandra, self.messages, persistence_id, deleted_to)
 
     def last(self, persistence_id: str, partition_nr: int) -> int:
         """The highest sequence_nr of a partition, 0 if it is empty."""

@@ -41,6 +41,10 @@ def view_columns(*, meta: bool) -> list[str]:
 
 # an atomic write lies in the partition of its highest number, so a partition may be skipped; two empty ones in a row are the end
 EMPTY_PARTITIONS_AT_END = 2
+# where deletions have emptied the first partitions, events are looked for in so many, as builds do
+SEARCHED_PARTITIONS = 1024
+# asked for in one query; most persistence ids have one partition
+FIRST_PARTITIONS, MOST_PARTITIONS = 3, 64
 # persistence ids that are looked for one by one; partitions that are taken at once
 FEW, PARTITIONS_AT_ONCE = 4, 256
 ROW_KEY = "timestamp, persistence_id, tag_pid_sequence_nr, sequence_nr"
@@ -228,24 +232,11 @@ class Views:
     def journal_events(self, tag: str, persistence_id: str, hole: Hole, limit: int) -> list[JournalEvent]:
         """The journal's events with a tag strictly between a hole's neighbours, in order; at most `limit`."""
         found: list[JournalEvent] = []
-        partition, empty = 0, 0
-        while empty < EMPTY_PARTITIONS_AT_END and len(found) < limit:
-            if not self._partition_exists(persistence_id, partition):
-                empty += 1
-            else:
-                empty = 0
-                found.extend(self._tagged(tag, persistence_id, partition, hole, limit - len(found)))
-            partition += 1
+        for partition in partitions_of(self.cassandra, self.messages, persistence_id, self.deleted_to(persistence_id)):
+            if len(found) == limit:
+                break
+            found.extend(self._tagged(tag, persistence_id, partition, hole, limit - len(found)))
         return sorted(found, key=lambda event: event.sequence_nr)
-
-    def _partition_exists(self, persistence_id: str, partition: int) -> bool:
-        return bool(
-            self.cassandra.execute(
-                f"SELECT sequence_nr FROM {self.messages} WHERE persistence_id = ? AND partition_nr = ? LIMIT 1",
-                persistence_id,
-                partition,
-            )
-        )
 
     def _tagged(self, tag: str, persistence_id: str, partition: int, hole: Hole, limit: int) -> Iterator[JournalEvent]:
         there = self.cassandra.cluster.metadata.keyspaces[self.keyspace].tables[self.tables.messages].columns
@@ -260,6 +251,26 @@ class Views:
                 taken += 1
                 values: list[Any] = [getattr(row, name, None) for name in EVENT_COLUMNS]
                 yield JournalEvent(*values)
+
+
+def partitions_of(cassandra: Cassandra, messages: str, persistence_id: str, deleted_to: int) -> list[int]:
+    """The partition_nrs of a journal's table of messages (quoted) that have events of a persistence_id, in order.
+
+    Events lie one partition behind another, but for one that an atomic write has skipped; the first ones may have been emptied, not
+    more of them than events were deleted.
+    """
+    found: list[int] = []
+    begin, size = 0, FIRST_PARTITIONS
+    searched = min(deleted_to, SEARCHED_PARTITIONS) + EMPTY_PARTITIONS_AT_END
+    while begin <= (found[-1] + EMPTY_PARTITIONS_AT_END if found else searched):
+        rows = cassandra.execute(
+            f"SELECT partition_nr, sequence_nr FROM {messages} WHERE persistence_id = ? AND partition_nr IN ? PER PARTITION LIMIT 1",
+            persistence_id, list(range(begin, begin + size)),
+        )  # fmt: skip
+        # a partition of the oldest schema may have a static column and no event
+        found.extend(sorted(row.partition_nr for row in rows if row.sequence_nr is not None))
+        begin, size = begin + size, min(8 * size, MOST_PARTITIONS)
+    return found
 
 
 def bounds(after: int | None, until: int | None) -> tuple[Any, Any]:

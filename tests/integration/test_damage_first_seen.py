@@ -123,3 +123,15 @@ def test_a_deleted_hole_is_held_until_the_gap_timeout_is_over(journal, settings,
     (run,) = deliver(over, only(over), spark)
     assert run["rows"] == 1 and run["findings"]["hole_closed"] == 1 and held(over) == {}
     assert verdicts(over, only(over)) == {"t": "exactly once"}
+
+
+def test_a_hole_behind_partitions_that_deletions_have_emptied_is_filled_from_the_journal(journal, settings, spark):
+    written = journal()
+    records = events("a", range(1, 6), BEGIN)
+    written.view([row for row in records if row["tag_pid_sequence_nr"] != 3])
+    written.messages([{**row, "partition_nr": 2} for row in records])
+    written.deleted_to("a", 1)
+    keys = {"tags": ["t"], "bucket_size": "Hour", "first_time_bucket": BEGIN.isoformat()}
+    configured = settings(written.keyspace, **keys)
+    delivered_first(configured, spark)
+    assert clickhouse_rows(configured, only(configured)) == sorted(map(as_row, records)) and held(configured) == {}
