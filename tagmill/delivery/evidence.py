@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tagmill.continuity.model import Earlier, Evidence, Hole, Row
+from tagmill.delivery.holds import events_of_hole
 from tagmill.delivery.judging import FROM_JOURNAL, Key, Knowledge
 from tagmill.delivery.model import Plan
 from tagmill.stores.ledger import Ledger
@@ -63,9 +64,7 @@ class Investigation:
         seen_at = since if known_hole and known_hole.first == hole.first else from_datetime(self.plan.planned_at)
         if hole.size > self.pipeline.max_missing_to_search or len(self.healed) + hole.size > MAX_HEALED_EVENTS:
             return Evidence(None, deleted_to, seen_at)
-        events = self.views.journal_events(tag, persistence_id, hole, hole.size + 1)
-        if len(events) != hole.size:
-            return Evidence((), deleted_to, seen_at)
+        events = events_of_hole(self.views, self.pipeline, tag, persistence_id, hole)
         return Evidence(tuple(self._keep(key, hole.first + i, event) for i, event in enumerate(events)), deleted_to, seen_at)
 
     def _keep(self, key: Key, number: int, event: JournalEvent) -> Row:

@@ -7,12 +7,13 @@ from heapq import nsmallest
 from zlib import crc32
 
 from tagmill.buckets import BucketSize
-from tagmill.continuity.model import Progress
+from tagmill.continuity.model import Hole, Progress
 from tagmill.delivery.model import HoldLook
 from tagmill.stores.delivered import HoldRow
 from tagmill.stores.ledger import Ledger
-from tagmill.stores.views import Views
+from tagmill.stores.views import JournalEvent, Views
 from tagmill.timeuuid import TICKS_PER_SECOND, from_datetime
+from tagmill.timeuuid import ticks as ticks_of
 from tagmill.viewsettings import PipelineSettings
 
 # a probe reads one bucket's key columns on the server; more holds than this wait for their turn
@@ -58,7 +59,14 @@ def _journal_has_an_answer(views: Views, hold: HoldRow, pipeline: PipelineSettin
         return True
     if hold.hole.size > pipeline.max_missing_to_search:
         return False
-    return len(views.journal_events(hold.tag, hold.persistence_id, hold.hole, hold.hole.size + 1)) == hold.hole.size
+    return bool(events_of_hole(views, pipeline, hold.tag, hold.persistence_id, hold.hole))
+
+
+def events_of_hole(views: Views, pipeline: PipelineSettings, tag: str, persistence_id: str, hole: Hole) -> list[JournalEvent]:
+    """The journal's events that a hole misses, in order; none unless they are as many, and all from where the tag's delivery starts on."""
+    events = views.journal_events(tag, persistence_id, hole, hole.size + 1)
+    start = pipeline.start_ticks(tag)
+    return events if len(events) == hole.size and all(ticks_of(event.offset) >= start for event in events) else []
 
 
 def _look(hold: HoldRow, seen: str) -> HoldLook:

@@ -110,6 +110,16 @@ def test_require_one_holds_until_a_person_gives_the_lower_numbers_up(first_seen,
     assert len(keys) == len(set(keys)) and deliver(configured, name, spark) == []
 
 
+def test_the_journal_fills_no_hole_with_events_from_before_the_start(journal, settings, spark):
+    written = journal()
+    written.both([*events("a", range(1, 4), BEFORE), *events("a", range(4, 6), BEGIN), *events("b", range(1, 20), BEGIN)])
+    keys = {"tags": ["t"], "bucket_size": "Hour", "first_time_bucket": BEFORE.isoformat(), "start_from": {"t": BEGIN.isoformat()}}
+    configured = settings(written.keyspace, **keys)
+    delivered_first(configured, spark)
+    assert delivered(configured) == {("b", *range(1, 20))} and held(configured) == {"a": ("first_seen", 1, 3, 2)}
+    assert deliver(configured, only(configured), spark) == []
+
+
 @pytest.mark.long
 def test_a_deleted_hole_is_held_until_the_gap_timeout_is_over(journal, settings, spark):
     written = journal()
