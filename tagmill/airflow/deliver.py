@@ -43,7 +43,7 @@ def _tasks(pipeline: str, configured: PipelineSettings, asset: Asset, spark_conn
     def push(planned: Any) -> dict[str, Any]:
         return steps.push(pipeline, planned, get_current_context())
 
-    @task(outlets=[asset], execution_timeout=SHORT)
+    @task(outlets=[asset], execution_timeout=LONG)
     def close(planned: Any, pushed: Any) -> dict[str, Any]:
         return steps.close(pipeline, planned, pushed, asset, get_current_context())
 

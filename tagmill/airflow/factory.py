@@ -7,7 +7,8 @@ from airflow.sdk import DAG, Param
 from tagmill.viewsettings import PipelineSettings
 
 SPARK_POOL, CLICKHOUSE_POOL = "spark", "clickhouse"
-SHORT, LONG = timedelta(minutes=10), timedelta(hours=6)  # the ledger's steps; Spark and the inserts of a capped run
+# steps whose work doesn't grow with a run's rows; Spark, the inserts and the progress of a capped run (some 3000 persistence ids a second)
+SHORT, LONG = timedelta(minutes=10), timedelta(hours=6)
 EPOCH = datetime(2015, 1, 1, tzinfo=UTC)  # a backfill can't reach further back: older than any journal of this schema
 # the format gives the UI its date picker, but Airflow doesn't check it; the pattern also asks for a time zone
 MOMENT = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?(Z|[+-]\d{2}:\d{2})$"

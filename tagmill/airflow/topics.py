@@ -45,7 +45,7 @@ def topic_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
         def push(planned: Any) -> dict[str, Any]:
             return step("push", pipeline, planned, get_current_context())
 
-        @task(outlets=[asset], execution_timeout=SHORT)
+        @task(outlets=[asset], execution_timeout=LONG)
         def close(planned: Any, pushed: Any) -> dict[str, Any]:
             context = get_current_context()
             closed = step("close", pipeline, planned, context)

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -68,6 +68,12 @@ def test_every_task_ends_some_day_and_retries_with_growing_pauses(dags):
         assert task.execution_timeout, task.task_id
         assert task.retries >= 3, task.task_id
         assert task.retry_exponential_backoff > 1, task.task_id
+
+
+def test_what_grows_with_a_run_has_hours(dags):
+    for name in ("deliver_orders", "deliver_products"):
+        limits = {task.task_id: task.execution_timeout for task in dags[name].tasks}
+        assert all(limits[step] >= timedelta(hours=6) for step in ("seal", "push", "close"))
 
 
 def test_heavy_tasks_take_a_slot_of_their_pool(dags):
