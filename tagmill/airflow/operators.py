@@ -251,7 +251,7 @@ class AuditOperator(JobOperator):
     def _job_arguments(self) -> Sequence[str]:
         if self.why:
             return ("--repair", self.why)
-        return [part for tag in self.tags for part in ("--tag", tag)]
+        return [f"--tag={tag}" for tag in self.tags]  # a tag may begin with a dash
 
 
 class ByParamsOperator(JobOperator):

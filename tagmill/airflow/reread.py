@@ -52,7 +52,12 @@ def _moment(name: str, text: str | None) -> datetime:
 def _range(start: datetime, end: datetime) -> tuple[str, str]:
     if start >= end:
         raise ConfigurationError(f"the range to read again is empty: {start.isoformat()} is not before {end.isoformat()}")
-    return start.astimezone(UTC).isoformat(), end.astimezone(UTC).isoformat()
+    try:
+        return start.astimezone(UTC).isoformat(), end.astimezone(UTC).isoformat()
+    except OverflowError:
+        raise ConfigurationError(
+            f"the range to read again, {start.isoformat()} to {end.isoformat()}, is not in the years 1 to 9999 of UTC"
+        ) from None
 
 
 def _interval(dag_run: DagRun, schedule: str | None) -> tuple[datetime, datetime]:

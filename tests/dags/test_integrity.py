@@ -111,7 +111,7 @@ def test_an_audit_is_one_spark_job_over_the_tags_of_its_params(dags):
     params = dag.params
     params.update({"tags": ["order", 'it\'s "quoted" / ünï']})
     task.tags = params.validate()["tags"]
-    assert task._job_arguments() == ["--tag", "order", "--tag", 'it\'s "quoted" / ünï']
+    assert task._job_arguments() == ["--tag=order", '--tag=it\'s "quoted" / ünï']
     with pytest.raises(ParamValidationError):
         params.update({"tags": ["nope"]})
         params.validate()
@@ -125,7 +125,7 @@ def test_an_audit_repairs_when_its_param_says_so_for_a_reason_that_names_the_run
     dag = dags["audit_orders"]
     (task,) = dag.tasks
     assert dag.params["repair"] is False
-    for repair, arguments in ((True, ["--repair", "param repair of DAG run manual-1"]), (False, ["--tag", "order"])):
+    for repair, arguments in ((True, ["--repair", "param repair of DAG run manual-1"]), (False, ["--tag=order"])):
         task.chosen({"tags": ["order"], "repair": repair}, SimpleNamespace(run_id="manual-1"))
         assert list(task._job_arguments()) == arguments
     with pytest.raises(ParamValidationError):
@@ -402,6 +402,7 @@ def test_params_name_the_range_in_any_zone():
         ({"reread_from": "2026-11-21T07:00:00Z", "reread_until": None}, Run("manual"), "reread_until is missing"),
         ({"reread_from": "2026-11-21T07:00:00", "reread_until": "2026-11-21T08:00:00Z"}, Run("manual"), "no time zone"),
         ({"reread_from": "2026-11-21T08:00:00Z", "reread_until": "2026-11-21T08:00:00Z"}, Run("manual"), "is empty"),
+        ({"reread_from": "0001-01-01T00:00:00+14:00", "reread_until": "2026-11-21T08:00:00Z"}, Run("manual"), "years 1 to 9999"),
         (NO_RANGE, Run("backfill"), "reread_from and reread_until instead"),
     ],
 )
