@@ -20,7 +20,7 @@ class Run:
     """As much of a DagRun as a cleanup looks at."""
 
     def __init__(self, run_type):
-        self.run_type, self.run_id = run_type, "r"
+        self.run_type, self.dag_id, self.run_id = run_type, "d", "r"
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def asked(config, monkeypatch):
 )
 def test_only_the_schedule_deletes_by_itself(asked, run_type, delete, deletes):
     steps.cleanup("orders", {"dag_run": Run(run_type), "params": {"delete": delete}})
-    assert asked["delete"] is deletes and asked["owner"] == "airflow/r"
+    assert asked["delete"] is deletes and asked["owner"] == "airflow/d/r"
 
 
 def test_figures_go_to_xcom_and_lists_become_their_lengths(asked):

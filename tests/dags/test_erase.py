@@ -18,7 +18,7 @@ REPORT = {
 class Run:
     """As much of a DagRun as a step looks at."""
 
-    run_id, run_type = "r", "manual"
+    dag_id, run_id, run_type = "d", "r", "manual"
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def chosen(dag, **params):
 def test_nothing_but_a_person_starts_it_and_then_it_is_a_dry_run_with_no_ids(dag, asked):
     assert dag.schedule is None
     done = erase.erase("orders", chosen(dag))
-    assert asked["delete"] is False and asked["ids"] == [] and asked["owner"] == "airflow/r"
+    assert asked["delete"] is False and asked["ids"] == [] and asked["owner"] == "airflow/d/r"
     assert (done["persistence_ids"], done["erasures"], "counts" in done) == (2, 0, False)
 
 

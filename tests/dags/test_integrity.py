@@ -76,6 +76,16 @@ def test_what_grows_with_a_run_has_hours(dags):
         assert all(limits[step] >= timedelta(hours=6) for step in ("seal", "push", "close"))
 
 
+def test_dags_that_are_due_at_one_moment_have_owners_of_their_own():
+    from types import SimpleNamespace
+
+    from tagmill.airflow.steps import owner
+
+    due = "scheduled__2026-11-24T00:00:00+00:00"
+    of = {owner({"dag_run": SimpleNamespace(dag_id=dag, run_id=due)}) for dag in ("deliver_orders", "ttl_cleanup_orders")}
+    assert len(of) == 2
+
+
 def test_heavy_tasks_take_a_slot_of_their_pool(dags):
     pools = {task.task_id: task.pool for task in dags["deliver_orders"].tasks}
     assert pools == {

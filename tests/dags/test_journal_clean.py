@@ -21,7 +21,7 @@ REFUSAL = {"persistence_id": "p", "tag": "t", "reason": "held", "text": "persist
 class Run:
     """As much of a DagRun as a step looks at."""
 
-    run_id, run_type = "r", "manual"
+    dag_id, run_id, run_type = "d", "r", "manual"
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def chosen(dag, **params):
 def test_nothing_but_a_person_starts_it_and_then_it_is_a_dry_run_with_no_ids(dag, asked):
     assert dag.schedule is None
     done = journal_clean.clean("orders", chosen(dag, to=5))
-    assert asked["delete"] is False and asked["ids"] == [] and asked["owner"] == "airflow/r"
+    assert asked["delete"] is False and asked["ids"] == [] and asked["owner"] == "airflow/d/r"
     assert done == {**REPORT, "refusals": 0, "unknown_ids": 1, "warnings": 0}
 
 

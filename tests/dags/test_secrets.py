@@ -69,7 +69,7 @@ def spark_submit(tmp_path, monkeypatch, config):
             task_id="seal", pipeline="orders", planned=planned, application="seal.py", conn_id="tagmill_spark"
         )
         context = {
-            "dag_run": SimpleNamespace(run_id="manual__2026-11-21T07:00:00+00:00"),
+            "dag_run": SimpleNamespace(dag_id="deliver_orders", run_id="manual__2026-11-21T07:00:00+00:00"),
             "ti": SimpleNamespace(try_number=1),
             "params": {},
         }
