@@ -42,8 +42,11 @@ MAX_BOUND_BYTES = 100_000
 BOUND = "(SELECT %(ids)s AS ps, %(sequence_nrs)s AS ss, %(numbers)s AS ns) ARRAY JOIN ps AS p, ss AS s, ns AS n"
 OF_EVENTS = f"`tag` = %(tag)s AND (`persistence_id`, `sequence_nr`) IN (SELECT p, s FROM {BOUND})"
 OF_IDS = "`persistence_id` IN %(ids)s"
-# exception codes that pass: timeout, too many queries, memory limit, network, too many parts, replica busy
-PASSING_CODES = frozenset({159, 202, 209, 210, 241, 252, 242, 285, 319, 394, 999, 1002})
+# exception codes that pass: timeout, too many queries, memory limit, network, too many parts or mutations, replica busy or without its
+# keeper, a server that starts, stops or has no thread left
+PASSING_CODES = frozenset(
+    {159, 202, 203, 209, 210, 225, 236, 241, 242, 252, 254, 279, 285, 286, 319, 341, 394, 439, 473, 692, 722, 733, 745, 999, 1002}
+)
 
 
 @dataclass(frozen=True, slots=True)
