@@ -15,6 +15,8 @@ from tagmill.viewsettings import PipelineSettings
 
 MAX_HOLES = 10_000
 MAX_HEALED_EVENTS = 200_000
+# payloads and keys are kept in the driver: what would come behind these many bytes waits for the next run
+MAX_HEALED_BYTES = 256 * 1024 * 1024
 # how far back a scan for a lower number goes
 MAX_EARLIER_BUCKETS = 200
 
@@ -40,6 +42,7 @@ class Investigation:
         self.pipeline = pipeline
         self.knowledge = Knowledge()
         self.healed: list[Healed] = []
+        self._healed_bytes = 0
         self._since = {(look.tag, look.persistence_id): (look.hole, from_datetime(look.since)) for look in plan.holds}
         self._asked: set[tuple[Key, Hole]] = set()
         self._buckets: dict[str, list[int]] = {}
@@ -62,7 +65,8 @@ class Investigation:
         deleted_to = self.views.deleted_to(persistence_id)
         known_hole, since = self._since.get(key, (None, None))
         seen_at = since if known_hole and known_hole.first == hole.first else from_datetime(self.plan.planned_at)
-        if hole.size > self.pipeline.max_missing_to_search or len(self.healed) + hole.size > MAX_HEALED_EVENTS:
+        full = len(self.healed) + hole.size > MAX_HEALED_EVENTS or self._healed_bytes >= MAX_HEALED_BYTES
+        if full or hole.size > self.pipeline.max_missing_to_search:
             return Evidence(None, deleted_to, seen_at)
         events = events_of_hole(self.views, self.pipeline, tag, persistence_id, hole)
         return Evidence(tuple(self._keep(key, hole.first + i, event) for i, event in enumerate(events)), deleted_to, seen_at)
@@ -73,6 +77,7 @@ class Investigation:
         timebucket = self.pipeline.bucket_size.start(ticks)
         self.healed.append(Healed(index, key, number, event, timebucket))
         size = len(event.event or b"") + len(event.meta or b"") + len(key[0].encode()) + len(key[1].encode()) + 100
+        self._healed_bytes += size
         handle = (FROM_JOURNAL, index, timebucket, size)
         missing = event.event is None or event.ser_id is None
         return Row(

@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 
+from tagmill.delivery import evidence
 from tagmill.delivery.interventions import Interventions
 from tests.support.delivery import (
     OWNER,
@@ -144,4 +145,16 @@ def test_a_hole_behind_partitions_that_deletions_have_emptied_is_filled_from_the
     keys = {"tags": ["t"], "bucket_size": "Hour", "first_time_bucket": BEGIN.isoformat()}
     configured = settings(written.keyspace, **keys)
     delivered_first(configured, spark)
+    assert clickhouse_rows(configured, only(configured)) == sorted(map(as_row, records)) and held(configured) == {}
+
+
+def test_what_the_journal_fills_in_one_run_is_bounded_and_the_rest_comes_with_the_next(journal, settings, spark, monkeypatch):
+    monkeypatch.setattr(evidence, "MAX_HEALED_BYTES", 1)
+    written = journal()
+    records = [row for pid in ("a", "b") for row in events(pid, range(1, 20), BEGIN)]
+    written.messages(records)
+    written.view([row for row in records if row["tag_pid_sequence_nr"] != 18])
+    configured = settings(written.keyspace, tags=["t"], bucket_size="Hour", first_time_bucket=BEGIN.isoformat())
+    runs = delivered_first(configured, spark)
+    assert [run["findings"].get("healed_from_journal") for run in runs] == [1, 1]
     assert clickhouse_rows(configured, only(configured)) == sorted(map(as_row, records)) and held(configured) == {}
