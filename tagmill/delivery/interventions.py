@@ -86,6 +86,7 @@ class Interventions:
                 raise GuardRefused(
                     f"batch {batch_id} is VOIDED: a later run has delivered its events, or they were erased. Nothing was changed"
                 )
+            self._none_waits_before(row, found, ledger.batches(self.name, run))
             row = ledger.raise_fence(row, self.owner)
             files = RunFiles(self.settings.storage.root)
             manifest = read_manifest(files, row)
@@ -192,6 +193,17 @@ class Interventions:
                     f"run {manifest.run} of pipeline {self.name}: tag {tag!r} has delivered batches that belong with those to be voided. "
                     f"Nothing was voided; finish the run instead: tagmill run deliver --pipeline {self.name}"
                 )
+
+    def _none_waits_before(self, row: RunRow, found: BatchRow, batches: list[BatchRow]) -> None:
+        """A batch that was never sent has its turn when those before it are there."""
+        waiting = [
+            batch for batch in batches if batch.state == BatchState.NEW and batch.tag == found.tag and batch.number < found.number
+        ]
+        if waiting and row.state.is_open:
+            raise GuardRefused(
+                f"batch {waiting[0].batch_id} of run {row.run}, pipeline {self.name}, comes before batch {found.batch_id} and is not "
+                f"delivered. Nothing was changed; finish the run instead: tagmill run deliver --pipeline {self.name}"
+            )
 
     def _none_open(self, ledger: Ledger) -> None:
         if row := ledger.open_run(self.name):

@@ -176,6 +176,17 @@ def test_a_row_altered_before_verification_stops_the_push_and_resend_mends_it(de
     assert pipeline.rows() == pipeline.expected()
 
 
+def test_a_batch_is_not_sent_before_those_that_come_before_it(delivery):
+    pipeline = delivery(batch_rows=4)
+    pipeline.sealed()
+    last = [batch for batch in manifests(pipeline.settings, pipeline.name)[0].batches if batch.tag == "t"][-1]
+    code, _, said = pipeline.tagmill("batches", "resend", last.batch_id, "--run", "1", *WHY)
+    assert code == 2 and said.count("\n") == 1 and f"comes before batch {last.batch_id}" in said
+    assert pipeline.rows() == []
+    pipeline.deliver()
+    assert pipeline.rows() == pipeline.expected()
+
+
 def repair(message):
     """The command that a message names, less what `tagmill` adds."""
     command = message.partition("Repair: tagmill ")[2].split()
