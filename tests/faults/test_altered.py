@@ -96,6 +96,7 @@ def test_any_change_in_clickhouse_makes_check_fail_and_name_the_batch(delivery: 
         assert one.check().code == 0, what
 
 
+@pytest.mark.long
 def test_a_row_of_nobody_makes_check_fail_and_is_named(delivery: Callable[..., Any]) -> None:
     one = delivery(tags=["tag-0"])
     one.sealed()

@@ -33,6 +33,7 @@ def test_a_planner_that_wakes_up_after_the_run_of_another_plans_nothing(
     assert one.check().code == 0
 
 
+@pytest.mark.long
 def test_a_sealer_that_wakes_up_after_another_has_sealed_changes_nothing(
     slow: Callable[..., Any], undisturbed: Callable[[str], Any]
 ) -> None:

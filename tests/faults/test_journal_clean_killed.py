@@ -16,7 +16,7 @@ INSTANTS = ("journal_clean.noted", "journal_clean.views_deleted")
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("cleaning", [ALL, SOME], ids=["all", "some"])
+@pytest.mark.parametrize("cleaning", [ALL, pytest.param(SOME, marks=pytest.mark.long)], ids=["all", "some"])
 def test_killed_at_two_instants_and_started_again(delivery: Callable[..., Delivery], cleaning: tuple[str, ...]) -> None:
     undisturbed, killed = delivery(CASE), delivery(CASE, lease_seconds=5)
     ids = killed.config.parent / "ids"

@@ -27,7 +27,7 @@ def inserts(one: Any) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
     ("kind", "window"),
     [
-        ("drop_after", "window"),
+        pytest.param("drop_after", "window", marks=pytest.mark.long),
         ("drop_after", "no window"),
         ("error_after", "no window"),
         ("drop_before", "no window"),
@@ -73,7 +73,7 @@ def test_a_retry_after_the_window_inserts_nothing(delivery: Callable[..., Any], 
     assert one.check().code == 0
 
 
-@pytest.mark.parametrize("kind", ["kill_during", "kill_after"])
+@pytest.mark.parametrize("kind", ["kill_during", pytest.param("kill_after", marks=pytest.mark.long)])
 def test_the_server_dies_at_the_insert_and_comes_back(
     kind: str, delivery: Callable[..., Any], undisturbed: Callable[[str], Any]
 ) -> None:

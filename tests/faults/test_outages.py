@@ -58,7 +58,8 @@ def test_cassandra_is_restarted_in_the_middle_of_a_run(
     assert one.check().code == 0
 
 
-@pytest.mark.parametrize("instant", ["seal.begun", pytest.param("push.after_insert", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("instant", ["seal.begun", "push.after_insert"])
 def test_cassandra_that_stays_away_ends_the_command_with_one_line_and_the_next_one_finishes(
     instant: str, delivery: Callable[..., Any], spark: Any, undisturbed: Callable[[str], Any]
 ) -> None:

@@ -57,7 +57,7 @@ def test_a_withdrawal_killed_at_every_instant_goes_on_when_it_is_called_again(de
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("instant", ["withdraw.removed", "withdraw.after_commit"])
+@pytest.mark.parametrize("instant", [pytest.param("withdraw.removed", marks=pytest.mark.long), "withdraw.after_commit"])
 def test_a_withdrawal_killed_and_left_is_finished_by_the_next_delivery(instant: str, delivered: Any, spark: Any) -> None:
     one = delivered("gap-middle")
     before = clickhouse_rows(one.settings, one.table)
@@ -70,8 +70,9 @@ def test_a_withdrawal_killed_and_left_is_finished_by_the_next_delivery(instant: 
     is_whole(one, before)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("instant", [pytest.param("withdraw.before_commit", marks=pytest.mark.long), "close.before_progress"])
+@pytest.mark.parametrize("instant", ["withdraw.before_commit", "close.before_progress"])
 def test_a_frozen_withdrawal_that_wakes_after_its_events_came_again_changes_nothing(
     instant: str, delivered: Any, spark: Any
 ) -> None:

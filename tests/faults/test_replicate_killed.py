@@ -109,6 +109,7 @@ def test_a_purge_that_is_killed_publishes_nothing_twice(replicated: Any, kafka: 
     consumer.close()
 
 
+@pytest.mark.long
 def test_one_that_wakes_up_after_others_went_on_takes_nothing_back(replicated: Any) -> None:
     journal, topic = replicated.journal, replicated.topic
     first_poll(topic)

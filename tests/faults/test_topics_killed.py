@@ -12,7 +12,7 @@ from tests.support.commands import Command
 from tests.support.topics import Shop, made
 
 # those between them: tests/integration/test_topics.py, which crashes there instead of killing a process
-INSTANTS = ("plan.before_commit", "seal.judged", "seal.after_commit", "push.after_insert", "close.before_end")
+INSTANTS = ("plan.before_commit", "seal.after_commit", "push.after_insert", "close.before_end")
 
 
 @pytest.fixture

@@ -71,7 +71,15 @@ def plugin_order(case, tag):
     return [(tag, persistence_id, offset) for persistence_id, _, offset in case.delivered(tag)]
 
 
-@pytest.mark.parametrize("case", ["minute-buckets", "partition-boundary", "odd-names", "deleted-events", "split-brain"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "partition-boundary",
+        "odd-names",
+        "split-brain",
+        *(pytest.param(case, marks=pytest.mark.long) for case in ("minute-buckets", "deleted-events")),
+    ],
+)
 def test_a_sound_view_arrives_whole_and_in_the_plugin_s_order(delivered, case):
     found = delivered(case)
     assert found.rows() == found.view()
@@ -153,6 +161,7 @@ def test_numbers_against_the_order_of_time_are_delivered_in_number_order(deliver
     assert holds(found.settings, found.name) == {} and found.deliver() == []
 
 
+@pytest.mark.long
 def test_a_row_without_its_event_holds_what_is_behind_it_until_the_event_is_there(delivered):
     found = delivered("null-event")
     held = [

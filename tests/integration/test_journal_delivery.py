@@ -173,6 +173,7 @@ def test_a_backlog_is_many_runs_and_a_long_id_is_found_from_its_end(shop, monkey
     assert with_more and [run["rows"] for run in one.both(segment_size=3)] == [1]
 
 
+@pytest.mark.long
 def test_a_crash_at_any_instant_and_a_voided_batch_change_nothing_of_what_arrives(shop):
     one = shop(batch_rows=3)
     sent = 0

@@ -63,7 +63,12 @@ def goes_on(stack, keyspace, settings, case, tag):
 
 
 @pytest.mark.parametrize(
-    ("case", "to", "tag"), [("orders", "Day", "order"), ("odd-names", "Minute", "100%"), ("minute-buckets", "Hour", "tag-0")]
+    ("case", "to", "tag"),
+    [
+        pytest.param("orders", "Day", "order", marks=pytest.mark.long),
+        ("odd-names", "Minute", "100%"),
+        pytest.param("minute-buckets", "Hour", "tag-0", marks=pytest.mark.long),
+    ],
 )
 def test_deliveries_go_on_after_the_switch_and_nothing_comes_twice(case, to, tag, stack, keyspace, settings, spark):
     journal = keyspace(case)
@@ -99,6 +104,7 @@ def test_deliveries_go_on_after_the_switch_and_nothing_comes_twice(case, to, tag
     assert rebucketed(after, spark, to, drop_old=True)["message"] == dropped["message"]
 
 
+@pytest.mark.long
 def test_there_and_back_with_views_that_tagmill_keeps(stack, keyspace, settings, spark):
     """Built and delivered in part, rebucketed from Minute to Day, built and delivered on, and to Minute again."""
     journal = keyspace("minute-buckets", WITHOUT_VIEWS[1:])

@@ -169,6 +169,7 @@ def test_an_application_that_numbers_meanwhile_is_noticed_and_nothing_is_written
     assert rows(stack, journal, "tag_views") == before
 
 
+@pytest.mark.long
 def test_a_view_of_our_own_is_deleted_and_rebuilt_and_the_next_build_goes_on(stack, keyspace, settings, spark):
     case = "partition-boundary"
     journal = keyspace(case, ("metadata", "all_persistence_ids"))

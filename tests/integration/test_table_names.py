@@ -47,6 +47,7 @@ def renamed(stack):
     stack.session.execute(f"DROP KEYSPACE {tables.keyspace}")
 
 
+@pytest.mark.long
 def test_everything_works_on_tables_that_have_names_of_their_own(renamed, stack, settings, spark):
     journal = Journal(stack.session, renamed.keyspace, renamed.view, renamed.messages)
     configured = settings(renamed.keyspace, **SETTINGS)

@@ -58,7 +58,7 @@ def test_ids_move_to_another_number_of_shards_and_stay_what_they_are(shop):
     assert "nothing to do" in rekeyed(one).message
 
 
-@pytest.mark.parametrize("instant", INSTANTS)
+@pytest.mark.parametrize("instant", [*(pytest.param(name, marks=pytest.mark.long) for name in INSTANTS[:-1]), INSTANTS[-1]])
 def test_under_another_rule_events_become_equal_or_different_and_a_crash_changes_nothing_of_it(shop, instant):
     one = shop(shards=100, unique_id=["product_id", "colour"])
     for product, colour in ((1, "red"), (1, "blue"), (2, "red")):

@@ -195,6 +195,7 @@ def test_what_is_built_is_delivered_exactly_once_also_what_had_waited(stack, key
     assert set(verdicts(configured, name).values()) == {"exactly once"}
 
 
+@pytest.mark.long
 def test_what_had_waited_is_delivered_in_runs_that_are_no_longer_than_others(stack, keyspace, settings, spark):
     journal = keyspace("minute-buckets", WITHOUT_VIEWS)
     fill_first, fill_second = (taken(stack.session, journal, one, 2) for one in ("o-000003", "o-000004"))

@@ -257,6 +257,7 @@ def test_a_hold_can_t_be_touched_while_a_run_is_open(delivery):
         Interventions(pipeline.settings, pipeline.name, OWNER, "tester", "a test").close_hold("t", "a")
 
 
+@pytest.mark.long
 def test_a_hold_whose_closing_was_killed_can_be_closed_again(delivery):
     pipeline = delivery(quality={"max_held_share_percent": 100})
     held = events("c", [1, 2, 4], BEGIN, "u")

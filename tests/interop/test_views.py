@@ -35,7 +35,7 @@ def journal_of(stack, keyspace, tag):
             "Minute",
             ("--payload", "json-order", "--set", "pekko.persistence.cassandra.journal.target-partition-size=10", "--batch", "7"),
         ),
-        ("Hour", ("--payload", "bytes", "--replicated")),
+        pytest.param("Hour", ("--payload", "bytes", "--replicated"), marks=pytest.mark.long),
     ],
     ids=["day", "minute, small partitions", "hour, replicated"],
 )

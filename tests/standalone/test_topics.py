@@ -2,11 +2,14 @@
 
 import json
 
+import pytest
+
 from tests.support.kafka import Topic
 
 DAG = "deliver_products"
 
 
+@pytest.mark.long
 def test_a_topic_is_delivered_by_its_dag(airflow, stack, kafka):
     topic = Topic(kafka.port, "products")
     for product in (1, 2, 2, 3, 4):
