@@ -16,7 +16,7 @@ from tagmill import checkpoints
 from tagmill.buckets import first_ticks
 from tagmill.cleanup import readers, rules
 from tagmill.cleanup.rules import Bucket, Delivered, Held, Now, Proof, Reason, Refusal, TagState
-from tagmill.delivery.holds import gap_buckets
+from tagmill.delivery.holds import first_held, gap_buckets
 from tagmill.settings import Settings
 from tagmill.stores.builds import Builds
 from tagmill.stores.cleaned import Cleaned, Cleaning
@@ -237,10 +237,7 @@ def expiring(settings: Settings, ledger: Ledger, name: str) -> Iterable[str]:
         if tag in after and bucket >= pipeline.bucket_size.start(after[tag]):
             oldest[tag] = min(bucket, oldest.get(tag, bucket))
     parts: list[tuple[str, int, int, int | None]] = [(tag, bucket, after[tag], None) for tag, bucket in oldest.items()]
-    for tag in pipeline.tags:
-        first_held = min((hold.from_ticks for hold in ledger.delivered.holds(name, [tag])), default=None)
-        if first_held is not None:
-            parts.append((tag, pipeline.bucket_size.start(first_held), first_held - 1, first_held))
+    parts += (part for tag in pipeline.tags if (part := first_held(ledger, name, pipeline, tag)))
     soon = pipeline.quality.min_ttl_warning_seconds
     for (tag, *_), (rows, ttl) in zip(parts, views.count(parts), strict=True):
         if rows and ttl is not None and ttl < soon:

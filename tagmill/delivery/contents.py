@@ -1,6 +1,8 @@
 """What the files of a run hold: totals of staged files, which of them may stay as they are, and the rows that go into new ones."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -152,15 +154,16 @@ def _order(stream: int, cut: int, anew: list[FileTotal]) -> tuple[int, int, str,
 
 
 def for_gate(keys: DataFrame, plan: Plan) -> DataFrame:
-    """The gate's view of what was read. Of a unit, the smallest remaining TTL that the plan saw stands for its rows."""
+    """The gate's view of what was read. Of a unit, the smallest remaining TTL that the plan saw stands for its rows.
+
+    What is held and not read counts with its tag's rows.
+    """
     ttls = {
         unit.number: min(part.ttl_seconds for part in unit.slices if part.ttl_seconds is not None)
         for unit in plan.units
         if unit.kind == "new" and any(part.ttl_seconds is not None for part in unit.slices)
     }
-    ttl: Column = F.lit(None).cast("int")
-    if ttls:
-        ttl = F.create_map(*[part for unit, seconds in ttls.items() for part in (F.lit(unit), F.lit(seconds))])[F.col("unit")]
+    ttl = F.least(_looked_up(ttls, "unit"), _looked_up(plan.held_ttl_seconds, "tag"))
     bad_key = F.coalesce(
         (F.col("persistence_id") == "") | (F.col("tag") == "") | (F.col("tag_pid_sequence_nr") < 1) | (F.col("sequence_nr") < 1),
         F.lit(True),
@@ -177,6 +180,13 @@ def for_gate(keys: DataFrame, plan: Plan) -> DataFrame:
         ttl.alias("ttl_seconds"),
         "file",
     )
+
+
+def _looked_up(found: Mapping[Any, int], column: str) -> Column:
+    """int: what is known of a column's value, else null."""
+    if not found:
+        return F.lit(None).cast("int")
+    return F.create_map(*[F.lit(part) for item in found.items() for part in item])[F.col(column)]
 
 
 def _one_month(first_ticks: int, last_ticks: int) -> bool:

@@ -50,6 +50,12 @@ def gap_buckets(size: BucketSize, progress: Progress | None, hold: HoldRow, star
     return range(first, last + 1, size.milliseconds)
 
 
+def first_held(ledger: Ledger, name: str, pipeline: PipelineSettings, tag: str) -> tuple[str, int, int, int] | None:
+    """Where the earliest row that a tag's holds keep back lies: (tag, timebucket, after, until), as Views.count takes it."""
+    first = min((hold.from_ticks for hold in ledger.delivered.holds(name, [tag])), default=None)
+    return None if first is None else (tag, pipeline.bucket_size.start(first), first - 1, first)
+
+
 def _journal_has_an_answer(views: Views, hold: HoldRow, pipeline: PipelineSettings, now: datetime) -> bool:
     """Whether the journal can fill the hole now, or the application has deleted all of it and the gap timeout is over."""
     if hold.reason not in ("hole", "first_seen", "too_many_missing"):

@@ -93,7 +93,7 @@ class Plan(Document):
     """What a run reads. Never changed. `build`: the newest build of the view, where Tagmill keeps it.
 
     `late_left`, in a run that reads nothing but late rows: the tick from which each tag's are left to the next. `view`: the table and
-    bucket size that its slices are of.
+    bucket size that its slices are of. `held_ttl_seconds`: what is left of the TTL of the earliest held row of a tag, where it has one.
 
     A run of kind "withdraw" reads nothing: it takes batches out, and notes what `undelivered_file` names as not delivered.
     """
@@ -109,6 +109,7 @@ class Plan(Document):
     view_columns: dict[str, str]
     build: int | None = None
     late_left: dict[str, int] = {}
+    held_ttl_seconds: dict[str, int] = {}
     view: str | None = None
     withdrawn: list[Withdrawn] = []
     undelivered_file: str = ""

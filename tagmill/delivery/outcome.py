@@ -63,7 +63,7 @@ def policy(pipeline: PipelineSettings, plan: Plan, tag: str) -> Policy:
         from_datetime(plan.planned_at),
         int(pipeline.gap_timeout_seconds * TICKS_PER_SECOND),
         pipeline.max_missing_to_search,
-        size.start(span.after + 1) < size.start(span.until),
+        size.start(span.after + 1) < size.start(from_datetime(plan.planned_at)),
     )
 
 

@@ -332,6 +332,13 @@ class Planner:
             view_columns=columns,
             build=self.built.build if self.built and not reread else None,
             late_left=draft.late_left,
+            held_ttl_seconds=self._held_ttls(draft),
             view=str(self.pipeline.view),
             more=draft.more,
         )
+
+    def _held_ttls(self, draft: _Draft) -> dict[str, int]:
+        """Per tag that is read, the seconds after which its earliest held row expires: nobody may read it again until then."""
+        parts = [part for tag in draft.ranges if (part := hold_looks.first_held(self.ledger, self.name, self.pipeline, tag))]
+        counts = self.views.count(parts)
+        return {tag: ttl for (tag, *_), (_, ttl) in zip(parts, counts, strict=True) if ttl is not None}

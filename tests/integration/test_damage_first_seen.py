@@ -39,11 +39,11 @@ WHOLE, GOES_ON, LOST, NOTHING = (
 
 @pytest.fixture
 def first_seen(journal, settings, spark):
-    """first_seen(choice, **keys): the journal and the settings of a pipeline that was delivered."""
+    """first_seen(choice, more, **keys): the journal of ROWS and `more`, and the settings of a pipeline that was delivered."""
 
-    def run(choice, **keys):
+    def run(choice, more=(), **keys):
         written = journal()
-        written.view(ROWS)
+        written.view([*ROWS, *more])
         wanted = {"tags": ["t"], "bucket_size": "Hour", "first_time_bucket": BEGIN.isoformat()}
         wanted |= {"long_look_back_seconds": 4 * 3600, "look_back_seconds": 4 * 3600, "quality": {"max_held_share_percent": 100}}
         configured = settings(written.keyspace, first_seen=choice, **{**wanted, **keys})
@@ -83,6 +83,13 @@ def test_assume_first_takes_them_all_and_a_lower_number_comes_late(first_seen, s
     (run,) = deliver(configured, only(configured), spark)
     assert run["rows"] == 1 and as_row(lower, late=1) in clickhouse_rows(configured, only(configured))
     assert deliver(configured, only(configured), spark) == []
+
+
+def test_assume_first_takes_them_also_where_a_run_ends_with_the_bucket_that_it_begins_in(first_seen, spark):
+    later = events("later", range(1, 3), BEGIN + timedelta(hours=1))
+    _, configured = first_seen("assume_first", later, max_slices_per_run=1, quality={"max_held_share_percent": 0})
+    deliver(configured, only(configured), spark)
+    assert delivered(configured) == {WHOLE, GOES_ON, LOST, NOTHING, ("later", 1, 2)} and held(configured) == {}
 
 
 @pytest.mark.long

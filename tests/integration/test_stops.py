@@ -1,6 +1,6 @@
 """What stops a run before it seals, so that nothing is delivered: bucket sizes that don't fit, broken keys, too much held."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -9,7 +9,19 @@ from tagmill.delivery import steps
 from tagmill.errors import DataQualityStop
 from tagmill.stores import schema
 from tagmill.stores.files import RunFiles
-from tests.support.delivery import OWNER, clickhouse_rows, deliver, holds, known_to_spark, only, quality, state, tagmill
+from tagmill.stores.views import VIEW_COLUMNS
+from tests.support.delivery import (
+    OWNER,
+    clickhouse_rows,
+    deliver,
+    delivered_first,
+    holds,
+    known_to_spark,
+    only,
+    quality,
+    state,
+    tagmill,
+)
 from tests.support.events import event, events, this_hour
 
 BEGIN = this_hour() - timedelta(hours=1)
@@ -95,3 +107,25 @@ class Unstoppable:
 
     def stop(self):
         """Not now."""
+
+
+def test_held_rows_that_expire_soon_are_warned_of_by_every_run_of_their_tag(journal, settings, spark):
+    written = journal()
+    broken = [row for row in events("broken", range(1, 5), BEGIN) if row["tag_pid_sequence_nr"] != 2]
+    written.view(broken[:1])
+    for row in broken[1:]:
+        columns = [name for name in VIEW_COLUMNS if row.get(name) is not None]
+        written.session.execute(
+            f"INSERT INTO {written.keyspace}.tag_views ({', '.join(columns)}) VALUES ({', '.join(['%s'] * len(columns))}) USING TTL 3600",
+            [row[name] for name in columns],
+        )
+    keys = {"tags": ["t", "u"], "bucket_size": "Hour", "first_time_bucket": BEGIN.isoformat()}
+    configured = settings(written.keyspace, **keys, quality={"max_held_share_percent": 100})
+    name = only(configured)
+    delivered_first(configured, spark)
+    written.view([event("other", 1, datetime.now(UTC)), event("other", 1, datetime.now(UTC), "u")])
+    (run,) = (run["run"] for run in deliver(configured, name, spark) if run["rows"] == 2)
+    page = quality(configured, name, run)
+    left = {line["tag"]: line["smallest_ttl_seconds"] for line in page["reports"]["tags"]}
+    assert left["u"] is None and 3000 < left["t"] <= 3600
+    assert [check["severity"] for check in page["checks"] if not check["success"] and check["name"] == "time_to_live"] == ["warn"]
