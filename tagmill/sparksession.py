@@ -29,7 +29,9 @@ def spark_conf(settings: Settings) -> dict[str, str]:
     """Settings of a job's session, without secrets: those come from the environment into the session itself."""
     jars = sorted(settings.spark.jars.glob("*.jar"))
     if not jars:
-        raise ConfigurationError(f"spark.jars: there are no jars in {settings.spark.jars}; bin/run fetches them")
+        raise ConfigurationError(
+            f"spark.jars: there are no jars in {settings.spark.jars}; bin/setup fetches them into build/jars/spark of the clone"
+        )
     cassandra = settings.cassandra
     conf = {
         "spark.jars": ",".join(str(jar.resolve()) for jar in jars),

@@ -15,7 +15,9 @@ WhoNumbers = Literal["application", "tagmill"]
 
 
 def moment(value: Any) -> Any:
-    """Accept the plugin's yyyyMMddTHH:mm and TOML's dates beside ISO 8601; without a zone it is UTC."""
+    """Accept the plugin's yyyyMMddTHH:mm and TOML's dates beside ISO 8601, but no number; without a zone it is UTC."""
+    if isinstance(value, int | float):
+        raise ValueError('a number is no moment; write it as 2026-11-21 or "20261121T06:00"')
     if isinstance(value, str) and len(value) == 14 and value[8] == "T":
         value = datetime.strptime(value, "%Y%m%dT%H:%M").isoformat()
     if isinstance(value, str):

@@ -3,7 +3,9 @@
 from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG, Param
+from airflow.sdk.exceptions import AirflowTimetableInvalid
 
+from tagmill.errors import ConfigurationError
 from tagmill.viewsettings import PipelineSettings
 
 SPARK_POOL, CLICKHOUSE_POOL = "spark", "clickhouse"
@@ -24,8 +26,8 @@ RETRIES = {
 def new_dag(
     kind: str, pipeline: str, *, description: str, doc: str | None, schedule: str | None, params: dict[str, Param]
 ) -> DAG:
-    """The DAG `<kind>_<pipeline>`; one run at a time, no catching up."""
-    return DAG(
+    """The DAG `<kind>_<pipeline>`; one run at a time, no catching up. Raises ConfigurationError for a schedule that is none."""
+    dag = DAG(
         dag_id=f"{kind}_{pipeline}",
         description=description,
         doc_md=doc,
@@ -37,6 +39,11 @@ def new_dag(
         tags=["tagmill", pipeline],
         default_args={"owner": "tagmill", **RETRIES},
     )
+    try:
+        dag.timetable.validate()
+    except AirflowTimetableInvalid as error:
+        raise ConfigurationError(f"pipelines.{pipeline}: the schedule {schedule!r} of {dag.dag_id} is none: {error}") from None
+    return dag
 
 
 def tags_param(configured: PipelineSettings, description: str) -> Param:

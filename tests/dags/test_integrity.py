@@ -339,6 +339,14 @@ def test_an_unknown_key_is_an_import_error_that_names_it(config):
     assert all("pipelines.orders.bucket_sise: unknown key" in error for error in errors.values())
 
 
+@pytest.mark.parametrize("key", ["schedule", "audit_schedule"])
+def test_a_schedule_that_is_none_is_an_import_error_that_names_the_pipeline(config, key):
+    config.write_text(config.read_text().replace('schedule = "@hourly"', f'{key} = "every day"', 1))
+    (error,) = bag().import_errors.values()
+    kind = "audit" if key == "audit_schedule" else "deliver"
+    assert f"pipelines.orders: the schedule 'every day' of {kind}_orders is none" in error
+
+
 def test_a_missing_configuration_file_is_an_import_error_that_names_it(config):
     config.unlink()
     errors = bag().import_errors
