@@ -338,7 +338,7 @@ class Planner:
         )
 
     def _held_ttls(self, draft: _Draft) -> dict[str, int]:
-        """Per tag that is read, the seconds after which its earliest held row expires: nobody may read it again until then."""
+        """Per tag that is read, what is left of the TTL of its earliest held row, which this run reads only if the hold is due."""
         parts = [part for tag in draft.ranges if (part := hold_looks.first_held(self.ledger, self.name, self.pipeline, tag))]
         counts = self.views.count(parts)
         return {tag: ttl for (tag, *_), (_, ttl) in zip(parts, counts, strict=True) if ttl is not None}
