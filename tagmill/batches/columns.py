@@ -33,6 +33,11 @@ class Column:
     optional: bool = False
 
     @property
+    def repeats(self) -> bool:
+        """Few different values are expected."""
+        return self.table_type.startswith("LowCardinality")
+
+    @property
     def salt(self) -> int:
         """What tells the values of optional columns apart, whatever order they have come in."""
         return int.from_bytes(hashlib.sha256(self.name.encode()).digest()[:8], "big")

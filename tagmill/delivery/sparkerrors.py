@@ -1,4 +1,4 @@
-"""Spark's errors in Tagmill's words: where Cassandra did not answer, the same step again may succeed; all others are defects."""
+"""Spark's errors in Tagmill's words: where Cassandra or the storage did not answer, the same step again may succeed; others are defects."""
 
 import re
 from collections.abc import Iterator
@@ -17,14 +17,18 @@ UNANSWERED = re.compile(
     r"|Failed to open native connection to Cassandra"
     r"|tagmill\.errors\.StoreUnavailable(?=: Cassandra)"
 )
+# a Python worker's own: the line that it says
+UNWRITTEN = re.compile(r"tagmill\.errors\.StoreUnavailable: (\S+ can't be written: .+)")
 
 
 @contextmanager
 def explained(where: str, untouched: str = "Nothing was sealed") -> Iterator[None]:
-    """Raise StoreUnavailable where a Spark job failed because Cassandra (`where`) did not answer."""
+    """Raise StoreUnavailable where a Spark job failed because Cassandra (`where`) did not answer, or files can't be written."""
     try:
         yield
     except (Py4JJavaError, PythonException) as error:
+        if said := UNWRITTEN.search(str(error)):
+            raise StoreUnavailable(said[1]) from None
         found = UNANSWERED.search(str(error))
         if found is None:
             raise

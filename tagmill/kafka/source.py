@@ -39,9 +39,11 @@ def kafka_records(spark: SparkSession, kafka: Kafka, ranges: Sequence[Range]) ->
     )
 
 
-def in_python(records: DataFrame, work: Callable[[Iterable[Any]], Iterable[Any]], schema: StructType) -> DataFrame:
-    """What Python makes of records, over Arrow. From here on the session hands out few rows at a time."""
-    records.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(RECORDS_AT_ONCE))
+def in_python(
+    records: DataFrame, work: Callable[[Iterable[Any]], Iterable[Any]], schema: StructType | str, at_once: int = RECORDS_AT_ONCE
+) -> DataFrame:
+    """What Python makes of records, over Arrow. From here on the session hands out so many rows at a time."""
+    records.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(at_once))
     return records.mapInArrow(work, schema)
 
 

@@ -102,24 +102,13 @@ class Cutter:
         )  # fmt: skip
 
 
-def staged_in_order(files: RunFiles, folder: str) -> Iterator[str]:
-    """The staged files in the order of topic, partition and offset of their first record."""
-    found = []
-    for file in files.parquet(folder):
-        with files.open(file) as source:
-            head = next(pq.ParquetFile(source).iter_batches(1, columns=["topic", "partition", "offset"]), None)
-        if head is not None and head.num_rows:
-            found.append((*(head[name][0].as_py() for name in ("topic", "partition", "offset")), file))
-    return (one[-1] for one in sorted(found))
-
-
-def chosen_rows(staged: pq.ParquetFile, columns: Sequence[str], indices: npt.NDArray[np.int64] | None) -> Iterator[pa.Table]:
-    """Rows of a staged file, a row group at a time: those at `indices`, which go up, else all."""
+def chosen_rows(staged: pq.ParquetFile, columns: Sequence[str], kept: npt.NDArray[np.bool_] | None) -> Iterator[pa.Table]:
+    """Rows of a staged file, a row group at a time: those that are `kept`, else all."""
     base = 0
     for group in range(staged.num_row_groups):
         end = base + staged.metadata.row_group(group).num_rows
-        if indices is None:
+        if kept is None:
             yield staged.read_row_group(group, columns=list(columns))
-        elif len(kept := indices[np.searchsorted(indices, base) : np.searchsorted(indices, end)]):
-            yield staged.read_row_group(group, columns=list(columns)).take(pa.array(kept - base))
+        elif kept[base:end].any():
+            yield staged.read_row_group(group, columns=list(columns)).filter(pa.array(kept[base:end]))
         base = end

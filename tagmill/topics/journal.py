@@ -15,10 +15,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from tagmill.connector import table
-from tagmill.delivery.scan import checksum
 from tagmill.kafka.ranges import Range
 from tagmill.kafkajournal.rules import entry_segments, of_this_life, segment_of
 from tagmill.kafkasettings import JournalSettings
@@ -26,6 +24,7 @@ from tagmill.settings import CassandraSettings
 from tagmill.stores.cassandra import Cassandra, utc
 from tagmill.stores.kafkajournal import KafkaJournalTables, uuid
 from tagmill.topics.columns import JOURNAL
+from tagmill.topics.staged import Source
 
 SCHEMA = pa.schema(
     {
@@ -44,12 +43,12 @@ MOST_SEGMENTS = 1000
 
 def staged(
     spark: SparkSession, cassandra: CassandraSettings, chosen: JournalSettings, ranges: Sequence[Range], keep: Any
-) -> DataFrame:
-    """SCHEMA and `row_checksum`, one row for each tag of an event, those of an id in its order. `keep(rows, name)` writes rows to files."""
+) -> Source:
+    """SCHEMA, one row for each tag of an event, those of an id in its order. `keep(rows, name)` writes rows to files."""
     touched = keep(_touched(spark, chosen, ranges), "touched")
     read = partial(_rows, cassandra=cassandra, keyspace=chosen.keyspace, ranges=list(ranges), tags=frozenset(chosen.tags))
     spread = _with_segments(spark, chosen, touched).repartition(8 * spark.sparkContext.defaultParallelism, "topic", "id")
-    return spread.mapInArrow(read, from_arrow_schema(SCHEMA)).withColumn("row_checksum", checksum(JOURNAL.columns))
+    return Source(spread, read, SCHEMA, JOURNAL)
 
 
 def _touched(spark: SparkSession, chosen: JournalSettings, ranges: Sequence[Range]) -> DataFrame:

@@ -8,10 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from uuid import uuid4
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from tagmill import checkpoints
 from tagmill.batches.states import RunState
@@ -28,14 +27,13 @@ from tagmill.stores.kafka import Kafka
 from tagmill.stores.ledger import Ledger
 from tagmill.topics import journal, staging
 from tagmill.topics.columns import layout
-from tagmill.topics.cutting import BESIDE, Cutter, chosen_rows, staged_in_order
+from tagmill.topics.cutting import BESIDE, Cutter, chosen_rows
+from tagmill.topics.firsts import unknown, write_firsts
 from tagmill.topics.formats import schema_contents
 from tagmill.topics.model import TopicCounts, TopicManifest, TopicPlan
 from tagmill.topics.runfiles import ids_noted, note_ids_done, read_manifest, read_plan
+from tagmill.topics.staged import PLACE, Mask, Source, StagedFile, masks, stage
 from tagmill.views.writing import append
-
-# what is cut has a row group in memory; the first look at its size comes behind so many rows, which may have a megabyte each
-ROW_GROUPS = {"parquet.block.size": str(32 * 1024 * 1024), "parquet.page.size.row.check.min": "10"}
 
 
 def seal(settings: Settings, ledger: Ledger, spark: SparkSession, name: str, run: int, fence: int) -> TopicManifest:
@@ -82,22 +80,21 @@ class _Sealing:
 
     def run(self) -> TopicManifest:
         """All of it but the commit."""
-        staged = self._staged()
+        source = self._source()
+        staged = self._staged(source)
         checkpoints.reached("seal.staged")
-        names = self._staged_files()
-        new, distinct = self._new(staged, names)
-        if new is not None:
-            new.repartition("file").write.partitionBy("file").parquet(self._url("new"))
+        kept, distinct = self._new(source, staged)
         checkpoints.reached("seal.judged")
-        batches = self._cut(names, all_of_it=new is None)
+        batches = self._cut(staged, kept)
         counts = self._counts(staged, distinct, sum(batch.rows for batch in batches))
         letters, replayed = f"{self.folder}/letters", f"{self.folder}/replayed"
         if counts.unreadable:
-            staged.where("kind = 'unreadable'").select(
+            self._read(source, staged).where("kind = 'unreadable'").select(
                 "topic", "partition", "offset", "created_at", "reason", "key", "payload", "headers"
             ).write.parquet(self.files.url(letters))
         if self.plan.letters:
-            staged.where("kind = 'event'").select("topic", "partition", "offset").write.parquet(self.files.url(replayed))
+            read = self._read(source, staged).where("kind = 'event'")
+            read.select("topic", "partition", "offset").write.parquet(self.files.url(replayed))
         sha256 = {file: self.files.digest(file)[1] for part in (letters, replayed) for file in self.files.parquet(part)}
         return TopicManifest(
             pipeline=self.plan.pipeline, run=self.plan.run, sealed_at=datetime.now(UTC), attempt=self.attempt, generation=1,
@@ -106,33 +103,38 @@ class _Sealing:
             warnings=self.plan.warnings, more=self.plan.more,
         )  # fmt: skip
 
-    def _staged_files(self) -> list[str]:
-        """In Kafka's order; of a Kafka Journal a task has whole ids, whose order its files have."""
-        folder = f"{self.folder}/staged"
-        return list(staged_in_order(self.files, folder) if self.chosen.rule else self.files.parquet(folder))
-
-    def _new(self, staged: DataFrame, names: list[str]) -> tuple[DataFrame | None, int | None]:
-        """Where the new events are (staging.by_file; None: all are), and how many different ones there are (None: so, too)."""
+    def _new(self, source: Source, staged: list[StagedFile]) -> tuple[list[Mask] | None, int | None]:
+        """Which rows of each staged file are new (None: all are), and how many different events there are (None: so, too)."""
         if isinstance(self.chosen, TopicSettings):
-            events = staging.placed(self.spark, staged.where("kind = 'event'"), names, staging.KEY)
-            firsts = self._fixed(staging.firsts(events), "firsts")
-            return staging.by_file(self._unknown(firsts, self.chosen.shards)), firsts.count()
+            distinct = write_firsts(self.files, staged, f"{self.folder}/firsts")
+            return masks(self.files, staged, self._unknown()), distinct
         if not self.plan.delivered:
             return None, None
         same = list(layout(self.chosen).identity)
         there = self.spark.read.parquet(*map(self.files.url, self.plan.delivered)).select(*same)
-        return staging.by_file(staging.placed(self.spark, staged, names, same).join(there, same, "left_anti")), None
+        rows = staging.placed(self._read(source, staged), [one.name for one in staged], same)
+        self._fixed(rows.join(there, same, "left_anti").select(PLACE), "new")
+        return masks(self.files, staged, f"{self.folder}/new"), None
 
-    def _staged(self) -> DataFrame:
+    def _source(self) -> Source:
+        cassandra = self.settings.cassandra
         if isinstance(self.chosen, JournalSettings):
-            cassandra = self.settings.cassandra
-            return self._written(journal.staged(self.spark, cassandra, self.chosen, self.plan.ranges, self._fixed))
+            return journal.staged(self.spark, cassandra, self.chosen, self.plan.ranges, self._fixed)
         if self.plan.letters:
-            return self._decoded(staging.dead_letters(self.spark, self.settings.cassandra.ledger_keyspace, self.plan.pipeline))
+            raw = staging.dead_letters(self.spark, cassandra.ledger_keyspace, self.plan.pipeline)
+        else:
+            with Kafka(self.settings.kafka) as kafka:
+                raw = kafka_records(self.spark, kafka, self.plan.ranges)
+        return staging.decoded(raw, self.chosen, schema_contents(self.chosen.schema_files))
+
+    def _staged(self, source: Source) -> list[StagedFile]:
+        folder = f"{self.folder}/staged"
+        if isinstance(self.chosen, JournalSettings) or self.plan.letters:
+            return stage(source, self.files.root, folder)
         with Kafka(self.settings.kafka) as kafka:
             try:
                 with explained(kafka):
-                    return self._decoded(kafka_records(self.spark, kafka, self.plan.ranges))
+                    return stage(source, self.files.root, folder)
             except GuardRefused:
                 self._nothing_gone(kafka)
                 raise
@@ -148,55 +150,45 @@ class _Sealing:
                 f"tagmill run deliver --pipeline {name} --accept-lost"
             )
 
-    def _decoded(self, raw: DataFrame) -> DataFrame:
-        assert isinstance(self.chosen, TopicSettings)
-        return self._written(staging.decoded(raw, self.chosen, schema_contents(self.chosen.schema_files)))
+    def _read(self, source: Source, staged: list[StagedFile]) -> DataFrame:
+        """The staged files, of which there is at least one, in Spark."""
+        schema = from_arrow_schema(source.staged_schema)
+        return self.spark.read.schema(schema).parquet(*(self.files.url(one.name) for one in staged))
 
-    def _written(self, rows: DataFrame) -> DataFrame:
-        rows.write.options(**ROW_GROUPS, maxRecordsPerFile=self.chosen.batch_rows).parquet(self._url("staged"))
-        return self.spark.read.schema(rows.schema).parquet(self._url("staged"))
-
-    def _unknown(self, firsts: DataFrame, shards: int) -> DataFrame:
-        """Those whose ids were not seen in the window."""
+    def _unknown(self) -> str:
+        """The folder that has PLACE of the first events whose ids were not seen in the window."""
         cassandra, pipeline, rule = self.settings.cassandra, self.plan.pipeline, self.plan.rule
-        ledger = cassandra.ledger_keyspace
-        if not Deduplication(self.ledger.cassandra, ledger, pipeline, rule).has_any(shards):
+        ledger, firsts = cassandra.ledger_keyspace, f"{self.folder}/firsts"
+        assert isinstance(self.chosen, TopicSettings)
+        if not Deduplication(self.ledger.cassandra, ledger, pipeline, rule).has_any(self.chosen.shards):
             return firsts  # a first run, which may be the largest
         since = datetime.fromtimestamp(self.plan.known_since / 1000, UTC)
-        known = self._fixed(staging.known(firsts, cassandra, ledger, pipeline, rule, since), "known")
-        return firsts.join(known, "unique_id", "left_anti")
+        rows = self.spark.read.parquet(self.files.url(firsts))
+        self._fixed(unknown(rows, cassandra, ledger, pipeline, rule, since), "new")
+        return f"{self.folder}/new"
 
-    def _cut(self, names: list[str], *, all_of_it: bool) -> list[Batch]:
+    def _cut(self, staged: list[StagedFile], kept: list[Mask] | None) -> list[Batch]:
         columns = [*layout(self.chosen).names, *(BESIDE if self.chosen.rule else BESIDE[-1:])]
         with ThreadPoolExecutor(1) as writer:
             cutter = Cutter(
                 self.files, f"{self.folder}/batches", columns, self.chosen.batch_rows, self.chosen.batch_bytes, writer
             )
-            for number, name in enumerate(names):
-                kept = None if all_of_it else self._kept(number)
-                if kept is None or len(kept):
-                    with self.files.open(name) as source:
-                        for rows in chosen_rows(pq.ParquetFile(source), columns, kept):
+            for number, one in enumerate(staged):
+                if kept is None or kept[number].any():
+                    with self.files.open(one.name) as source:
+                        for rows in chosen_rows(pq.ParquetFile(source), columns, None if kept is None else kept[number]):
                             cutter.add(rows)
             return cutter.end()
 
-    def _kept(self, number: int) -> npt.NDArray[np.int64]:
-        """Which rows of a staged file are new."""
-        parts = self.files.record_batches(f"{self.folder}/new/file={number}", 1_000_000, ["row_index"])
-        return np.sort(np.concatenate([np.empty(0, np.int64), *(part["row_index"].to_numpy() for part in parts)]))
-
-    def _counts(self, staged: DataFrame, distinct: int | None, new: int) -> TopicCounts:
-        kinds = {row["kind"]: row["count"] for row in staged.groupBy("kind").count().collect()}
-        events = kinds.get("event", 0)
+    def _counts(self, staged: list[StagedFile], distinct: int | None, new: int) -> TopicCounts:
+        events = sum(one.event for one in staged)
         different = events if distinct is None else distinct
         return TopicCounts(
-            records=sum(kinds.values()), new=new, twice=events - different, known=different - new,
-            unreadable=kinds.get("unreadable", 0), tombstones=kinds.get("tombstone", 0),
+            records=sum(one.rows for one in staged), new=new, twice=events - different, known=different - new,
+            unreadable=sum(one.unreadable for one in staged), tombstones=sum(one.tombstone for one in staged),
         )  # fmt: skip
 
     def _fixed(self, rows: DataFrame, name: str) -> DataFrame:
-        rows.write.parquet(self._url(name))
-        return self.spark.read.schema(rows.schema).parquet(self._url(name))
-
-    def _url(self, name: str) -> str:
-        return self.files.url(f"{self.folder}/{name}")
+        url = self.files.url(f"{self.folder}/{name}")
+        rows.write.parquet(url)
+        return self.spark.read.schema(rows.schema).parquet(url)

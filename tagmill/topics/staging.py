@@ -1,37 +1,35 @@
-"""The records of a topic's run in Spark: decoded into files in Kafka's order, then told which of them are new.
+"""The records of a topic's run in Spark: decoded for staged files, and from the sealed ones as rows of deduplication.
 
 Decoding is Python over Arrow batches: the payload stays as it came, and Avro and Protobuf have no expressions in this Spark.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from tagmill.connector import table
-from tagmill.delivery.scan import checksum
-from tagmill.kafka.source import in_python
 from tagmill.kafkasettings import TopicSettings
-from tagmill.settings import CassandraSettings
 from tagmill.stores.files import RunFiles
 from tagmill.topics.columns import layout
 from tagmill.topics.events import Reader
 from tagmill.topics.fields import Unfit
+from tagmill.topics.firsts import KEY
 from tagmill.topics.model import TopicManifest, TopicPlan
+from tagmill.topics.staged import INDEX_BITS, PLACE, Source
 
 ARROW = {
     "String": pa.string(), "Int8": pa.int8(), "Int16": pa.int16(), "Int32": pa.int32(), "Int64": pa.int64(), "UInt8": pa.int16(),
     "UInt16": pa.int32(),
 }  # fmt: skip
+EVENT = {"kind": "event"}
+# columns that go through as Kafka has them, and what they are called there
+AS_IT_CAME = {"topic": "topic", "partition": "partition", "offset": "offset", "payload": "value"}
 HEADERS = pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}))
-KEY = ["shard", "unique_id"]
-# of a row in the staged files: the number of its file in their order, and in the low bits its index in there
-PLACE, INDEX_BITS = "place", 32
 
 
 def schema_of(chosen: TopicSettings) -> pa.Schema:
@@ -53,84 +51,43 @@ def dead_letters(spark: SparkSession, ledger_keyspace: str, pipeline: str) -> Da
     return places.join(letters, ["pipeline", "topic", "partition"]).withColumn("headers", headers)
 
 
-def decoded(raw: DataFrame, chosen: TopicSettings, contents: Mapping[str, bytes]) -> DataFrame:
-    """schema_of, and `row_checksum`. In: tagmill.kafka.source.kafka_records; the schema files by version."""
+def decoded(raw: DataFrame, chosen: TopicSettings, contents: Mapping[str, bytes]) -> Source:
+    """Rows as schema_of has them. In: tagmill.kafka.source.kafka_records; the schema files by version."""
     read = raw.select("topic", "partition", "offset", "timestamp", "key", "value", "headers")
-    rows = in_python(read, partial(_decode, chosen=chosen, contents=dict(contents)), from_arrow_schema(schema_of(chosen)))
-    return rows.withColumn("row_checksum", checksum(layout(chosen).columns))
+    return Source(read, partial(_decode, chosen=chosen, contents=dict(contents)), schema_of(chosen), layout(chosen))
 
 
 def _decode(batches: Iterable[pa.RecordBatch], chosen: TopicSettings, contents: Mapping[str, bytes]) -> Iterator[pa.RecordBatch]:
     reader, schema = Reader(chosen, contents), schema_of(chosen)
+    made = pa.struct([field for field in schema if field.name not in AS_IT_CAME])
     for batch in batches:
         moments = batch["timestamp"].cast(pa.int64()).to_pylist()  # microseconds; below 0: the record has none
         rows = [_row(reader, value, max(at // 1000, 0)) for value, at in zip(batch["value"].to_pylist(), moments, strict=True)]
         for index, row in enumerate(rows):
             if row["kind"] == "unreadable":
                 row |= {"key": batch["key"][index].as_py(), "headers": batch["headers"][index].as_py() or []}
-        # what stays as it is goes through as it came
-        columns = {"topic": batch["topic"], "partition": batch["partition"], "offset": batch["offset"], "payload": batch["value"]}
-        made = (columns.get(name, [row.get(name) for row in rows]) for name in schema.names)
-        yield pa.RecordBatch.from_arrays(
-            [
-                one.cast(kind) if isinstance(one, pa.Array) else pa.array(one, kind)
-                for one, kind in zip(made, schema.types, strict=True)
-            ],
-            schema=schema,
-        )
+        found = pa.RecordBatch.from_struct_array(pa.array(rows, made))
+        columns = [batch[AS_IT_CAME[name]] if name in AS_IT_CAME else found[name] for name in schema.names]
+        yield pa.RecordBatch.from_arrays([one.cast(field.type) for one, field in zip(columns, schema, strict=True)], schema=schema)
 
 
 def _row(reader: Reader, value: bytes | None, at_ms: int) -> dict[str, Any]:
     if value is None:
         return {"kind": "tombstone", "created_at": at_ms}
     try:
-        return {"kind": "event", **reader.read(value, at_ms)}
+        return reader.read(value, at_ms) | EVENT
     except Unfit as error:
         return {"kind": "unreadable", "created_at": at_ms, "reason": str(error)[:1000]}
 
 
-def placed(spark: SparkSession, staged: DataFrame, names: Sequence[str], columns: Sequence[str]) -> DataFrame:
+def placed(staged: DataFrame, names: Sequence[str], columns: Sequence[str]) -> DataFrame:
     """These columns, and PLACE. In: the staged files, and what they are called, in their order."""
-    numbers = spark.createDataFrame([(at, name.rpartition("/")[2]) for at, name in enumerate(names)], "number long, file string")
+    numbers = staged.sparkSession.createDataFrame(
+        [(number, name.rpartition("/")[2]) for number, name in enumerate(names)], "number long, file string"
+    )
     file, index = F.col("_metadata.file_name").alias("file"), F.col("_metadata.row_index").alias("row_index")
     place = F.shiftleft("number", INDEX_BITS).bitwiseOR(F.col("row_index")).alias(PLACE)
     return staged.select(*columns, file, index).join(F.broadcast(numbers), "file").select(*columns, place)
-
-
-def by_file(rows: DataFrame) -> DataFrame:
-    """`file`, its number, and `row_index` of rows with PLACE."""
-    index = F.col(PLACE).bitwiseAND(F.lit((1 << INDEX_BITS) - 1))
-    return rows.select(F.shiftright(PLACE, INDEX_BITS).alias("file"), index.alias("row_index"))
-
-
-def firsts(events: DataFrame) -> DataFrame:
-    """Of each id (KEY) the first PLACE."""
-    return events.groupBy(*KEY).agg(F.min(PLACE).alias(PLACE))
-
-
-def known(ids: DataFrame, cassandra: CassandraSettings, ledger: str, pipeline: str, rule: str, since: datetime) -> DataFrame:
-    """Which ids (KEY, each once) were seen since then: unique_id."""
-    ordered = ids.select(*KEY).repartition("shard").sortWithinPartitions(*KEY)
-    look = partial(_look, cassandra=cassandra, ledger=ledger, pipeline=pipeline, rule=rule, since=since)
-    return ordered.mapInArrow(look, "unique_id string")
-
-
-def _look(
-    batches: Iterable[pa.RecordBatch], cassandra: CassandraSettings, ledger: str, pipeline: str, rule: str, since: datetime
-) -> Iterator[pa.RecordBatch]:
-    from tagmill.stores.cassandra import Cassandra
-    from tagmill.stores.deduplication import Deduplication
-
-    ids = ((shard, one) for batch in batches for shard, one in zip(*(batch[name].to_pylist() for name in KEY), strict=True))
-    schema = pa.schema({"unique_id": pa.string()})
-    with Cassandra(cassandra) as connected:
-        found, part = Deduplication(connected, ledger, pipeline, rule).known(ids, since), list[str]()
-        for one in found:
-            part.append(one)
-            if len(part) == 10_000:
-                yield pa.RecordBatch.from_pydict({"unique_id": part}, schema)
-                part = []
-        yield pa.RecordBatch.from_pydict({"unique_id": part}, schema)
 
 
 def rows_of_ids(spark: SparkSession, files: RunFiles, manifest: TopicManifest, plan: TopicPlan) -> DataFrame:

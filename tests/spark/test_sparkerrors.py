@@ -8,7 +8,7 @@ import pytest
 from tagmill.delivery.sparkerrors import explained
 from tagmill.errors import StoreUnavailable
 from tagmill.settings import CassandraSettings
-from tagmill.topics.staging import known
+from tagmill.topics.firsts import unknown
 
 
 @pytest.fixture
@@ -22,8 +22,8 @@ def silent() -> CassandraSettings:
 
 @pytest.mark.parametrize("action", ["first", "write"])
 def test_a_python_worker_whose_cassandra_is_down_is_no_defect(spark, silent, tmp_path, action) -> None:
-    ids = spark.createDataFrame([(1, "a")], "shard int, unique_id string")
-    found = known(ids, silent, "tagmill", "p", "rule%1", datetime.now(UTC))
+    ids = spark.createDataFrame([(1, "a", 0)], "shard int, unique_id string, place long")
+    found = unknown(ids, silent, "tagmill", "p", "rule%1", datetime.now(UTC))
     act = {"first": found.first, "write": lambda: found.write.parquet(str(tmp_path / "out"))}[action]
     with pytest.raises(
         StoreUnavailable, match="^there did not answer Spark .StoreUnavailable.. Nothing was sealed. Run the same"

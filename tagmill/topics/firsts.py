@@ -1,0 +1,70 @@
+"""Which of the staged events are new: of each id the first one, unless the id is known from before."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
+
+from tagmill.kafka.source import in_python
+from tagmill.settings import CassandraSettings
+from tagmill.stores.files import RunFiles
+from tagmill.topics.cutting import CODEC
+from tagmill.topics.staged import PLACE, StagedFile, place
+
+KEY = ["shard", "unique_id"]
+# ids that are compared in memory at once, and that a worker looks up at once
+COMPARED_AT_ONCE, LOOKED_UP_AT_ONCE = 2_000_000, 20_000
+HEX_DIGITS = 8
+
+
+def write_firsts(files: RunFiles, staged: Sequence[StagedFile], folder: str) -> int:
+    """Write of each id of the staged events (KEY) the first PLACE; how many ids there are.
+
+    Ids are hashes, so each part of their range has as many of them.
+    """
+    parts = max(1, -(-sum(one.event for one in staged) // COMPARED_AT_ONCE))
+    count = 0
+    for part in range(parts):
+        low, high = (f"{16**HEX_DIGITS * bound // parts:0{HEX_DIGITS}x}" for bound in (part, part + 1))
+        ids = pa.concat_tables(_ids(files, staged, low, high if part + 1 < parts else "g"))
+        found = ids.group_by(KEY).aggregate([(PLACE, "min")]).rename_columns([*KEY, PLACE])
+        with files.create(f"{folder}/{part:05d}.parquet") as sink:
+            pq.write_table(found, sink, **CODEC)
+        count += found.num_rows
+    return count
+
+
+def _ids(files: RunFiles, staged: Sequence[StagedFile], low: str, high: str) -> Iterator[pa.Table]:
+    """The ids from `low` to below `high` of each file's events, with their places."""
+    yield pa.schema({"shard": pa.int32(), "unique_id": pa.string(), PLACE: pa.int64()}).empty_table()
+    for number, one in enumerate(staged):
+        with files.open(one.name) as source:
+            rows = pq.ParquetFile(source).read(columns=["kind", *KEY])
+        rows = rows.append_column(PLACE, pa.array(place(number, rows.num_rows)))
+        wanted = pc.and_(pc.equal(rows["kind"], "event"), pc.greater_equal(rows["unique_id"], low))
+        yield rows.filter(pc.and_(wanted, pc.less(rows["unique_id"], high))).select([*KEY, PLACE])
+
+
+def unknown(firsts: DataFrame, cassandra: CassandraSettings, ledger: str, pipeline: str, rule: str, since: datetime) -> DataFrame:
+    """PLACE of those ids (KEY) that were not seen since then."""
+    ordered = firsts.select(*KEY, PLACE).repartition("shard").sortWithinPartitions(*KEY)
+    look = partial(_look, cassandra=cassandra, ledger=ledger, pipeline=pipeline, rule=rule, since=since)
+    return in_python(ordered, look, f"{PLACE} long", at_once=LOOKED_UP_AT_ONCE)
+
+
+def _look(
+    batches: Iterable[pa.RecordBatch], cassandra: CassandraSettings, ledger: str, pipeline: str, rule: str, since: datetime
+) -> Iterator[pa.RecordBatch]:
+    from tagmill.stores.cassandra import Cassandra
+    from tagmill.stores.deduplication import Deduplication
+
+    with Cassandra(cassandra) as connected:
+        ids = Deduplication(connected, ledger, pipeline, rule)
+        for batch in batches:
+            asked = zip(batch["shard"].to_pylist(), batch["unique_id"].to_pylist(), strict=True)
+            known = pa.array(ids.known(asked, since), pa.string())
+            yield batch.filter(pc.invert(pc.is_in(batch["unique_id"], known))).select([PLACE])

@@ -1,0 +1,131 @@
+"""The files in which a run's rows are staged: each task writes one, where Python makes the rows, and says what is in it.
+
+What is decoded doesn't go back through the JVM only to be written. A task that is tried again writes another file, and what nobody
+names is never read.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import cast
+from uuid import uuid4
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from tagmill.batches.columns import Layout
+from tagmill.errors import StoreUnavailable
+from tagmill.kafka.source import in_python
+from tagmill.stores.files import RunFiles
+from tagmill.topics.checksum import row_checksums
+from tagmill.topics.cutting import CODEC
+
+Work = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+Mask = npt.NDArray[np.bool_]
+KINDS = ("event", "tombstone", "unreadable")
+FILES = pa.schema(
+    {"topic": pa.string(), "partition": pa.int32(), "offset": pa.int64(), "name": pa.string(), **dict.fromkeys(KINDS, pa.int64())}
+)
+# of a staged row: the number of its file in Kafka's order, and in the low bits its index in there
+PLACE, INDEX_BITS = "place", 32
+# what is cut has a row group in memory
+GROUP_BYTES = 32 * 1024 * 1024
+PLACES_AT_ONCE = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Rows as Spark has them, and what makes of them, in Python, the rows of a batch: `schema`, in which `kind` is one of KINDS."""
+
+    rows: DataFrame
+    work: Work
+    schema: pa.Schema
+    layout: Layout
+
+    @property
+    def staged_schema(self) -> pa.Schema:
+        """Of the files: `row_checksum` comes behind."""
+        return self.schema.append(pa.field("row_checksum", pa.int64()))
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StagedFile:
+    """A file whose first row is from this place in Kafka; how many rows of each kind there are."""
+
+    topic: str
+    partition: int
+    offset: int
+    name: str
+    event: int
+    tombstone: int
+    unreadable: int
+
+    @property
+    def rows(self) -> int:
+        """All of them."""
+        return self.event + self.tombstone + self.unreadable
+
+
+def stage(source: Source, root: str, folder: str) -> list[StagedFile]:
+    """Write what the source's rows become; the files, in Kafka's order."""
+    write = partial(_write, source.work, source.staged_schema, source.layout, root, folder)
+    made = in_python(source.rows, write, from_arrow_schema(FILES)).collect()
+    return sorted(StagedFile(**line.asDict()) for line in made)
+
+
+def _write(
+    work: Work, schema: pa.Schema, layout: Layout, root: str, folder: str, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    groups = _groups(work(batches), schema, layout)
+    first = next(groups, None)
+    if first is None:
+        return
+    files, name, kinds = RunFiles(root), f"{folder}/{uuid4().hex}.parquet", dict.fromkeys(KINDS, 0)
+    repeated = ["kind", *(column.name for column in layout.columns if column.repeats)]
+    try:
+        with files.create(name) as sink, pq.ParquetWriter(sink, schema, **CODEC, use_dictionary=repeated) as writer:
+            for group in chain((first,), groups):
+                writer.write_table(group, group.num_rows)
+                for found in group["kind"].value_counts().to_pylist():
+                    kinds[found["values"]] += found["counts"]
+    except OSError as error:
+        raise StoreUnavailable(f"{files.url(name)} can't be written: {error}. Nothing was committed") from None
+    place = {column: first[column][0].as_py() for column in ("topic", "partition", "offset")}
+    yield pa.RecordBatch.from_pylist([{**place, "name": name, **kinds}], FILES)
+
+
+def _groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema, layout: Layout) -> Iterator[pa.Table]:
+    """The rows with their checksums, GROUP_BYTES at once."""
+    waiting, size = list[pa.RecordBatch](), 0
+    for batch in batches:
+        if batch.num_rows:
+            checksums = pa.array(row_checksums(batch, layout.columns).view(np.int64))
+            waiting.append(pa.RecordBatch.from_arrays([*batch.columns, checksums], schema=schema))
+            size += batch.nbytes
+        if size >= GROUP_BYTES:
+            yield pa.Table.from_batches(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
+def place(file: int, rows: int) -> npt.NDArray[np.int64]:
+    """The PLACE of each row of a file."""
+    return cast(npt.NDArray[np.int64], (np.int64(file) << INDEX_BITS) + np.arange(rows))
+
+
+def masks(files: RunFiles, staged: Sequence[StagedFile], folder: str) -> list[Mask]:
+    """Of each staged file, which rows the files of a folder name (PLACE)."""
+    found = [np.zeros(one.rows, bool) for one in staged]
+    for batch in files.record_batches(folder, PLACES_AT_ONCE, [PLACE]):
+        places = np.sort(batch[PLACE].to_numpy())
+        numbers = places >> INDEX_BITS
+        for number in np.unique(numbers):
+            first, last = np.searchsorted(numbers, (number, number + 1))
+            found[number][places[first:last] & ((1 << INDEX_BITS) - 1)] = True
+    return found
