@@ -68,7 +68,9 @@ def _decode(batches: Iterable[pa.RecordBatch], chosen: TopicSettings, contents: 
                 row |= {"key": batch["key"][index].as_py(), "headers": batch["headers"][index].as_py() or []}
         found = pa.RecordBatch.from_struct_array(pa.array(rows, made))
         columns = [batch[AS_IT_CAME[name]] if name in AS_IT_CAME else found[name] for name in schema.names]
-        yield pa.RecordBatch.from_arrays([one.cast(field.type) for one, field in zip(columns, schema, strict=True)], schema=schema)
+        yield pa.RecordBatch.from_arrays(
+            [one.cast(field.type) for one, field in zip(columns, schema, strict=True)], schema=schema
+        )
 
 
 def _row(reader: Reader, value: bytes | None, at_ms: int) -> dict[str, Any]:
