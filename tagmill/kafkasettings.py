@@ -67,6 +67,8 @@ ColumnType = Literal[
 FieldPath = Annotated[str, Field(pattern=r"^[^.]+(\.[^.]+)*$")]
 # columns that every destination of a topic has, in front of the pipeline's own
 OWN_COLUMNS = ("unique_id", "created_at", "topic", "partition", "offset", "schema_version", "payload")
+# what Tagmill's files, and rows that are pushed, have beside those
+BESIDE_COLUMNS = ("kind", "shard", "reason", "key", "headers", "row_checksum", "batch_id", "generation")
 
 
 class TopicColumn(Section):
@@ -162,8 +164,9 @@ class TopicSettings(ToClickHouse):
             raise ValueError("topics: name at least one, or one of topic_prefixes")
         if not self.unique_id and self.producer_id is None:
             raise ValueError("unique_id: name at least one field, or producer_id")
-        names = [*OWN_COLUMNS, "batch_id", "generation", *(column.name for column in self.columns)]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
+        # Spark takes no notice of case
+        names = [name.lower() for name in (*OWN_COLUMNS, *BESIDE_COLUMNS, *(column.name for column in self.columns))]
+        if twice := sorted({column.name for column in self.columns if names.count(column.name.lower()) > 1}):
             raise ValueError(f"columns: {', '.join(twice)} is there twice, or belongs to Tagmill")
         self._consistent_format()
         return self

@@ -138,6 +138,11 @@ def test_that_nobody_else_reads_is_something_else_than_not_stated(load) -> None:
 # -- mistakes, one line each
 
 
+def topic_with_columns(*names: str) -> str:
+    columns = "".join(f'[[pipelines.t.columns]]\nname = "{name}"\n' for name in names)
+    return f'[pipelines.t]\nkind = "topic"\ntopics = ["t"]\nformat = "json"\ndestination = "d"\n{columns}'
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [
@@ -209,6 +214,9 @@ def test_that_nobody_else_reads_is_something_else_than_not_stated(load) -> None:
             pipeline() + '[[pipelines.orders.cleanup.other_readers]]\nname = "mail"\noffset_store = { keyspace = "p" }\n',
             "pipelines.orders.cleanup.other_readers.0.offset_store.projection_name: ",
         ),
+        (topic_with_columns("kind"), "columns: kind is there twice, or belongs to Tagmill"),
+        (topic_with_columns("row_checksum"), "columns: row_checksum is there twice"),
+        (topic_with_columns("Offset", "Price", "price", "size"), "columns: Offset, Price, price is there twice"),
         ("[cassandra\n", "can't be read as TOML"),
     ],
 )
