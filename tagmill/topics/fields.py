@@ -112,7 +112,11 @@ def _day(value: Any) -> int:
 
 
 def _uuid(value: Any) -> str:
-    return str(uuid.UUID(value) if isinstance(value, str) else value if isinstance(value, uuid.UUID) else uuid.UUID(bytes=value))
+    if isinstance(value, bytes):
+        return str(uuid.UUID(bytes=value))
+    if not isinstance(value, str | uuid.UUID):
+        raise Unfit(f"{value!r} is no UUID")
+    return str(uuid.UUID(value) if isinstance(value, str) else value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,7 @@ def test_a_field_becomes_what_its_column_takes(kind, value, expected):
         ("Int8", 128), ("Int64", 2**63), ("Int32", 1.5), ("Int32", "3"), ("Int32", True), ("Float64", "1.5"), ("Bool", 1),
         ("Date", "yesterday"),
         ("Date", "1969-12-31"), ("DateTime64(3, 'UTC')", "soon"), ("DateTime64(3, 'UTC')", -1), ("UUID", "no"),
+        ("UUID", [*range(16)]), ("UUID", dict.fromkeys("0123456789abcdef", 1)),
     ],
 )  # fmt: skip
 def test_a_field_of_another_type_is_refused_by_name(kind, value):
