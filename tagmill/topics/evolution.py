@@ -29,6 +29,7 @@ _TAKEN_BY: dict[str, set[str]] = {
     "uuid": {"UUID"},
     "moment": {"DateTime64(3, 'UTC')"},
     "day": {"Date"},
+    "time": set(),
     "nested": set(),
 }
 _TEXTS = {"String", "LowCardinality(String)"}
@@ -65,7 +66,7 @@ def fits(chosen: TopicSettings, contents: Mapping[str, bytes]) -> None:
         for path in chosen.key:
             if path not in there:
                 raise ConfigurationError(f"{of}: there is no field {path}, which is part of what makes an event unique")
-            if there[path] == "nested":
+            if there[path] in ("nested", "bytes"):
                 raise ConfigurationError(f"{of}: field {path}, part of what makes an event unique, is no plain value")
         if chosen.created_at is not None:
             _must_be_moment(of, chosen.created_at, there)
@@ -134,7 +135,7 @@ def _without_null(kind: Any) -> Any:
 
 _AVRO_LOGICAL = {
     "timestamp-millis": "moment", "timestamp-micros": "moment", "local-timestamp-millis": "moment", "local-timestamp-micros": "moment",
-    "date": "day", "uuid": "uuid", "decimal": "decimal",
+    "date": "day", "time-millis": "time", "time-micros": "time", "uuid": "uuid", "decimal": "decimal",
 }  # fmt: skip
 _AVRO_PLAIN = {
     "int": "integer", "long": "integer", "float": "float", "double": "float", "boolean": "boolean", "string": "string", "enum": "string",
@@ -144,6 +145,8 @@ _AVRO_PLAIN = {
 
 def _avro_kind(kind: Any) -> str:
     if isinstance(kind, dict):
+        if (kind["type"], kind.get("logicalType")) == ("fixed", "uuid"):
+            return "bytes"  # to fastavro, which knows it as a string only
         return _AVRO_LOGICAL.get(kind.get("logicalType", ""), _AVRO_PLAIN.get(kind["type"], "nested"))
     return _AVRO_PLAIN.get(kind, "nested")
 

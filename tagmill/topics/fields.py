@@ -5,7 +5,7 @@ import struct
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from functools import cache
 from typing import Any
@@ -198,7 +198,7 @@ def values_at(event: Event, paths: Sequence[str]) -> list[str | int | float | bo
         value = finder(path)(event)
         if isinstance(value, str | int | float | bool):  # nearly always so
             found.append(value)
-        elif isinstance(value, uuid.UUID | datetime | date | Decimal):
+        elif isinstance(value, uuid.UUID | datetime | date | time | Decimal):
             found.append(str(value))
         elif value is None:
             raise Unfit(f"field {path}, of the key, is missing")

@@ -4,7 +4,7 @@ import io
 import json
 import struct
 import uuid
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from pathlib import Path
 
 import fastavro
@@ -15,7 +15,7 @@ from tagmill.errors import ConfigurationError
 from tagmill.kafkasettings import TopicColumn, TopicSettings
 from tagmill.topics.columns import fields
 from tagmill.topics.events import Reader
-from tagmill.topics.fields import Unfit
+from tagmill.topics.fields import Unfit, values_at
 
 EVENT = {
     "project": "p",
@@ -259,6 +259,12 @@ def test_a_wrong_descriptor_is_a_mistake_in_the_configuration():
     for content in (b"{", b"{}", b"5", b'{"type": "record", "name": "x", "fields": 5}', b'"string"', b'["null", "long"]'):
         with pytest.raises(ConfigurationError, match=r"schema_files\.1: no Avro schema"):
             Reader(chosen(format="avro", schema_files={"1": Path("x")}), {"1": content})
+
+
+def test_what_a_decoder_makes_of_a_key_field_counts_by_its_text():
+    one = uuid.UUID(int=5)
+    event = {"at": time(1, 2, 3), "on": date(2026, 11, 22), "of": one}
+    assert values_at(event, ["at", "on", "of"]) == ["01:02:03", "2026-11-22", str(one)]
 
 
 def test_an_id_of_sixteen_bytes_is_a_uuid():

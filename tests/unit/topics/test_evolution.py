@@ -18,6 +18,8 @@ SCHEMA = {
         {"name": "first", "type": PART}, {"name": "second", "type": "Part"}, {"name": "note", "type": "string"},
         {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
         {"name": "on", "type": {"type": "int", "logicalType": "date"}},
+        {"name": "clock", "type": {"type": "int", "logicalType": "time-millis"}},
+        {"name": "own", "type": {"type": "fixed", "name": "Own", "size": 16, "logicalType": "uuid"}},
     ],
 }  # fmt: skip
 CONTENTS = {"1": json.dumps(SCHEMA).encode()}
@@ -33,13 +35,16 @@ def test_a_type_that_is_named_once_is_known_wherever_it_comes_again():
     (found,) = kinds(chosen(), CONTENTS).values()
     assert (found["kind"], found["other"], found["second"]) == ("string", "bytes", "nested")
     assert (found["first.made"], found["second.made"], found["second.of"]) == ("string", "string", "nested")
-    fits(chosen(unique_id=["kind", "other", "second.made"], created_at="at"), CONTENTS)
+    fits(chosen(unique_id=["kind", "clock", "second.made"], created_at="at"), CONTENTS)
 
 
 @pytest.mark.parametrize(
     ("keys", "why"),
     [
         ({"unique_id": ["second"]}, "field second, part of what makes an event unique, is no plain value"),
+        ({"unique_id": ["other"]}, "field other, part of what makes an event unique, is no plain value"),
+        ({"producer_id": "own"}, "field own, part of what makes an event unique, is no plain value"),
+        ({"columns": [TopicColumn(name="clock", type="Int32")]}, "field clock is a time, and column clock is Int32"),
         ({"created_at": "att"}, "there is no field att, which created_at names"),
         ({"created_at": "second"}, "field second, which created_at names, is a nested, and no moment"),
         ({"created_at": "on"}, "field on, which created_at names, is a day, and no moment"),
