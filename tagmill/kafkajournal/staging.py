@@ -40,6 +40,8 @@ STAGED = pa.schema(
         "warning": pa.string(), "reason": pa.string(), "key": pa.binary(), "value": pa.binary(), "raw_headers": HEADERS,
     }
 )  # fmt: skip
+# Cassandra's limit of a partition's key (65,535 bytes), without topic, segment and what separates them
+LONGEST_ID = 65_535 - 249 - 8 - 9
 PAYLOAD = ("payload_type", "payload_txt", "payload_bin")
 # what a fold has to know of a record
 FACTS = ["topic", "id", "partition", "offset", "timestamp", "kind", "to", "origin", "expire_after_ms", "segment"]
@@ -95,6 +97,8 @@ def decode(row: dict[str, Any]) -> dict[str, Any]:
             return {**place, "kind": "none"}
         if row["key"] is None:
             raise records.Undecodable("a journal record without a key")
+        if (size := len(row["key"])) > LONGEST_ID:
+            raise records.Undecodable(f"an id of {size} bytes, more than Cassandra's keys hold")
         return {**place, **_facts(row["key"].decode(), action), **_content(action, row["value"], headers)}
     except (records.Undecodable, UnicodeDecodeError) as error:
         raw = {"reason": str(error)[:1000], "key": row["key"], "value": row["value"], "raw_headers": headers}

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from tagmill.kafkajournal.replicate import replicate
+from tagmill.kafkajournal.staging import LONGEST_ID
 from tagmill.stores import schema
 from tests.conftest import FEW_ROWS
-from tests.support.kafka import KafkaJournal, Topic, append_header, binary, header, made, moment
+from tests.support.kafka import KafkaJournal, Topic, append_header, binary, delete, header, made, moment
 
 
 def replicator(journal: KafkaJournal, spark: Any, **keys: Any) -> Any:
@@ -242,15 +243,18 @@ def test_what_cannot_be_read_is_kept_as_it_came_and_the_rest_flows(kafka_journal
     topic.send("good", b"no header")
     topic.send("good", None)
     topic.append("good", [(4, 4)])
+    longest = "k" * LONGEST_ID
+    topic.append(longest, [(1, 1)], expire_after="1 day")
+    topic.append(longest + "k", [(1, 1)])
     topic.flush()
     report = run()
-    assert (report.counts.unreadable, report.counts.skipped, report.counts.appends) == (5, 3, 2)
+    assert (report.counts.unreadable, report.counts.skipped, report.counts.appends) == (6, 3, 3)
     assert [text for text in report.warnings if "expireAfter" in text and "soon" in text]
-    assert "5 can't be read: tagmill deadletters list" in report.message
-    assert journal.seq_nrs("good") == [1, 4]
+    assert "6 can't be read: tagmill deadletters list" in report.message
+    assert journal.seq_nrs("good") == [1, 4] and journal.seq_nrs(longest) == [1]
     with Cassandra(journal.settings(FEW_ROWS).cassandra) as cassandra:
         letters = list(DeadLetters(cassandra, "tagmill_test", journal.name).listed())
-    assert [one.record.offset for one in letters] == [1, 2, 3, 4, 5]
+    assert [one.record.offset for one in letters] == [1, 2, 3, 4, 5, 11]
     first = letters[0]
     assert first.record.value == cut and first.record.key == b"good" and "cut off" in first.reason
     assert first.record.headers == [append_header(2, 2, "binary"), ("user", b"\xff")]
