@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
 
 from tagmill import checkpoints
+from tagmill.kafka.ranges import places
 from tagmill.kafkajournal.model import PurgeReport, Tell
 from tagmill.kafkajournal.records import ACTION
 from tagmill.kafkajournal.replicate import replicate
@@ -35,7 +36,7 @@ def purge_expired(
     """Publish a Purge for every id whose entry's expire_on is `until` (default: today, UTC) or earlier. Safe to stop and to start again.
 
     First everything is replicated, so that an append that prolongs an id's life, or a Purge that was published before, is known.
-    Raises as replicate does.
+    What metajournal has of other topics than the pipeline's, or of those that Kafka has no more, stays. Raises as replicate does.
     """
     from pyspark.sql import functions as F
 
@@ -56,7 +57,9 @@ def purge_expired(
         say(f"looking for ids that have expired by {day}")
         await_tables(spark(), chosen.keyspace, {"metajournal": ["expire_on"]})
         entries = table(spark(), chosen.keyspace, "metajournal").select("topic", "partition", "id", "expire_on")
-        expired = entries.where(F.col("expire_on") <= F.lit(day)).select("topic", "partition", "id").localCheckpoint()
+        topics = {topic for topic, _ in places(kafka, pipeline, chosen.topics, chosen.topic_prefixes)}
+        due = entries.where((F.col("expire_on") <= F.lit(day)) & F.col("topic").isin(topics) & F.col("partition").isNotNull())
+        expired = due.select("topic", "partition", "id").localCheckpoint()
         count = expired.count()
         examples = [f"{row['topic']}: {row['id']}" for row in expired.limit(NAMED).collect()]
         if count and not dry_run:

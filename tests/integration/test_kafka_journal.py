@@ -489,7 +489,7 @@ def test_a_head_is_what_readers_see_of_cassandra_and_of_kafka_behind_it(kafka_jo
     assert heads(settings, journal.name, "nobody") == []
 
 
-def test_expired_ids_are_purged_through_kafka_once(kafka_journal, stack, spark):
+def test_expired_ids_are_purged_through_kafka_once(kafka_journal, kafka, spark):
     from tagmill.kafkajournal.purge import purge_expired
 
     journal = kafka_journal()
@@ -500,7 +500,11 @@ def test_expired_ids_are_purged_through_kafka_once(kafka_journal, stack, spark):
     topic.append("lives longer", [(1, 1)], expire_after="30000 days")
     topic.append("for ever", [(1, 1)])
     topic.flush()
+    gone = journal.topic("gone")
+    gone.append("of a topic that is gone", [(1, 1)], expire_after="1 day")
+    gone.flush()
     run()
+    delete(kafka.port, gone.name)
     topic.append("lives on", [(2, 2)], expire_after="30000 days")  # not replicated yet
     topic.flush()
 
@@ -510,7 +514,8 @@ def test_expired_ids_are_purged_through_kafka_once(kafka_journal, stack, spark):
     assert purge(dry_run=True).purged == 2
     report = purge()
     assert (report.purged, report.examples) == (1, [f"{topic.name}: expired"])
-    assert sorted(journal.entries()) == ["expired", "for ever", "lives longer", "lives on"]
+    stay = ["for ever", "lives longer", "lives on", "of a topic that is gone"]
+    assert sorted(journal.entries()) == ["expired", *stay]
     assert purge().purged == 0
-    assert sorted(journal.entries()) == ["for ever", "lives longer", "lives on"] and journal.seq_nrs("expired") == []
+    assert sorted(journal.entries()) == stay and journal.seq_nrs("expired") == []
     assert journal.pointers()[(topic.name, 1)] == 1
