@@ -20,9 +20,11 @@ UNITS = {
     "m": 60_000, "min": 60_000, "mins": 60_000, "minute": 60_000, "minutes": 60_000,
     "s": 1000, "sec": 1000, "secs": 1000, "second": 1000, "seconds": 1000,
     "ms": 1, "milli": 1, "millis": 1, "millisecond": 1, "milliseconds": 1,
+    "µs": 1e-3, "micro": 1e-3, "micros": 1e-3, "microsecond": 1e-3, "microseconds": 1e-3,
+    "ns": 1e-6, "nano": 1e-6, "nanos": 1e-6, "nanosecond": 1e-6, "nanoseconds": 1e-6,
 }  # fmt: skip
 LONGEST = timedelta(days=365_000)
-_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*")
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zµ]+)\s*")
 
 
 class Undecodable(ValueError):
@@ -93,8 +95,8 @@ class Events:
 
 class _JsonEvent(msgspec.Struct):
     seq_nr: Annotated[int, SEQ_NR] = msgspec.field(name="seqNr")
-    tags: list[str] = []
-    payload_type: Literal["json", "text"] = msgspec.field(name="payloadType", default="json")
+    tags: list[str] | None = None
+    payload_type: Literal["json", "text"] | None = msgspec.field(name="payloadType", default=None)
     payload: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
 
 
@@ -107,6 +109,7 @@ _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _actions = {name: msgspec.json.Decoder(kind) for name, kind in KINDS.items()}
 _json_value = msgspec.json.Decoder(_JsonValue)
 _text = msgspec.json.Decoder(str)
+_whole = msgspec.json.Decoder(msgspec.Raw)
 TOO_DEEP = "nested too deeply"
 
 
@@ -168,12 +171,12 @@ def _of_json(value: bytes) -> Events:
 
 
 def _json_event(event: _JsonEvent) -> Event:
-    raw = bytes(event.payload)
+    raw, tags = bytes(event.payload), event.tags or []
     if raw == b"null":
-        return Event(event.seq_nr, event.tags)
+        return Event(event.seq_nr, tags)
     if event.payload_type == "text":
-        return Event(event.seq_nr, event.tags, "text", _text.decode(raw))
-    return Event(event.seq_nr, event.tags, "json", raw.decode())
+        return Event(event.seq_nr, tags, "text", _text.decode(raw))
+    return Event(event.seq_nr, tags, "json", raw.decode())
 
 
 def _of_binary(value: bytes) -> Events:
@@ -183,9 +186,12 @@ def _of_binary(value: bytes) -> Events:
         if count < 1:
             raise Undecodable(f"value: {count} events")
         events = [_binary_event(_Bytes(reading.sized())) for _ in range(count)]
-    except UnicodeDecodeError as error:
+        metadata = bytes(_whole.decode(reading.rest())) if version == 1 else b"null"
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Undecodable(f"value: {error}") from None
-    return _with_metadata(events, reading.rest() if version == 1 else b"null")
+    except RecursionError:
+        raise Undecodable(f"metadata: {TOO_DEEP}") from None
+    return _with_metadata(events, metadata)
 
 
 def _binary_event(reading: "_Bytes") -> Event:

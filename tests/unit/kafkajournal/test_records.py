@@ -66,12 +66,13 @@ def test_text_json_and_missing_payloads_are_told_apart():
             {"seqNr": 1, "payloadType": "text", "payload": "plain"},
             {"seqNr": 2, "payload": "quoted"},
             {"seqNr": 5},
-            {"seqNr": 6, "payload": None},
+            {"seqNr": 6, "payload": None, "tags": None, "payloadType": None},
+            {"seqNr": 7, "payload": 1, "tags": None, "payloadType": None},
         ]
     }
     found = decode_events(append(), json.dumps(value).encode()).events
     assert [(e.seq_nr, e.payload_type, e.text) for e in found] == [
-        (1, "text", "plain"), (2, "json", '"quoted"'), (5, None, None), (6, None, None),
+        (1, "text", "plain"), (2, "json", '"quoted"'), (5, None, None), (6, None, None), (7, "json", "1"),
     ]  # fmt: skip
 
 
@@ -106,7 +107,7 @@ def test_the_binary_form_with_every_kind_of_payload(version):
 WHOLE = binary([(1, ["tag"], 1, b"payload"), (2, [], 3, b"text")])
 
 
-@pytest.mark.parametrize("size", range(len(WHOLE) - 2))
+@pytest.mark.parametrize("size", range(len(WHOLE)))
 def test_a_binary_value_that_is_cut_off_anywhere_is_refused(size):
     with pytest.raises(Undecodable):
         decode_events(append("binary"), WHOLE[:size])
@@ -168,13 +169,16 @@ def test_an_expiry_that_is_no_duration_is_a_warning_and_the_events_are_kept():
         ("1.5 hours", 5_400_000),
         ("10d", 864_000_000),
         ("2 s", 2000),
+        ("86400000000 µs", 86_400_000),
+        ("1500000 microseconds", 1500),
+        ("2000000000 nanos", 2000),
     ],
 )
 def test_durations_as_scala_writes_them(text, milliseconds):
     assert duration_ms(text) == milliseconds
 
 
-@pytest.mark.parametrize("text", ["", "day", "1 fortnight", "-1 day", "0 s", "99999999999999 days", "Inf"])
+@pytest.mark.parametrize("text", ["", "day", "1 fortnight", "-1 day", "0 s", "99999999999999 days", "Inf", "10 ns"])
 def test_what_is_no_duration_is_refused(text):
     with pytest.raises(ValueError):
         duration_ms(text)
