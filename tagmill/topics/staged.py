@@ -100,16 +100,18 @@ def _write(
 
 
 def _groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema, layout: Layout) -> Iterator[pa.Table]:
-    """The rows with their checksums, GROUP_BYTES at once."""
+    """The rows with their checksums, less than two GROUP_BYTES at once, or one row that is larger."""
     waiting, size = list[pa.RecordBatch](), 0
     for batch in batches:
-        if batch.num_rows:
-            checksums = pa.array(row_checksums(batch, layout.columns).view(np.int64))
-            waiting.append(pa.RecordBatch.from_arrays([*batch.columns, checksums], schema=schema))
-            size += batch.nbytes
-        if size >= GROUP_BYTES:
-            yield pa.Table.from_batches(waiting)
-            waiting, size = [], 0
+        checksums = pa.array(row_checksums(batch, layout.columns).view(np.int64))
+        rows = pa.RecordBatch.from_arrays([*batch.columns, checksums], schema=schema)
+        fitting = max(1, rows.num_rows * GROUP_BYTES // max(1, rows.nbytes))
+        for begin in range(0, rows.num_rows, fitting):
+            waiting.append(rows.slice(begin, fitting))
+            size += waiting[-1].nbytes
+            if size >= GROUP_BYTES:
+                yield pa.Table.from_batches(waiting)
+                waiting, size = [], 0
     if waiting:
         yield pa.Table.from_batches(waiting)
 

@@ -74,6 +74,15 @@ def test_checksums_are_those_of_spark(spark, tmp_path: Path) -> None:
     assert differing.count() == 0 and len(set(found["row_checksum"].to_pylist())) == 400
 
 
+def test_large_payloads_lie_in_bounded_row_groups(spark, tmp_path: Path) -> None:
+    rows = events(200, 200)
+    rows = rows.set_column(rows.schema.get_field_index("payload"), "payload", pa.array([bytes(2**20)] * 200))
+    _, (one,) = staged_of(spark, rows, str(tmp_path))
+    found = pq.ParquetFile(tmp_path / one.name).metadata
+    groups = [found.row_group(at).num_rows for at in range(found.num_row_groups)]
+    assert sum(groups) == 200 and max(groups) <= 64
+
+
 def test_of_each_id_the_first_event_is_told(spark, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(firsts, "COMPARED_AT_ONCE", 300)
     files, staged = RunFiles(str(tmp_path)), []
