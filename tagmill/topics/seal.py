@@ -130,11 +130,11 @@ class _Sealing:
     def _staged(self, source: Source) -> list[StagedFile]:
         folder = f"{self.folder}/staged"
         if isinstance(self.chosen, JournalSettings) or self.plan.letters:
-            return stage(source, self.files.root, folder)
+            return stage(source, self.files, folder)
         with Kafka(self.settings.kafka) as kafka:
             try:
                 with explained(kafka):
-                    return stage(source, self.files.root, folder)
+                    return stage(source, self.files, folder)
             except GuardRefused:
                 self._nothing_gone(kafka)
                 raise

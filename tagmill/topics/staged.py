@@ -71,21 +71,21 @@ class StagedFile:
         return self.event + self.tombstone + self.unreadable
 
 
-def stage(source: Source, root: str, folder: str) -> list[StagedFile]:
+def stage(source: Source, files: RunFiles, folder: str) -> list[StagedFile]:
     """Write what the source's rows become; the files, in Kafka's order."""
-    write = partial(_write, source.work, source.staged_schema, source.layout, root, folder)
+    write = partial(_write, source.work, source.staged_schema, source.layout, files, folder)
     made = in_python(source.rows, write, from_arrow_schema(FILES)).collect()
     return sorted(StagedFile(**line.asDict()) for line in made)
 
 
 def _write(
-    work: Work, schema: pa.Schema, layout: Layout, root: str, folder: str, batches: Iterable[pa.RecordBatch]
+    work: Work, schema: pa.Schema, layout: Layout, files: RunFiles, folder: str, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     groups = _groups(work(batches), schema, layout)
     first = next(groups, None)
     if first is None:
         return
-    files, name, kinds = RunFiles(root), f"{folder}/{uuid4().hex}.parquet", dict.fromkeys(KINDS, 0)
+    name, kinds = f"{folder}/{uuid4().hex}.parquet", dict.fromkeys(KINDS, 0)
     repeated = ["kind", *(column.name for column in layout.columns if column.repeats)]
     try:
         with files.create(name) as sink, pq.ParquetWriter(sink, schema, **CODEC, use_dictionary=repeated) as writer:

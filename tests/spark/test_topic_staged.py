@@ -55,18 +55,18 @@ def events(count: int, ids: int) -> pa.Table:
     return pa.Table.from_pylist(rows, SCHEMA)
 
 
-def staged_of(spark: SparkSession, rows: pa.Table, root: str):
+def staged_of(spark: SparkSession, rows: pa.Table, root: Path):
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, SCHEMA) as writer:
         writer.write_table(rows, 1000)
     content = sink.getvalue().to_pybytes()
     source = Source(spark.range(0, 1, 1, 1), lambda _: iter(pa.ipc.open_stream(content)), SCHEMA, layout(CHOSEN))
-    return source, stage(source, root, "staged")
+    return source, stage(source, RunFiles(str(root)), "staged")
 
 
 def test_checksums_are_those_of_spark(spark, tmp_path: Path) -> None:
     rows = events(400, 50)
-    source, (one,) = staged_of(spark, rows, str(tmp_path))
+    source, (one,) = staged_of(spark, rows, tmp_path)
     found = pq.read_table(tmp_path / one.name)
     assert found.drop_columns(["row_checksum"]).equals(rows)
     read = spark.read.schema(from_arrow_schema(source.staged_schema)).parquet(f"file://{tmp_path}/{one.name}")
@@ -77,7 +77,7 @@ def test_checksums_are_those_of_spark(spark, tmp_path: Path) -> None:
 def test_large_payloads_lie_in_bounded_row_groups(spark, tmp_path: Path) -> None:
     rows = events(200, 200)
     rows = rows.set_column(rows.schema.get_field_index("payload"), "payload", pa.array([bytes(2**20)] * 200))
-    _, (one,) = staged_of(spark, rows, str(tmp_path))
+    _, (one,) = staged_of(spark, rows, tmp_path)
     found = pq.ParquetFile(tmp_path / one.name).metadata
     groups = [found.row_group(at).num_rows for at in range(found.num_row_groups)]
     assert sum(groups) == 200 and max(groups) <= 64
@@ -88,7 +88,7 @@ def test_of_each_id_the_first_event_is_told(spark, tmp_path: Path, monkeypatch) 
     files, staged = RunFiles(str(tmp_path)), []
     tables = [events(count, 40) for count in (700, 1100)]
     for table in tables:
-        staged += staged_of(spark, table, str(tmp_path))[1]
+        staged += staged_of(spark, table, tmp_path)[1]
     count = firsts.write_firsts(files, staged, "firsts")
     kept = masks(files, staged, "firsts")
     expected, seen = [], set()
@@ -108,4 +108,4 @@ def test_of_each_id_the_first_event_is_told(spark, tmp_path: Path, monkeypatch) 
 def test_a_folder_that_cant_be_written_is_one_line(spark, tmp_path: Path) -> None:
     (tmp_path / "staged").write_text("a file where the folder should be")
     with pytest.raises(StoreUnavailable, match="staged/.* can't be written: .*Nothing was committed$"), explained("there"):
-        staged_of(spark, events(10, 5), str(tmp_path))
+        staged_of(spark, events(10, 5), tmp_path)
