@@ -48,7 +48,7 @@ def must_be_finished(settings: Settings, ledger: Ledger, journal: str, source: V
             raise GuardRefused(
                 f"run {row.run} of pipeline {name} is not finished ({row.state}). {way} tagmill run deliver --pipeline {name}"
             )
-        if any(cleaned.unfinished(tag) for tag in settings.pipeline(name).tags):
+        if cleaned.is_unfinished(settings.pipeline(name).tags):
             raise GuardRefused(f"a cleanup of pipeline {name} is not finished. {way} tagmill cleanup --pipeline {name} --yes")
     newest = Builds(ledger.cassandra, ledger_keyspace, journal).newest()
     if newest and newest.state != BuildState.DONE:
