@@ -158,8 +158,14 @@ class Views:
 
     def _many(self, partitions: list[tuple[str, int]], persistence_ids: Collection[str]) -> Iterator[ViewRow]:
         for tag, bucket in partitions:
-            rows = self.cassandra.stream(f"SELECT {ROW_KEY} FROM {self.view} WHERE tag_name = ? AND timebucket = ?", tag, bucket)
-            yield from (ViewRow(tag, bucket, *row) for row in rows if row.persistence_id in persistence_ids)
+            yield from (row for row in self.rows(tag, bucket) if row.persistence_id in persistence_ids)
+
+    def rows(self, tag: str, timebucket: int) -> Iterator[ViewRow]:
+        """The rows of a partition, page by page."""
+        for row in self.cassandra.stream(
+            f"SELECT {ROW_KEY} FROM {self.view} WHERE tag_name = ? AND timebucket = ?", tag, timebucket
+        ):
+            yield ViewRow(tag, timebucket, *row)
 
     def written(self, keys: Iterable[tuple[str, int]]) -> Iterator[tuple[int, int]]:
         """Rows of whole partitions (tag, timebucket), and the newest write of one of them in microseconds; counted on the server."""
