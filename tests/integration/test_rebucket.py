@@ -335,3 +335,14 @@ def test_what_was_cleaned_stays_cleaned_in_buckets_of_another_size(stack, keyspa
             record = Cleaned(cassandra, "tagmill_test", journal, minute.pipeline(name).view)
             day = BucketSize.DAY.start(from_datetime(datetime(2026, 11, 21, 8, tzinfo=UTC)))
             assert record.rows_before("tag-0", day) == (gone if size == "Day" else 0)
+            if size == "Day":  # into the old name again: what was cleaned under it stays known
+                rebucketed(minute, spark, size, drop_old=True)
+                with pytest.raises(
+                    ConfigurationError, match="had its view in a table of this name with buckets of the size Minute"
+                ):
+                    rebucketed(minute, spark, "Hour", table="tag_views")
+                for again in range(2):
+                    rebucketed(minute, spark, "Minute", table="tag_views")
+                    assert Cleaned(cassandra, "tagmill_test", journal, record.view).total("tag-0", 0) == gone, again
+                    abandon(minute, name, owner=OWNER, dry_run=False)
+                    assert Cleaned(cassandra, "tagmill_test", journal, record.view).total("tag-0", 0) == gone, again
