@@ -13,6 +13,7 @@ from tagmill.errors import ConfigurationError, TerminalError
 from tagmill.queries import by_persistence_id, by_tag
 from tagmill.settings import Settings
 from tagmill.stores.builds import Builds
+from tagmill.stores.guard import check_view
 from tagmill.stores.cassandra import Cassandra
 from tagmill.stores.views import VIEW_COLUMNS
 from tagmill.timeuuid import from_datetime, lowest, ticks
@@ -95,9 +96,12 @@ class ReadJournal:
             by_tag.COLUMNS: one row an event.
 
         Raises:
+            ConfigurationError: the journal's view is in another table by now.
             EventsMissing: with gaps="fail", a persistence_id's numbers have a gap or come out of order.
         """
         self._needs(self.journal.view_table, *(name for name in VIEW_COLUMNS if name not in tables.META))
+        with Cassandra(self.settings.cassandra) as cassandra:
+            check_view(cassandra, self.settings, self.name)
         _one_of(gaps)
         span = by_tag.Span(tag, self.pipeline.bucket_size, self._after(offset), self._until(until))
         events = by_tag.events(self.spark, self.journal, span)

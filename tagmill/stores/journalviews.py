@@ -58,11 +58,13 @@ class Standing:
 class JournalViews:
     """The tables of tag views of one journal keyspace."""
 
+    TABLE = "journal_views"
+
     def __init__(self, cassandra: Cassandra, ledger_keyspace: str, journal: str) -> None:
         self.cassandra = cassandra
         self.journal = journal
-        self.table = f"{names.cql(ledger_keyspace)}.journal_views"
-        needs_tables(cassandra, ledger_keyspace, ["journal_views"])
+        self.table = f"{names.cql(ledger_keyspace)}.{self.TABLE}"
+        needs_tables(cassandra, ledger_keyspace, [self.TABLE])
 
     def standing(self) -> Standing | None:
         """Where it stands; None when it was never rebucketed."""

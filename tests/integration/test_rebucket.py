@@ -9,8 +9,10 @@ import pytest
 from tagmill.buckets import BucketSize, first_ticks
 from tagmill.delivery import steps
 from tagmill.delivery.interventions import Interventions
+from tagmill.delivery.report import tag_table
 from tagmill.errors import ConfigurationError, DataQualityStop, GuardRefused
 from tagmill.journaltables import JournalTables
+from tagmill.queries import ReadJournal
 from tagmill.rebucket.rebucket import abandon
 from tagmill.stores import schema
 from tagmill.stores.cassandra import Cassandra
@@ -18,6 +20,7 @@ from tagmill.stores.cleaned import Cleaned, Cleaning
 from tagmill.stores.clickhouse import ClickHouse
 from tagmill.stores.views import Views
 from tagmill.timeuuid import from_datetime
+from tagmill.views.tags import tags
 from tests.support.auditing import audited
 from tests.support.building import built, load_messages, recorded, rows
 from tests.support.delivery import OWNER, clickhouse_rows, deliver, delivered_first, manifests, only, tagmill, verdicts
@@ -219,6 +222,13 @@ def test_what_came_and_went_since_the_copy_is_found_and_foreign_rows_are_never_r
     assert done["tags"][0]["checksum"] == done["tags"][0]["checksum_in_target"] and done["tags"][0]["rows_in_target"] == 30
     same_rows(stack, made.keyspace, "tag_views_minute", in_buckets(rows(stack, made.keyspace, "tag_views"), "Minute"))
     # in the new table, since: a row goes with its event, another gets its right number
+    for old in (
+        tag_table,
+        tags,
+        lambda *of: ReadJournal(spark, *of).current_events_by_tag("t"),
+    ):  # not what nobody writes to any more
+        with pytest.raises(ConfigurationError, match='set view_table = "tag_views_minute" and bucket_size = "Minute"'):
+            old(hour, only(hour))
     made.deleted_to("b", 2)
     (gone, moved) = (in_buckets(events(name, [2], BEGIN), "Minute")[0] for name in ("b", "c"))
     new_table.remove(gone)
