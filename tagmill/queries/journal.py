@@ -98,10 +98,10 @@ class ReadJournal:
             EventsMissing: with gaps="fail", a persistence_id's numbers have a gap or come out of order.
             ConfigurationError: the journal's view is in another table by now.
         """
-        self._needs(self.journal.view_table, *(name for name in VIEW_COLUMNS if name not in tables.META))
-        _one_of(gaps)
         with Cassandra(self.settings.cassandra) as cassandra:
             check_view(cassandra, self.settings, self.name)
+        self._needs(self.journal.view_table, *(name for name in VIEW_COLUMNS if name not in tables.META))
+        _one_of(gaps)
         span = by_tag.Span(tag, self.pipeline.bucket_size, self._after(offset), self._until(until))
         events = by_tag.events(self.spark, self.journal, span)
         if gaps == "keep":

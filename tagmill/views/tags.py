@@ -19,8 +19,8 @@ def tags(settings: Settings, pipeline: str, persistence_id: str | None = None) -
     chosen = settings.pipeline(pipeline)
     with Cassandra(settings.cassandra) as cassandra:
         views = Views(cassandra, chosen.journal)
-        views.columns()
         check_view(cassandra, settings, pipeline)
+        views.columns()
         if persistence_id is not None:
             return views.progress_of(persistence_id)
         return [line | {"delivered": line["tag"] in chosen.tags} for line in views.tags()]
