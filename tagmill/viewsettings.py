@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from tagmill.buckets import BucketSize, View
+from tagmill.buckets import BucketSize, View, first_ticks
 from tagmill.journaltables import ALL_PERSISTENCE_IDS, MESSAGES, METADATA, VIEW_TABLE, JournalTables
 from tagmill.section import Identifier, Section, fit_beside_destination
 from tagmill.timeuuid import from_datetime
@@ -103,7 +103,9 @@ class PipelineSettings(Section):
     )
     bucket_size: BucketSize = Field(description="events-by-tag.bucket-size of the application")
     tags: list[Annotated[str, Field(min_length=1)]] = Field(min_length=1)
-    first_time_bucket: Moment = Field(description="events-by-tag.first-time-bucket of the application")
+    first_time_bucket: Moment = Field(
+        description="events-by-tag.first-time-bucket of the application; its bucket counts as a whole"
+    )
     start_from: dict[str, Moment] = Field(default_factory=dict, description="per tag: deliver only what is later")
     destination: Identifier = Field(description="table, of this pipeline only")
     views: WhoNumbers = Field(
@@ -184,6 +186,12 @@ class PipelineSettings(Section):
         """The view of each event once, and the table of void batches."""
         return f"{self.destination}_events", f"{self.destination}_voided"
 
+    @property
+    def first_ticks(self) -> int:
+        """Where readers begin (ticks since 1970): with the whole bucket that first_time_bucket lies in, as the plugin's do."""
+        return first_ticks(self.bucket_size.start(from_datetime(self.first_time_bucket)))
+
     def start_ticks(self, tag: str) -> int:
         """Where a tag's delivery begins: start_from, else the first time bucket (ticks since 1970)."""
-        return from_datetime(max(self.first_time_bucket, self.start_from.get(tag, self.first_time_bucket)))
+        start = self.start_from.get(tag)
+        return self.first_ticks if start is None else max(self.first_ticks, from_datetime(start))

@@ -160,9 +160,7 @@ def refused_by_rows(proofs: dict[str, Proof], now: Now) -> Refusal | None:
             )
         if now.newest_write > microseconds(proof.audited_at):
             return Refusal(Reason.CHANGED, f"rows were written after the audit of pipeline {pipeline}; audit again")
-        if refused := refused_by_clickhouse({pipeline: now.in_clickhouse.get(pipeline, 0)}, now.rows + now.cleaned):
-            return refused
-    return None
+    return refused_by_clickhouse({pipeline: now.in_clickhouse.get(pipeline, 0) for pipeline in proofs}, now.rows + now.cleaned)
 
 
 def refused_by_clickhouse(in_clickhouse: Mapping[str, int], wanted: int) -> Refusal | None:

@@ -5,7 +5,7 @@ is followed by one who deletes the same again.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from heapq import nsmallest
@@ -22,6 +22,7 @@ from tagmill.stores.builds import Builds
 from tagmill.stores.cleaned import Cleaned, Cleaning
 from tagmill.stores.clickhouse import ClickHouse
 from tagmill.stores.delivered import Watermark
+from tagmill.stores.erasures import Erasures
 from tagmill.stores.ledger import Ledger
 from tagmill.stores.views import Views
 from tagmill.timeuuid import TICKS_PER_SECOND, to_datetime
@@ -31,6 +32,7 @@ JUDGED_AT_ONCE = 256
 # chDB, the local engine, refuses a bound array of more than about 1 KB
 COUNTED_AT_ONCE = 50
 HOLDS_AT_ONCE = 500
+ROWS_AT_ONCE = 1000
 Tell = Callable[[str], None]
 
 
@@ -76,6 +78,7 @@ class ViewCleanup:
         self.views = Views(ledger.cassandra, self.pipeline.journal)
         self.views.columns()  # the keyspace is a journal's
         self.cleaned = Cleaned(ledger.cassandra, settings.cassandra.ledger_keyspace, self.pipeline.keyspace, self.pipeline.view)
+        self.erasures = Erasures(ledger.cassandra, settings.cassandra.ledger_keyspace, self.pipeline.keyspace)
         self.beside = beside(settings, name)
         self.standings = {one: standing(settings, ledger, one) for one in (name, *self.beside)}
         self.states = {tag: self._state(tag) for tag in self.pipeline.tags}
@@ -156,7 +159,7 @@ class ViewCleanup:
                 continue
             in_clickhouse = {name: there.get((name, bucket.tag, bucket.timebucket), 0) for name in proofs}
             now = Now(rows, newest_write, in_clickhouse, before)
-            if self._passes(bucket, rules.refused_by_rows(proofs, now)):
+            if self._passes(bucket, self._unless_erased(bucket, rules.refused_by_rows(proofs, now), proofs)):
                 yield Cleaning(bucket.tag, bucket.timebucket, before + rows, rules.delete_up_to(proofs)), rows
 
     def _is_still_delivered(self, cleaning: Cleaning) -> bool:
@@ -165,8 +168,24 @@ class ViewCleanup:
         must_prove = state.must_prove(bucket)
         there = self._in_clickhouse([(bucket, must_prove)])
         rows = {name: there.get((name, cleaning.tag, cleaning.timebucket), 0) for name in must_prove}
-        refused = rules.refused_by_tag(bucket, state) or rules.refused_by_clickhouse(rows, cleaning.rows)
-        return self._passes(bucket, refused)
+        counted = self._unless_erased(bucket, rules.refused_by_clickhouse(rows, cleaning.rows), must_prove)
+        return self._passes(bucket, rules.refused_by_tag(bucket, state) or counted)
+
+    def _unless_erased(self, bucket: Bucket, refused: Refusal | None, pipelines: Collection[str]) -> Refusal | None:
+        """The same, but where ClickHouse has each row that the partition holds: it may lack some that were cleaned before.
+
+        An erasure has taken them; it is known how many of a tag went, not of which partitions.
+        """
+        if refused is None or refused.reason != Reason.NOT_IN_CLICKHOUSE:
+            return refused
+        if not any(self.erasures.unseen(name, bucket.tag) for name in pipelines):
+            return refused
+        rows = self.views.rows(bucket.tag, bucket.timebucket)
+        while group := list(islice(rows, ROWS_AT_ONCE)):
+            events = {(row.tag, row.persistence_id, row.sequence_nr or 0) for row in group}
+            if any(events - self.clickhouse.present(self.settings.pipeline(name).destination, events) for name in pipelines):
+                return refused
+        return None
 
     def _in_clickhouse(self, group: Iterable[tuple[Bucket, Iterable[str]]]) -> dict[tuple[str, str, int], int]:
         """Rows by pipeline, tag and timebucket, of the pipelines that each bucket is asked for."""

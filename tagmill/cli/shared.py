@@ -4,7 +4,7 @@ import getpass
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import wraps
@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tagmill.errors import TagmillError
+from tagmill.errors import ConfigurationError, TagmillError
 from tagmill.settings import Settings
 
 # a table that goes to a file or a pipe is not squeezed to 80 columns
@@ -62,9 +62,18 @@ def one_line_errors(command: Callable[..., R]) -> Callable[..., R]:
     @wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> R:
         with one_line():
+            must_be_text(kwargs.values())
             return command(*args, **kwargs)
 
     return wrapped
+
+
+def must_be_text(options: Iterable[Any]) -> None:
+    """Raise ConfigurationError for an option whose bytes are no UTF-8, which Python keeps as lone surrogates."""
+    for option in options:
+        for text in option if isinstance(option, list) else [option]:
+            if isinstance(text, str) and any("\ud800" <= letter <= "\udfff" for letter in text):
+                raise ConfigurationError(f"{ascii(text)}: what was given is no text in UTF-8. Nothing was done")
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from tagmill.stores.cleaned import Cleaned
 from tagmill.stores.clickhouse import ClickHouse, Totals
 from tagmill.stores.erasures import Erasures
 from tagmill.stores.files import RunFiles
+from tagmill.stores.guard import check_view
 from tagmill.stores.ledger import BatchRow, Ledger, RunRow
 from tagmill.stores.retired import Retired
 from tagmill.stores.views import Views
@@ -38,6 +39,8 @@ def tag_table(settings: Settings, pipeline: str, *, count_view: bool = True, ver
     chosen = settings.pipeline(pipeline)
     with Ledger(settings.cassandra) as ledger, ClickHouse(settings.clickhouse) as clickhouse:
         clickhouse.check_destination(chosen.destination)
+        if count_view:
+            check_view(ledger.cassandra, settings, pipeline)
         marks = ledger.delivered.watermarks(pipeline)
         held = dict.fromkeys(chosen.tags, 0)
         for hold in ledger.delivered.holds(pipeline, chosen.tags):

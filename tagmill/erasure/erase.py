@@ -27,6 +27,7 @@ from tagmill.erasure.sealed import SealedBatches
 from tagmill.errors import BatchDiffers, ConfigurationError, GuardRefused, StoreUnavailable
 from tagmill.settings import Settings
 from tagmill.stores.builds import Builds, BuildState
+from tagmill.stores.cleaned import Cleaned
 from tagmill.stores.clickhouse import ClickHouse
 from tagmill.stores.erasures import ErasedRows, ErasureRow, Erasures, ErasureState
 from tagmill.stores.files import RunFiles
@@ -56,7 +57,7 @@ def erase(
     An erasure that was begun and not finished is finished first; without persistence ids, nothing else is done.
 
     Out: pipeline, journal, dry_run, persistence_ids, unknown, `unknown_ids` (the first), erased_before, `erasures` (their numbers),
-    `counts` (model.PLACES), warnings, message. Raises GuardRefused while a run, a build or a resend is not finished, LeaseTaken while
+    `counts` (model.PLACES), warnings, message. Raises GuardRefused while a run, build, cleanup or resend is not finished, LeaseTaken while
     anything is at work on the journal, ConfigurationError when nobody knows any of the persistence ids, BatchDiffers when all is erased and
     ClickHouse has other rows of a batch than it should.
     """
@@ -118,6 +119,7 @@ class _Erasing:
         """Look for some persistence ids, and erase what there is."""
         if delete:
             self._settle_runs(going_on=False)
+            self._must_be_cleaned()
         # asked for before anything is looked at: if somebody who slept has taken it meanwhile, nothing is erased
         runs = {name: self.ledger.free_number(name) for name in self.names}
         self.tell(f"looking for {len(persistence_ids)} persistence ids")
@@ -158,6 +160,16 @@ class _Erasing:
                 f"build {newest.build} of journal {self.journal} is not finished. Nothing was erased; first: tagmill views build, or "
                 f"tagmill views rebuild, --pipeline {self.name}"
             )
+
+    def _must_be_cleaned(self) -> None:
+        """Raise GuardRefused while a cleanup is half done: the next one counts in ClickHouse what it had decided on."""
+        for name in self.names:
+            chosen = self.settings.pipeline(name)
+            cleaned = Cleaned(self.ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.journal, chosen.view)
+            if cleaned.is_unfinished(chosen.tags):
+                raise GuardRefused(
+                    f"a cleanup of pipeline {name} is not finished. Nothing was erased; first: tagmill cleanup --pipeline {name} --yes"
+                )
 
     # -- the record
 

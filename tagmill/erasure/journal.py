@@ -69,7 +69,7 @@ class JournalOfIds:
 
     def _look(self, persistence_id: str) -> tuple[int, int, bool]:
         deleted_to = self.store.deleted_to(persistence_id)
-        partitions = self.store.partitions(persistence_id, deleted_to)
+        partitions = self.store.all_partitions(persistence_id)
         events = sum(1 for _ in self.store.events(persistence_id, partitions, END))
         snapshots = sum(1 for store in self.stores for _ in store.snapshots(persistence_id))
         is_known = bool(
@@ -98,7 +98,7 @@ class JournalOfIds:
     # -- without them
 
     def erase_events(self, persistence_ids: Sequence[str]) -> None:
-        """Events, then snapshots; deleted_to goes first, since it says where to look for what is left after a kill."""
+        """Events, then snapshots; deleted_to goes first: what is left after a kill counts as deleted."""
         remaining, begun, done = iter(persistence_ids), time.monotonic(), 0
         with ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="erase") as pool:
             while group := list(islice(remaining, AT_ONCE)):
@@ -108,7 +108,7 @@ class JournalOfIds:
 
     def _erase_events(self, persistence_id: str) -> None:
         deleted_to = self.store.deleted_to(persistence_id)
-        if partitions := self.store.partitions(persistence_id, deleted_to):
+        if partitions := self.store.all_partitions(persistence_id):
             self.store.note_deleted_to(persistence_id, max(deleted_to, self.store.last(persistence_id, partitions[-1])))
             self.store.delete_events(persistence_id, partitions, END)
         for store in self.stores:

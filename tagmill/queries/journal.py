@@ -7,13 +7,13 @@ from uuid import UUID
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tagmill.buckets import first_ticks
 from tagmill.delivery.sparkerrors import explained
 from tagmill.errors import ConfigurationError, TerminalError
 from tagmill.queries import by_persistence_id, by_tag
 from tagmill.settings import Settings
 from tagmill.stores.builds import Builds
 from tagmill.stores.cassandra import Cassandra
+from tagmill.stores.guard import check_view
 from tagmill.stores.views import VIEW_COLUMNS
 from tagmill.timeuuid import from_datetime, lowest, ticks
 from tagmill.views import tables
@@ -96,7 +96,10 @@ class ReadJournal:
 
         Raises:
             EventsMissing: with gaps="fail", a persistence_id's numbers have a gap or come out of order.
+            ConfigurationError: the journal's view is in another table by now.
         """
+        with Cassandra(self.settings.cassandra) as cassandra:
+            check_view(cassandra, self.settings, self.name)
         self._needs(self.journal.view_table, *(name for name in VIEW_COLUMNS if name not in tables.META))
         _one_of(gaps)
         span = by_tag.Span(tag, self.pipeline.bucket_size, self._after(offset), self._until(until))
@@ -109,8 +112,7 @@ class ReadJournal:
 
     def _after(self, offset: Offset) -> UUID:
         """The TimeUUID that all events are behind: at least that in front of the first time bucket."""
-        size = self.pipeline.bucket_size
-        first = lowest(first_ticks(size.start(from_datetime(self.pipeline.first_time_bucket))))
+        first = lowest(self.pipeline.first_ticks)
         if offset is None:
             return first
         try:

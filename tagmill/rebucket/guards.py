@@ -48,7 +48,7 @@ def must_be_finished(settings: Settings, ledger: Ledger, journal: str, source: V
             raise GuardRefused(
                 f"run {row.run} of pipeline {name} is not finished ({row.state}). {way} tagmill run deliver --pipeline {name}"
             )
-        if any(cleaned.unfinished(tag) for tag in settings.pipeline(name).tags):
+        if cleaned.is_unfinished(settings.pipeline(name).tags):
             raise GuardRefused(f"a cleanup of pipeline {name} is not finished. {way} tagmill cleanup --pipeline {name} --yes")
     newest = Builds(ledger.cassandra, ledger_keyspace, journal).newest()
     if newest and newest.state != BuildState.DONE:
@@ -91,5 +91,6 @@ def must_be_there(lost: DataFrame, rows: Rows, pipeline: str) -> None:
         raise GuardRefused(
             f"{rows.keyspace}.{rows.source.table} has {lost.count()} rows that {rows.target.table} has not, or has with other "
             f"contents (tag {line['tag_name']!r}, {line['persistence_id']!r}, number {line['tag_pid_sequence_nr']}). Nothing was "
-            f"dropped. Does a node of the application still write to the old table? Look: tagmill audit --pipeline {pipeline}"
+            f"dropped. Does a node of the application still write to the old table? Look: tagmill audit --pipeline {pipeline}. If somebody "
+            f"took them away on purpose (extra_in_view, perhaps): DROP TABLE {rows.keyspace}.{rows.source.table}"
         )

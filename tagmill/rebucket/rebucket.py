@@ -236,8 +236,12 @@ class _Rebucket:
         must_say(self.settings, self.views, self.target)
         result = self._named("dropped") | {"dry_run": dry_run, "tags": [], "warnings": [], "lines": []}
         if self.source.table in self.tables.there():
-            survey, lines = self._still_agrees()
+            survey, lines, taken = self._still_agrees()
             result["tags"] = tags(survey, lines)
+            if taken:
+                result["warnings"] = [
+                    f"{taken} rows of {self.source.table} were deleted with their events, or replaced, in {self.target.table} since"
+                ]
         if not dry_run:
             self.tables.drop(self.source.table)
             self.views.dropped(self.source.table)
@@ -319,16 +323,24 @@ class _Rebucket:
         named = strays.orderBy("tag_name", "persistence_id", "tag_pid_sequence_nr").limit(NAMED).collect()
         return [f"tag {r['tag_name']!r}, {r['persistence_id']!r}, number {r['tag_pid_sequence_nr']}" for r in named]
 
-    def _still_agrees(self) -> tuple[Survey, DataFrame]:
-        """Raise GuardRefused when the old table has a row that the view in force has not, and no cleanup has deleted."""
+    def _still_agrees(self) -> tuple[Survey, DataFrame, int]:
+        """Raise GuardRefused when the old table has a row that the view in force has not, and that nobody has taken away on purpose.
+
+        Also gives how many rows were, but for those that cleanups have deleted.
+        """
         from tagmill.rebucket import guards
 
         self._known(self.source.table, self.target.table)
         survey = self._surveyed()
         lines = self._compared(survey)
-        cleaned = self.rows.cleaned(self.settings.cassandra.ledger_keyspace)
-        guards.must_be_there(self.rows.lost(survey, lines, cleaned), self.rows, self.name)
-        return survey, lines
+        ledger_keyspace, metadata = self.settings.cassandra.ledger_keyspace, self.pipeline.journal.metadata
+        lost = self.rows.lost(survey, lines, self.rows.cleaned(ledger_keyspace))
+        if not lost.take(1):
+            return survey, lines, 0
+        deleted = self.rows.deleted(ledger_keyspace, metadata if metadata in self.tables.there() else None)
+        missed = self.rows.missed(lost, deleted)
+        guards.must_be_there(missed, self.rows, self.name)
+        return survey, lines, lost.count()
 
     def _builds(self) -> Builds:
         return Builds(self.ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.journal)

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from tagmill.audit.staging import bucket, kept
+from tagmill.audit.staging import bucket, deleted_for_good, kept
 from tagmill.buckets import View
 from tagmill.connector import CASSANDRA, table
 from tagmill.delivery.scan import is_time_uuid, offset_ticks
@@ -161,6 +161,28 @@ class Rows:
             rows = rows.join(cleaned, PLACE, "left_anti")
         rows = rows.join(there, KEY, "left")
         return self.fixed(rows.where(~F.col("hash").eqNullSafe(F.col("t_hash"))).select(*KEY))
+
+    def missed(self, lost: DataFrame, deleted: DataFrame) -> DataFrame:
+        """Those of `lost` that nobody has taken from the target on purpose. In: `deleted` of the method.
+
+        That is: their events are not deleted, and the target has no row of the same event under another number, nor one that was
+        written later (a view is rebuilt and repaired).
+        """
+        event = ["tag_name", "timestamp", "persistence_id", "sequence_nr"]
+        rows = self._timed(self.source.table).join(lost.select(*ROW), ROW, "left_semi")
+        rows = self.fixed(rows.select(*ROW, "sequence_nr", written().alias("written")))
+        places = lost.select("tag_name", "timebucket").distinct()
+        there = self._timed(self.target.table).join(places, PLACE, "left_semi")
+        there = there.select(*event, F.col("tag_pid_sequence_nr").alias("number"), written().alias("rewritten"))
+        other = (F.col("number") != F.col("tag_pid_sequence_nr")) | (F.col("rewritten") > F.col("written"))
+        replaced = rows.join(there, event).where(other).select(*ROW)
+        gone = rows.join(deleted, "persistence_id").where("sequence_nr <= deleted_to").select(*ROW)
+        return self.fixed(lost.join(replaced.union(gone), ROW, "left_anti"))
+
+    def deleted(self, ledger_keyspace: str, metadata: str | None) -> DataFrame:
+        """Up to where events are deleted, by the ledger and by the application's table: persistence_id, deleted_to."""
+        known = deleted_for_good(self.spark, ledger_keyspace, self.keyspace)
+        return known.unionByName(self._table(metadata).select(*known.columns)) if metadata else known
 
     def cleaned(self, ledger_keyspace: str) -> DataFrame:
         """Partitions of the target that cleanups have deleted: tag_name, timebucket."""

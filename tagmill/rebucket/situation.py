@@ -31,6 +31,7 @@ def look(settings: Settings, name: str, views: JournalViews, tables: ViewTables,
     target = View(table or (filling.table if filling and filling.size == to else default_name(to)), to)
     must_say(settings, views, now)
     _must_be_new(target.table, now, settings.pipeline(name).journal)
+    _must_fit(target, standing, views.journal)
     if filling and filling != target:
         size = filling.size.value
         raise GuardRefused(
@@ -64,6 +65,16 @@ def _must_be_new(table: str, now: View, journal: JournalTables) -> None:
         raise ConfigurationError(f"--table: {error}. Nothing was done") from None
     if table in (now.table, journal.messages, journal.metadata, journal.all_persistence_ids, *WRITERS_TABLES):
         raise ConfigurationError(f"--table {table}: that is a table of the journal in use. Nothing was done; choose another name")
+
+
+def _must_fit(target: View, standing: Standing | None, journal: str) -> None:
+    """Raise ConfigurationError for a name under which the ledger knows of partitions of another size."""
+    known = standing.tables.get(target.table) if standing else None
+    if known and known.was_in_force and known.view.size != target.size:
+        raise ConfigurationError(
+            f"--table {target.table}: journal {journal} had its view in a table of this name with buckets of the size "
+            f"{known.view.size.value}, and the ledger knows what was cleaned and read of them. Nothing was done; choose another name"
+        )
 
 
 def _switched(standing: Standing | None, now: View, journal: str) -> Situation:

@@ -102,6 +102,10 @@ class Cleaned:
             )
         ]  # fmt: skip
 
+    def is_unfinished(self, tags: Iterable[str]) -> bool:
+        """Whether anything was decided of these tags, and perhaps not done."""
+        return any(self.unfinished(tag) for tag in tags)
+
     def decide(self, pipeline: str, cleaning: Cleaning) -> None:
         """From now on the partition counts as one that goes."""
         self._write(pipeline, cleaning, "CLEANING", cleaning.up_to)

@@ -15,7 +15,7 @@ from tagmill import names
 from tagmill.errors import ConfigurationError
 from tagmill.journaltables import WRITERS_TABLES, JournalTables, event_tags, tag_columns
 from tagmill.stores.cassandra import Cassandra
-from tagmill.stores.views import partitions_of
+from tagmill.stores.views import SEARCHED_PARTITIONS, partitions_of
 
 # rows of the view that one persistence id's deletion has under way
 DELETES_AT_ONCE = 16
@@ -75,6 +75,10 @@ class JournalStore:
     def partitions(self, persistence_id: str, deleted_to: int) -> list[int]:
         """The partition_nrs that have events, in order."""
         return partitions_of(self.cassandra, self.messages, persistence_id, deleted_to)
+
+    def all_partitions(self, persistence_id: str) -> list[int]:
+        """The same, also behind more empty ones than the plugin reads on over."""
+        return partitions_of(self.cassandra, self.messages, persistence_id, 0, SEARCHED_PARTITIONS)
 
     def last(self, persistence_id: str, partition_nr: int) -> int:
         """The highest sequence_nr of a partition, 0 if it is empty."""

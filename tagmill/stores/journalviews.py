@@ -28,6 +28,11 @@ class ViewTable:
     switched_at: datetime | None
     dropped_at: datetime | None
 
+    @property
+    def was_in_force(self) -> bool:
+        """Whether the journal ever had its view in it: then the ledger knows of partitions of this name."""
+        return self.source is None or self.switched_at is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Standing:
@@ -53,11 +58,13 @@ class Standing:
 class JournalViews:
     """The tables of tag views of one journal keyspace."""
 
+    TABLE = "journal_views"
+
     def __init__(self, cassandra: Cassandra, ledger_keyspace: str, journal: str) -> None:
         self.cassandra = cassandra
         self.journal = journal
-        self.table = f"{names.cql(ledger_keyspace)}.journal_views"
-        needs_tables(cassandra, ledger_keyspace, ["journal_views"])
+        self.table = f"{names.cql(ledger_keyspace)}.{self.TABLE}"
+        needs_tables(cassandra, ledger_keyspace, [self.TABLE])
 
     def standing(self) -> Standing | None:
         """Where it stands; None when it was never rebucketed."""
@@ -89,8 +96,7 @@ class JournalViews:
     def earlier(self, view: View) -> list[View]:
         """Other tables that the journal's view was in."""
         standing = self.standing()
-        tables = standing.tables.values() if standing else ()
-        return [one.view for one in tables if one.view.table not in (view.table, standing.copying if standing else None)]
+        return [one.view for one in standing.tables.values() if one.view.table != view.table] if standing else []
 
     # -- a rebucket
 
@@ -115,8 +121,9 @@ class JournalViews:
         return found
 
     def begin(self, standing: Standing, target: View) -> Standing:
-        """From now on `target` is being filled; raises FenceRaised."""
-        self._note(target, standing.current, datetime.now(UTC))
+        """From now on `target` is being filled; raises FenceRaised. That the view was in a table of this name before stays known."""
+        now, known = datetime.now(UTC), standing.tables.get(target.table)
+        self._note(target, standing.current, now, (known.switched_at or now) if known and known.was_in_force else None)
         return self._move(standing, standing.current, target.table)
 
     def switch(self, standing: Standing) -> Standing:
@@ -130,8 +137,14 @@ class JournalViews:
 
     def give_up(self, standing: Standing) -> Standing:
         """Nothing is being filled any more; raises FenceRaised."""
-        table, moved = standing.copying, self._move(standing, standing.current, None)
-        self.cassandra.write_many(f"DELETE FROM {self.table} WHERE journal = ? AND view_table = ?", [(self.journal, table)])
+        assert standing.copying is not None  # noqa: S101 - begun
+        given_up, moved = standing.tables[standing.copying], self._move(standing, standing.current, None)
+        if given_up.was_in_force:
+            self.dropped(given_up.view.table)
+        else:
+            self.cassandra.write_many(
+                f"DELETE FROM {self.table} WHERE journal = ? AND view_table = ?", [(self.journal, given_up.view.table)]
+            )
         return moved
 
     def dropped(self, table: str) -> None:
@@ -141,10 +154,12 @@ class JournalViews:
             [(datetime.now(UTC), self.journal, table)],
         )
 
-    def _note(self, view: View, source: str | None, begun_at: datetime | None = None) -> None:
+    def _note(
+        self, view: View, source: str | None, begun_at: datetime | None = None, switched_at: datetime | None = None
+    ) -> None:
         self.cassandra.write_many(
             f"INSERT INTO {self.table} (journal, view_table, bucket_size, source, begun_at, switched_at, dropped_at)"
-            " VALUES (?, ?, ?, ?, ?, null, null)", [(self.journal, view.table, view.size.value, source, begun_at)],
+            " VALUES (?, ?, ?, ?, ?, ?, null)", [(self.journal, view.table, view.size.value, source, begun_at, switched_at)],
         )  # fmt: skip
 
     def _move(self, standing: Standing, current: str, copying: str | None) -> Standing:

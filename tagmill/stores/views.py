@@ -158,8 +158,14 @@ class Views:
 
     def _many(self, partitions: list[tuple[str, int]], persistence_ids: Collection[str]) -> Iterator[ViewRow]:
         for tag, bucket in partitions:
-            rows = self.cassandra.stream(f"SELECT {ROW_KEY} FROM {self.view} WHERE tag_name = ? AND timebucket = ?", tag, bucket)
-            yield from (ViewRow(tag, bucket, *row) for row in rows if row.persistence_id in persistence_ids)
+            yield from (row for row in self.rows(tag, bucket) if row.persistence_id in persistence_ids)
+
+    def rows(self, tag: str, timebucket: int) -> Iterator[ViewRow]:
+        """The rows of a partition, page by page."""
+        for row in self.cassandra.stream(
+            f"SELECT {ROW_KEY} FROM {self.view} WHERE tag_name = ? AND timebucket = ?", tag, timebucket
+        ):
+            yield ViewRow(tag, timebucket, *row)
 
     def written(self, keys: Iterable[tuple[str, int]]) -> Iterator[tuple[int, int]]:
         """Rows of whole partitions (tag, timebucket), and the newest write of one of them in microseconds; counted on the server."""
@@ -253,16 +259,18 @@ class Views:
                 yield JournalEvent(*values)
 
 
-def partitions_of(cassandra: Cassandra, messages: str, persistence_id: str, deleted_to: int) -> list[int]:
+def partitions_of(
+    cassandra: Cassandra, messages: str, persistence_id: str, deleted_to: int, empty_at_end: int = EMPTY_PARTITIONS_AT_END
+) -> list[int]:
     """The partition_nrs of a journal's table of messages (quoted) that have events of a persistence_id, in order.
 
     Events lie one partition behind another, but for one that an atomic write has skipped; the first ones may have been emptied, not
-    more of them than events were deleted.
+    more of them than events were deleted. So many empty ones in a row are the end.
     """
     found: list[int] = []
     begin, size = 0, FIRST_PARTITIONS
-    searched = min(deleted_to, SEARCHED_PARTITIONS) + EMPTY_PARTITIONS_AT_END
-    while begin <= (found[-1] + EMPTY_PARTITIONS_AT_END if found else searched):
+    searched = min(deleted_to, SEARCHED_PARTITIONS) + empty_at_end
+    while begin <= (found[-1] + empty_at_end if found else searched):
         rows = cassandra.execute(
             f"SELECT partition_nr, sequence_nr FROM {messages} WHERE persistence_id = ? AND partition_nr IN ? PER PARTITION LIMIT 1",
             persistence_id, list(range(begin, begin + size)),

@@ -17,7 +17,6 @@ from tagmill.errors import TagmillError
 from tagmill.settings import Settings
 from tagmill.stores.builds import BuildRow, Builds, BuildState
 from tagmill.stores.files import RunFiles
-from tagmill.timeuuid import from_datetime
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -85,7 +84,7 @@ class Attempt:
         numbering.starts(runs, ends, stands).repartition("file").write.partitionBy("file").parquet(f"{url}/starts")
         sums = counting.number_rows(
             self.files, staged, folder, self.pipeline.bucket_size,
-            meta=self.journal.meta, first_ticks=from_datetime(self.pipeline.first_time_bucket), built_to=built_to,
+            meta=self.journal.meta, first_ticks=self.pipeline.first_ticks, built_to=built_to,
         )  # fmt: skip
         reached = self.of_files(f"{folder}/reached", counting.REACHED)
         return numbering.records(reached, ends, stands), sums

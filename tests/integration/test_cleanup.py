@@ -23,6 +23,7 @@ from tests.support import auditing
 from tests.support.cleaning import audited, cleaned, never_audited, partitions, reasons, records, with_keys
 from tests.support.commands import Command
 from tests.support.delivery import clickhouse_rows, deliver, delivered_first, only, tagmill, verdicts
+from tests.support.erasing import erased
 from tests.support.events import event, offset, this_hour
 
 HOUR = timedelta(hours=1)
@@ -350,6 +351,15 @@ def test_exactly_the_proven_partitions_go_and_delivery_goes_on_as_if_nothing_had
     assert cleaned(own.settings)["rows"] == 1
     assert records(own.settings, own.name)["t", bucket(0)] == ("CLEANED", 5)
     assert partitions(own.settings, own.name) == {}
+    assert verdicts(own.settings, own.name) == {"t": "exactly once", "u": "exactly once"}
+
+    # nor does it wait for rows that were cleaned and then erased; what is not delivered stays
+    erased(own.settings, ["late"])
+    own.journal.both([event("later", 1, BEGIN + timedelta(minutes=8), "t")])
+    audited(own.settings, own.name)
+    assert reasons(cleaned(own.settings)) == {("t", "not_in_clickhouse"): 1}
+    deliver(own.settings, own.name, own.spark, reread=(BEGIN.isoformat(), (BEGIN + HOUR).isoformat()))
+    assert cleaned(own.settings)["rows"] == 1 and partitions(own.settings, own.name) == {}
     assert verdicts(own.settings, own.name) == {"t": "exactly once", "u": "exactly once"}
 
     # cleaned rows don't hide new ones

@@ -305,6 +305,7 @@ def test_a_dry_run_says_what_would_go_and_ids_that_nobody_knows_are_a_mistake(ap
         (["--persistence-id", "x", "--to", "3", "--never-again"], "never-again is for deleting all"),
         (["--persistence-id", "x", "--snapshots", "--views"], "deleting snapshots deletes no events"),
         (["--persistence-id", "x", "--to", "3", "--force-unread"], "--force-unread is about rows of the view"),
+        (["--persistence-id", "\udcff", "--to", "3", "--yes"], "'\\udcff': what was given is no text in UTF-8"),
         (["--persistence-ids", "/nowhere", "--to", "3", "--yes"], "'/nowhere' does not exist"),
     ],
 )

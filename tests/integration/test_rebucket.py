@@ -9,8 +9,10 @@ import pytest
 from tagmill.buckets import BucketSize, first_ticks
 from tagmill.delivery import steps
 from tagmill.delivery.interventions import Interventions
+from tagmill.delivery.report import tag_table
 from tagmill.errors import ConfigurationError, DataQualityStop, GuardRefused
 from tagmill.journaltables import JournalTables
+from tagmill.queries import ReadJournal
 from tagmill.rebucket.rebucket import abandon
 from tagmill.stores import schema
 from tagmill.stores.cassandra import Cassandra
@@ -18,6 +20,7 @@ from tagmill.stores.cleaned import Cleaned, Cleaning
 from tagmill.stores.clickhouse import ClickHouse
 from tagmill.stores.views import Views
 from tagmill.timeuuid import from_datetime
+from tagmill.views.tags import tags
 from tests.support.auditing import audited
 from tests.support.building import built, load_messages, recorded, rows
 from tests.support.delivery import OWNER, clickhouse_rows, deliver, delivered_first, manifests, only, tagmill, verdicts
@@ -218,12 +221,29 @@ def test_what_came_and_went_since_the_copy_is_found_and_foreign_rows_are_never_r
     assert done["removed"] == ["tag 't', 'a', number 4"]
     assert done["tags"][0]["checksum"] == done["tags"][0]["checksum_in_target"] and done["tags"][0]["rows_in_target"] == 30
     same_rows(stack, made.keyspace, "tag_views_minute", in_buckets(rows(stack, made.keyspace, "tag_views"), "Minute"))
+    # in the new table, since: a row goes with its event, another gets its right number
+    for old in (
+        tag_table,
+        tags,
+        lambda *of: ReadJournal(spark, *of).current_events_by_tag("t"),
+    ):  # not what nobody writes to any more
+        with pytest.raises(ConfigurationError, match='set view_table = "tag_views_minute" and bucket_size = "Minute"'):
+            old(hour, only(hour))
+    made.deleted_to("b", 2)
+    (gone, moved) = (in_buckets(events(name, [2], BEGIN), "Minute")[0] for name in ("b", "c"))
+    new_table.remove(gone)
+    new_table.remove(moved)
+    new_table.view([{**moved, "tag_pid_sequence_nr": 22}])
     made.view(events("a", [11], BEGIN))  # a node that was forgotten
     with pytest.raises(
         GuardRefused, match=r"tag_views has 1 rows that tag_views_minute has not.*'a', number 11\)\. Nothing was dropped"
     ):
         rebucketed(configured(hour, "tag_views_minute", "Minute"), spark, "Minute", drop_old=True)
     assert "tag_views" in tables(stack, made.keyspace)
+    made.remove(events("a", [11], BEGIN)[0])
+    dropped = rebucketed(configured(hour, "tag_views_minute", "Minute"), spark, "Minute", drop_old=True)
+    assert dropped["warnings"] == ["2 rows of tag_views were deleted with their events, or replaced, in tag_views_minute since"]
+    assert "tag_views" not in tables(stack, made.keyspace)
 
 
 def test_an_application_that_is_at_work_stops_the_switch(stack, keyspace, settings, spark):
@@ -325,3 +345,14 @@ def test_what_was_cleaned_stays_cleaned_in_buckets_of_another_size(stack, keyspa
             record = Cleaned(cassandra, "tagmill_test", journal, minute.pipeline(name).view)
             day = BucketSize.DAY.start(from_datetime(datetime(2026, 11, 21, 8, tzinfo=UTC)))
             assert record.rows_before("tag-0", day) == (gone if size == "Day" else 0)
+            if size == "Day":  # into the old name again: what was cleaned under it stays known
+                rebucketed(minute, spark, size, drop_old=True)
+                with pytest.raises(
+                    ConfigurationError, match="had its view in a table of this name with buckets of the size Minute"
+                ):
+                    rebucketed(minute, spark, "Hour", table="tag_views")
+                for again in range(2):
+                    rebucketed(minute, spark, "Minute", table="tag_views")
+                    assert Cleaned(cassandra, "tagmill_test", journal, record.view).total("tag-0", 0) == gone, again
+                    abandon(minute, name, owner=OWNER, dry_run=False)
+                    assert Cleaned(cassandra, "tagmill_test", journal, record.view).total("tag-0", 0) == gone, again

@@ -47,7 +47,7 @@ def audited(settings: Settings, spark: Any, **options: Any) -> AuditReport:
     """Audit the one pipeline."""
     name = only(settings)
     ledger = ("progress", "audited_buckets", "cleaned_buckets", "deleted_ids")
-    known_to_spark(settings, name, spark, ("messages", "tag_views", "metadata"), ledger)
+    known_to_spark(settings, name, spark, ("messages", settings.pipeline(name).view_table, "metadata"), ledger)
     return audit(settings, name, owner=OWNER, spark=spark, **options)
 
 

@@ -81,6 +81,9 @@ def test_a_tag_starts_where_it_is_told_but_never_before_the_first_time_bucket(lo
     read = load(pipeline(start_from='{ order = "2026-12-01T00:00:00Z", billing = "2020-01-01" }')).pipeline("orders")
     assert read.start_ticks("order") == from_datetime(datetime(2026, 12, 1, tzinfo=UTC))
     assert read.start_ticks("billing") == from_datetime(SEVEN)
+    # the plugin's readers begin with the whole bucket that it lies in
+    within = load(pipeline(first_time_bucket='"20261121T07:25"', bucket_size='"Hour"')).pipeline("orders")
+    assert within.start_ticks("order") == from_datetime(SEVEN)
 
 
 def test_relative_paths_count_from_the_folder_of_the_file(load, tmp_path: Path) -> None:
