@@ -111,7 +111,8 @@ class _Deleter(OfChosen):
             forgotten=forgotten.count(),
         )
         self._records(places, forgotten)
-        report = self.report(manifest, tags, lines, left, self.unknown(places, runs, standing), dry_run=dry_run)
+        unknown = self.unknown(places, runs, standing, events, tags)
+        report = self.report(manifest, tags, lines, left, unknown, dry_run=dry_run)
         return manifest, report, places
 
     def _judged(self, standing: DataFrame, events: DataFrame) -> DataFrame:

@@ -16,7 +16,7 @@ from tagmill.journaltables import OLD_TAGS, tag_columns
 from tagmill.settings import Settings
 from tagmill.stores.cassandra import Cassandra
 from tagmill.views import layout
-from tagmill.views.chosen import EXAMPLES, Chosen, Left, TagChange, ViewReport
+from tagmill.views.chosen import EXAMPLES, Chosen, Left, TagChange, Unknown, ViewReport, nobody
 from tagmill.views.ids import IdsReport, rebuild_ids
 from tagmill.views.layout import Change, Layout
 from tagmill.views.migration import MigrationReport, Plan
@@ -164,8 +164,10 @@ class _Migrator:
         there = self._layout().columns()
         unread = [name for name in ("event", "message") if name in there]
         events = self._tagged("sequence_nr", *unread)
+        unknown = Unknown(0, [], [])
         if chosen.persistence_ids is not None:
-            named = self.spark.createDataFrame([(one,) for one in chosen.persistence_ids], f"{ID} string")
+            named = self.spark.createDataFrame([(one,) for one in chosen.persistence_ids], f"{ID} string").distinct()
+            unknown = self._without_events(named)
             events = events.join(F.broadcast(named), ID, "left_semi")
         old = F.col("message").isNotNull() if "message" in there else F.lit(False)
         if "event" in there:
@@ -179,12 +181,22 @@ class _Migrator:
         self.notes.append("counted without the steps before: events that are deleted, or in the way, show once those are done")
         return ViewReport(
             journal=self.keyspace, view_table=self.journal.view, dry_run=True, persistence_ids=ids, tags=tags, progress=ids, changes=[],
-            left=left.count(), unknown_ids=0, unknown_examples=[], unknown_tags=[],
+            left=left.count(), unknown_ids=unknown.ids, unknown_examples=unknown.examples, unknown_tags=[],
             left_examples=[
                 Left(persistence_id=line.persistence_id, sequence_nr=line.upto, why=Reason.BEFORE_0_10.text)
                 for line in left.orderBy(ID).limit(EXAMPLES).collect()
             ],
         )  # fmt: skip
+
+    def _without_events(self, named: DataFrame) -> Unknown:
+        """Those of which there is no event; raises ConfigurationError when that is all."""
+        from tagmill.views import tables
+
+        unknown = named.join(tables.with_events(self.spark, self._journal()), ID, "left_anti").localCheckpoint()
+        count, first = unknown.count(), [line[ID] for line in unknown.orderBy(ID).limit(EXAMPLES).collect()]
+        if count == named.count():
+            raise nobody(self.keyspace, count, first)
+        return Unknown(count, first, [])
 
     def _tagged(self, *columns: str) -> DataFrame:
         """persistence_id, `columns` and `all_tags` of the events with tags."""

@@ -78,7 +78,8 @@ class _Rebuilder(OfChosen):
             late_from=late_from,
             rows_in=rows_in,
         )
-        report = self.report(manifest, tags, lines, left, self.unknown(places, runs, standing), dry_run=dry_run)
+        unknown = self.unknown(places, runs, standing, events, tags)
+        report = self.report(manifest, tags, lines, left, unknown, dry_run=dry_run)
         return manifest, report, places
 
     def _compared(self, standing: DataFrame, events: DataFrame, whole: DataFrame) -> tuple[DataFrame, str]:

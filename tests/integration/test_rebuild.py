@@ -1,5 +1,6 @@
 """A rebuild makes of a damaged view the one that the plugin would write: every row, every column. What is right stays untouched."""
 
+import json
 import uuid
 from collections import Counter
 from functools import cache
@@ -15,7 +16,8 @@ from tagmill.views.rebuild import rebuild
 from tests.support import damage
 from tests.support.auditing import load_together
 from tests.support.building import VIEWS, built, in_order, load_messages, recorded, records, rows
-from tests.support.delivery import OWNER, clickhouse_rows, deliver, known_to_spark, only
+from tests.support.delivery import OWNER, clickhouse_rows, deliver, known_to_spark, only, tagmill
+from tests.support.events import events, offset, this_hour
 
 HEALTHY = ["deleted-events", "odd-names", "partition-boundary"]
 HOUR = {"bucket_size": "Hour", "first_time_bucket": "20261121T06:00"}
@@ -130,6 +132,11 @@ def test_persistence_ids_and_tags_that_are_named_and_nothing_else(stack, keyspac
         done(rebuild, configured, spark, Chosen(("nobody",)))
     with pytest.raises(ConfigurationError, match="has any of the tags 'tag-9'. Nothing was written"):
         done(rebuild, configured, spark, Chosen(None, ("tag-9",)))
+    listing = ("views", "tags", "--pipeline", only(configured), "--json", "--persistence-id")
+    code, listed, _ = tagmill(settings.file(only(configured)), *listing, "o-000003")
+    assert code == 0 and [line["tag"] for line in json.loads(listed)] == ["tag-0", "tag-1"]
+    code, _, said = tagmill(settings.file(only(configured)), *listing, "nobody")
+    assert code == 2 and "neither events of persistence_id 'nobody' nor progress" in said
 
 
 def test_what_cant_be_numbered_is_left_as_it_is_and_named(stack, together, settings, spark):
@@ -147,6 +154,9 @@ def test_what_cant_be_numbered_is_left_as_it_is_and_named(stack, together, setti
     left = {line.persistence_id for line in report.left_examples}
     of_left = [row for row in before if row["persistence_id"] in left]
     assert [row for row in rows(stack, journal, "tag_views") if row["persistence_id"] in left] == of_left
+    # its tag is known, though nothing is rebuilt of it
+    named = done(rebuild, configured, spark, Chosen(("gap-middle/o-000001",), ("tag-0", "tag-9")))
+    assert (named.left, named.unknown_tags) == (1, ["tag-9"])
     # nor does a deletion take what a rebuild would not bring back
     removed = done(delete, configured, spark)
     assert removed.left == 2 and rows(stack, journal, "tag_views") == of_left
