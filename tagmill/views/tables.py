@@ -230,6 +230,11 @@ def cleaned(spark: SparkSession, ledger_keyspace: str, journal: str, views: Sequ
     return reduce(DataFrame.unionAll, frames).distinct()
 
 
+def numbered(spark: SparkSession, journal: Journal) -> DataFrame:
+    """The lines of tag_write_progress: persistence_id, tag."""
+    return table(spark, journal.keyspace, "tag_write_progress").select(ID, "tag")
+
+
 def _found(spark: SparkSession, journal: Journal) -> DataFrame:
     """tag_write_progress: one row a persistence_id, `found` PROGRESS sorted by tag."""
     rows = table(spark, journal.keyspace, "tag_write_progress").select(
