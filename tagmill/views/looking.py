@@ -97,7 +97,8 @@ class OfChosen(Attempt):
         from tagmill.views import reading
 
         reader = reading.Reader(self.spark, self.journal, f"{self.url}/events", from_datetime(datetime.now(UTC)), self.tell)
-        begin = places.select(ID, F.col("deleted_to").alias("from_nr"))
+        numbered_to = F.array_max(F.transform("found", lambda line: line["sequence_nr"])).alias("numbered_to")
+        begin = places.select(ID, F.col("deleted_to").alias("from_nr"), numbered_to)
         reader.stage_again(begin, by_key=self.chosen.persistence_ids is not None)
         files, runs = self.runs(self.folder)
         schema = f"{ID} string, sequence_nr bigint, tags array<string>"

@@ -306,6 +306,22 @@ def test_tags_that_were_taken_from_events(stack, journal, settings, spark):
     assert "has a number that another event would get" in report.left_examples[0].why
 
 
+def test_progress_that_the_journal_does_not_bear_out(stack, journal, settings, spark):
+    written = journal()
+    written.messages([*events("ahead", range(1, 11), BEGIN), *events("nulls", range(3, 6), BEGIN)])
+    numbered_to(stack, written, "ahead", 15, 15)
+    written.deleted_to("nulls", 2)
+    written.view(events("nulls", range(5, 6), BEGIN))
+    numbered_to(stack, written, "nulls", None, 5)
+    # two empty partitions: nobody reads on by key, but a number that was given says that there is more
+    written.messages([*events("gap", range(1, 6), BEGIN), *events("gap", range(6, 11), BEGIN, partition_nr=5)])
+    numbered_to(stack, written, "gap", 10, 10)
+    done(rebuild, settings(written.keyspace, tags=["t"], **HOUR), spark, Chosen(("ahead", "nulls", "gap")))
+    assert numbers(written, "ahead") == numbers(written, "gap") == {number: number for number in range(1, 11)}
+    assert numbers(written, "nulls") == {3: 3, 4: 4, 5: 5}
+    assert reached(stack, written) == {"ahead": (10, 10), "nulls": (5, 5), "gap": (10, 10)}
+
+
 def test_numbers_that_nothing_else_knows_outlive_deletions_and_truncations(stack, journal, settings, spark):
     written = journal()
     written.messages(events("p", range(1, 6), BEGIN))
