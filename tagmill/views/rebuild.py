@@ -38,7 +38,7 @@ def rebuild(
     Raises:
         ConfigurationError: the journal knows none of the persistence ids, or none of the tags.
         GuardRefused: the application numbered meanwhile; nothing was written. FenceRaised: another builder took over.
-        LeaseTaken: the pipeline is at work.
+        LeaseTaken: the pipeline is at work. DataQualityStop: the view is in buckets of another size.
     """
     with at_the_numbers(settings, pipeline, owner=owner, spark=spark) as (builds, journal, row):
         rebuilder = _Rebuilder(settings, pipeline, builds, journal, spark, tell or (lambda _: None), chosen=chosen)
@@ -52,13 +52,14 @@ class _Rebuilder(OfChosen):
         """Read, number and compare into files; what the plugin's tables said when it began."""
         from pyspark.sql import functions as F
 
-        from tagmill.views import numbering
+        from tagmill.views import guards, numbering
 
         self.tell("looking where each persistence id stands")
         places = self.places()
         limits = self.limits(places)
         staged, runs, events = self.staged(places)
         standing = self.standing(places)
+        guards.must_have_buckets(standing, self.pipeline, f"{self.journal.keyspace}.{self.journal.view_table}")
         self.tell("numbering")
         numbers = standing.select(ID, F.col("tag_name").alias("tag"), "sequence_nr", F.col("tag_pid_sequence_nr").alias("number"))
         stands = self.fixed(numbering.kept(limits, runs, events, numbers), f"{self.url}/stands")

@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 
 from local.fixtures import Case
-from tagmill.errors import ConfigurationError, GuardRefused
+from tagmill.errors import ConfigurationError, DataQualityStop, GuardRefused
 from tagmill.stores import schema
 from tagmill.views.chosen import Chosen
 from tagmill.views.delete import delete, truncate
@@ -320,6 +320,19 @@ def test_progress_that_the_journal_does_not_bear_out(stack, journal, settings, s
     assert numbers(written, "ahead") == numbers(written, "gap") == {number: number for number in range(1, 11)}
     assert numbers(written, "nulls") == {3: 3, 4: 4, 5: 5}
     assert reached(stack, written) == {"ahead": (10, 10), "nulls": (5, 5), "gap": (10, 10)}
+
+
+def test_a_view_in_buckets_of_another_size_is_not_taken_for_a_damaged_one(stack, journal, settings, spark):
+    written = journal()
+    written.both(events("p", range(1, 31), BEGIN))
+    before = written.rows()
+    with pytest.raises(
+        DataQualityStop, match='30 of 30 rows are in Hour buckets, the pipeline says Day. .* bucket_size = "Hour"'
+    ):
+        done(rebuild, settings(written.keyspace, tags=["t"], **{**HOUR, "bucket_size": "Day"}), spark)
+    # and the size that was wrong is forgotten
+    assert changes(done(rebuild, settings(written.keyspace, tags=["t"], **HOUR), spark)) == {"same": 30}
+    assert written.rows() == before
 
 
 def test_numbers_that_nothing_else_knows_outlive_deletions_and_truncations(stack, journal, settings, spark):
