@@ -206,7 +206,7 @@ class _Migrator:
 
         journal = self._journal()
         there = tag_columns(journal.messages)
-        rows = tables.all_events(self.spark, journal, [ID, *columns, *there])
+        rows = tables.all_events(self.spark, journal, list(dict.fromkeys([ID, *columns, *there])))
         return rows.select(ID, *columns, tables.event_tags(there).alias("all_tags")).where(F.size("all_tags") > 0)
 
     # -- dropping what is old
@@ -240,6 +240,11 @@ class _Migrator:
             return "the steps before tags are not done"
         if self.builder and (unbuilt := self._unbuilt()):
             return f"{unbuilt} persistence ids have tagged events that no build has reached (tagmill views build)"
+        if mixed := self._in_both():
+            return (
+                f"{mixed} events have tags in tag1 to tag3 and others in tags: without the columns they would seem to have only the "
+                "latter, and rebuilds would take the rows of the former away. Add them to tags first"
+            )
         if "message" in there.columns() and (unread := self._in_message()):
             return f"{unread} events are in the column message, which only the application can read"
         seen = self._rebuild(Chosen(), dry_run=True)
@@ -252,6 +257,15 @@ class _Migrator:
         from tagmill.views import tables
 
         return tables.all_events(self.spark, self._journal(), [ID, "message"]).where("message is not null").count()
+
+    def _in_both(self) -> int:
+        """How many events have tags in `tags`, but not all of them there."""
+        from pyspark.sql import functions as F
+
+        there = self._journal().messages
+        if "tags" not in there or not any(name in there for name in OLD_TAGS):
+            return 0
+        return self._tagged("tags").where((F.size("tags") > 0) & (F.size("tags") < F.size("all_tags"))).count()
 
     def _unbuilt(self) -> int:
         """How many persistence ids have tagged events behind what our builds have reached."""
