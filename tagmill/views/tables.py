@@ -63,7 +63,7 @@ class Journal:
         messages = self.names.messages
         for name in (messages, self.view_table, "tag_write_progress"):
             if name not in self.tables:
-                way = "is it the journal's keyspace?" if name == messages else "create it: tagmill schema apply"
+                way = "is it the journal's keyspace?" if name == messages else "create it: tagmill views migrate --step tables"
                 raise ConfigurationError(f"keyspace {self.keyspace} has no table {name}. Nothing was built; {way}")
         if missing := [column for column in REQUIRED if column not in self.messages]:
             raise ConfigurationError(
