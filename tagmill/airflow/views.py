@@ -25,7 +25,9 @@ OFFLINE = Param(
     False, title="Offline", type="boolean",
     description="all persistence ids: the application, or whoever else numbers, is stopped (else name persistence ids)",
 )  # fmt: skip
-TEXTS: dict[str, Any] = {"type": "array", "items": {"type": "string", "minLength": 1}, "uniqueItems": True, "maxItems": 1000}
+# a value stands on a job's command line, which bears no NUL
+TEXT = {"type": "string", "minLength": 1, "pattern": "^[^\\u0000]*$"}
+TEXTS: dict[str, Any] = {"type": "array", "items": TEXT, "uniqueItems": True, "maxItems": 1000}
 CHOICE = {
     "persistence_ids": Param([], title="Persistence ids", description="only these; nobody may write to them", **TEXTS),
     "offline": OFFLINE,
@@ -40,7 +42,10 @@ MIGRATION = {
     ),
     "persistence_ids": CHOICE["persistence_ids"],
     "offline": OFFLINE,
-    "snapshot_keyspace": Param("", title="Snapshots", type="string", description="the snapshot store's keyspace; empty: as the journal's"),
+    "snapshot_keyspace": Param(
+        "", title="Snapshots", type="string", pattern="^[A-Za-z0-9_]*$",
+        description="the snapshot store's keyspace; empty: as the journal's",
+    ),
     "drop_old": Param(
         False, title="Drop what is old", type="boolean",
         description="afterwards drop the views eventsbytag and the columns tag1 to tag3 and message: there is no way back",

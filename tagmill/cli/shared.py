@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from tagmill.errors import ConfigurationError, TagmillError
 from tagmill.settings import Settings
@@ -112,12 +113,12 @@ def show(rows: Sequence[dict[str, Any]], columns: Sequence[str], *, as_json: boo
     out.print(table)
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Any) -> str | Text:
     if value is None:
         return ""
     if isinstance(value, datetime):
         return value.strftime("%Y-%m-%d %H:%M:%S")
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value).replace("[", r"\[")
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else Text(str(value))
 
 
 def person() -> str:

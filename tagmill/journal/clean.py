@@ -76,7 +76,7 @@ def ids_of(named: Iterable[str] | None, file: Path | None) -> Iterator[str]:
     if file is None:
         return
     try:
-        with file.open(encoding="utf-8") as lines:
+        with file.open(encoding="utf-8-sig") as lines:  # what editors put in front is no part of the first one
             for line in lines:
                 if persistence_id := line.rstrip("\n"):
                     yield persistence_id

@@ -74,15 +74,15 @@ class Builds:
                 self.journal, BuildState.DONE.value, attempt, owner, bucket_size,
                 landed=lambda: self._is_attempt(attempt),
             )  # fmt: skip
-        elif known.bucket_size != bucket_size:
+        elif known.build and known.bucket_size != bucket_size:
             raise ConfigurationError(
                 f"the view of journal {self.journal} is built with bucket size {known.bucket_size}, the pipeline says "
                 f"{bucket_size}. Nothing was written; set bucket_size back (rows in buckets of two sizes would be lost to readers)"
             )
         else:
             taken = self.cassandra.transact(
-                f"UPDATE {self.table} SET fence = ?, attempt = ?, owner = ? WHERE journal = ? IF fence = ?",
-                known.fence + 1, attempt, owner, self.journal, known.fence,
+                f"UPDATE {self.table} SET fence = ?, attempt = ?, owner = ?, bucket_size = ? WHERE journal = ? IF fence = ?",
+                known.fence + 1, attempt, owner, bucket_size, self.journal, known.fence,
                 landed=lambda: self._is_attempt(attempt),
             )  # fmt: skip
         found = self.newest()

@@ -138,6 +138,12 @@ class Views:
         )
         return sorted((row._asdict() for row in rows), key=lambda line: line["tag"])
 
+    def has_events(self, persistence_id: str) -> bool:
+        """Whether there are events of a persistence_id, or were and are deleted."""
+        there = self.cassandra.cluster.metadata.keyspaces[self.keyspace].tables
+        deleted_to = self.deleted_to(persistence_id) if self.tables.metadata in there else 0
+        return bool(deleted_to or partitions_of(self.cassandra, self.messages, persistence_id, deleted_to))
+
     def of_ids(self, persistence_ids: Collection[str]) -> Iterator[ViewRow]:
         """All rows of persistence ids, wherever they lie: partition by partition, so this reads the view from end to end.
 

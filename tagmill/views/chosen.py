@@ -28,6 +28,15 @@ class Chosen:
         return cls(tuple(persistence_ids) or None, tuple(tags) or None)
 
 
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """What was chosen and is nowhere: how many persistence ids, the first of them, the tags."""
+
+    ids: int
+    examples: list[str]
+    tags: list[str]
+
+
 class TagChange(Document):
     """Rows of a tag in the view, by model.Difference."""
 
@@ -105,6 +114,14 @@ class ViewReport(Document):
             (self.left, "persistence ids left as they are"),
             (self.unknown_ids, f"persistence ids unknown ({_listed(self.unknown_examples)})"),
         )
+
+
+def nobody(keyspace: str, count: int, first: Sequence[str]) -> ConfigurationError:
+    """What is raised when a journal knows none of the persistence ids that were named."""
+    return ConfigurationError(
+        f"journal {keyspace} knows none of the persistence ids, neither event nor view row nor progress: "
+        f"{', '.join(map(repr, first))}{' …' if count > len(first) else ''}. Nothing was written"
+    )
 
 
 def _listed(names: Sequence[str], most: int = 5) -> str:

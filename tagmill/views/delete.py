@@ -98,11 +98,13 @@ class _Deleter(OfChosen):
         standing = self.standing(places)
         self.tell("comparing")
         limits = self.limits(places)
-        ends = numbering.within(numbering.ends(runs, numbering.begins(limits, runs)), limits, cut=True)
+        begins = numbering.begins(limits, runs)
+        ends = numbering.within(numbering.ends(runs, begins), limits, cut=True)
         left = self.fixed(ends.where("reason is not null"), f"{self.url}/left")
         lines = self._judged(standing.join(left.select(ID), ID, "left_anti"), events)
         tags, _ = counts(lines)
-        forgotten = self._forgotten(places.join(left.select(ID), ID, "left_anti"), lines, runs)
+        begins = begins.join(left.select(ID), ID, "left_anti")
+        forgotten = self._forgotten(begins, lines, runs)
         manifest = self.manifest(
             row,
             places,
@@ -111,7 +113,8 @@ class _Deleter(OfChosen):
             forgotten=forgotten.count(),
         )
         self._records(places, forgotten)
-        report = self.report(manifest, tags, lines, left, self.unknown(places, runs, standing), dry_run=dry_run)
+        unknown = self.unknown(places, runs, standing, events, tags)
+        report = self.report(manifest, tags, lines, left, unknown, dry_run=dry_run)
         return manifest, report, places
 
     def _judged(self, standing: DataFrame, events: DataFrame) -> DataFrame:
@@ -126,24 +129,34 @@ class _Deleter(OfChosen):
         lines.where(F.col("what") == Difference.REMOVED.value).select(*VIEW_KEY).write.parquet(f"{self.url}/removed")
         return lines
 
-    def _forgotten(self, places: DataFrame, lines: DataFrame, runs: DataFrame) -> DataFrame:
-        """Lines of tag_write_progress that go: persistence_id, tag; writes them, and `kept`: the others that were chosen."""
+    def _forgotten(self, begins: DataFrame, lines: DataFrame, runs: DataFrame) -> DataFrame:
+        """Lines of tag_write_progress that go: persistence_id, tag; writes them, and `kept`: the others that were chosen.
+
+        Those of our own record, too, where a truncation was killed behind the plugin's tables. In: `begins` (numbering) without those that
+        are left.
+        """
         from pyspark.sql import functions as F
 
-        from tagmill.views import numbering
+        from tagmill.views import numbering, tables
         from tagmill.views.model import Difference
 
-        found = places.select(ID, "deleted_to", F.explode("found").alias("line")).select(ID, "deleted_to", "line.*")
-        chosen = self.of_tags(found, "tag").select(ID, "deleted_to", "tag")
+        found = begins.select(ID, "from_nr", F.explode(F.array_union("found", "base")).alias("line")).select(
+            ID, "from_nr", "line.*"
+        )
+        chosen = self.of_tags(found, "tag").select(ID, "from_nr", "tag").distinct()
         stay = lines.where(F.col("what") == Difference.UNKNOWN.value).select(ID, F.col("tag_name").alias("tag"))
         stay = stay.union(numbering.beyond_the_journal(found, runs)).distinct()
         marked = self.fixed(
             chosen.join(stay.withColumn("stays", F.lit(True)), [ID, "tag"], "left").withColumn(
-                "stays", F.coalesce("stays", F.lit(False)) | (F.col("deleted_to") > 0)
+                "stays", F.coalesce("stays", F.lit(False)) | (F.col("from_nr") > 0)
             ),
             f"{self.url}/progress",
         )
-        marked.where("stays").select(ID, "tag").write.parquet(f"{self.url}/kept")
+        kept = marked.where("stays").select(ID, "tag")
+        if self.chosen.persistence_ids is None:
+            # nothing but their lines knows how far those without events were numbered
+            kept = kept.union(tables.numbered(self.spark, self.journal).join(runs.select(ID), ID, "left_anti"))
+        kept.write.parquet(f"{self.url}/kept")
         return self.fixed(marked.where("not stays").select(ID, "tag"), f"{self.url}/forgotten")
 
     def _records(self, places: DataFrame, forgotten: DataFrame) -> None:

@@ -48,3 +48,15 @@ def judged(lines: DataFrame, known: DataFrame) -> DataFrame:
     alone = lines.where(none).join(of_event, [ID, "sequence_nr"], "left")
     what = F.when(F.col("known"), Difference.REMOVED.value).otherwise(Difference.UNKNOWN.value)
     return lines.where(~none).unionByName(alone.withColumn("what", what).drop("known"))
+
+
+def number_taken(lines: DataFrame) -> DataFrame:
+    """Persistence ids of which an UNKNOWN row stays that has the number of a row that is right: readers would find two with it.
+
+    So it is when an event between others has lost its tags. In: what judged returns. Out: persistence_id, upto (in front of that event).
+    """
+    number = ["tag_name", ID, "tag_pid_sequence_nr"]
+    kept = lines.where((F.col("what") == Difference.UNKNOWN.value) & F.col("sequence_nr").isNotNull())
+    kept = kept.select(*number, F.col("sequence_nr").alias("kept"))
+    right = lines.where(F.col("what").isin(Difference.SAME.value, Difference.ADDED.value, Difference.CHANGED.value))
+    return kept.join(right, number).groupBy(ID).agg((F.min("kept") - 1).alias("upto"))

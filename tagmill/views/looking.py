@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tagmill.errors import ConfigurationError, GuardRefused
 from tagmill.views.attempt import Attempt
-from tagmill.views.chosen import EXAMPLES, Changed, Chosen, Left, TagChange, ViewReport
+from tagmill.views.chosen import EXAMPLES, Changed, Chosen, Left, TagChange, Unknown, ViewReport, nobody
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -97,7 +97,8 @@ class OfChosen(Attempt):
         from tagmill.views import reading
 
         reader = reading.Reader(self.spark, self.journal, f"{self.url}/events", from_datetime(datetime.now(UTC)), self.tell)
-        begin = places.select(ID, F.col("deleted_to").alias("from_nr"))
+        numbered_to = F.array_max(F.transform("found", lambda line: line["sequence_nr"])).alias("numbered_to")
+        begin = places.select(ID, F.col("deleted_to").alias("from_nr"), numbered_to)
         reader.stage_again(begin, by_key=self.chosen.persistence_ids is not None)
         files, runs = self.runs(self.folder)
         schema = f"{ID} string, sequence_nr bigint, tags array<string>"
@@ -154,8 +155,22 @@ class OfChosen(Attempt):
 
     # -- what is said
 
-    def unknown(self, places: DataFrame, runs: DataFrame, standing: DataFrame) -> tuple[int, list[str]]:
-        """Of those that were named, the persistence ids of which there is nothing: how many, and the first ones."""
+    def unknown(
+        self, places: DataFrame, runs: DataFrame, standing: DataFrame, events: DataFrame, tags: list[TagChange]
+    ) -> Unknown:
+        """What was chosen and is nowhere. In: `tags` of which rows stay or change; those of what is left are known, too."""
+        count, ids = self._unknown_ids(places, runs, standing)
+        return Unknown(count, ids, self._unknown_tags(standing, events, {line.tag for line in tags}))
+
+    def _unknown_tags(self, standing: DataFrame, events: DataFrame, known: set[str]) -> list[str]:
+        from pyspark.sql import functions as F
+
+        if missing := sorted(set(self.chosen.tags or ()) - known):
+            seen = events.select(F.explode("tags").alias("tag")).union(standing.select("tag_name"))
+            known = {line.tag for line in seen.where(F.col("tag").isin(missing)).distinct().collect()}
+        return [tag for tag in missing if tag not in known]
+
+    def _unknown_ids(self, places: DataFrame, runs: DataFrame, standing: DataFrame) -> tuple[int, list[str]]:
         if self.chosen.persistence_ids is None:
             return 0, []
         unknown = places.where("size(found) = 0 and deleted_to = 0").select(ID)
@@ -168,21 +183,20 @@ class OfChosen(Attempt):
         tags: list[TagChange],
         lines: DataFrame,
         left: DataFrame,
-        unknown: tuple[int, list[str]],
+        unknown: Unknown,
         *,
         dry_run: bool,
     ) -> ViewReport:
         """What is done; raises ConfigurationError when the journal knows nothing of what was chosen.
 
-        In: `lines` as differences.judged leaves them; `left` persistence_id, upto, reason; `unknown` as above.
+        In: `lines` as differences.judged leaves them; `left` persistence_id, upto, reason.
         """
         from pyspark.sql import functions as F
 
         from tagmill.views.model import Difference, Reason
 
-        count, ids = unknown
         waiting = left.count()
-        self._must_know_some(count == manifest.persistence_ids, ids, tags)
+        self._must_know_some(unknown, unknown.ids == manifest.persistence_ids)
         changing = F.col("what").isin(*(one.value for one in (Difference.ADDED, Difference.CHANGED, Difference.REMOVED)))
         shown = (ID, "sequence_nr", "tag_pid_sequence_nr", "what")
         return ViewReport(
@@ -201,18 +215,15 @@ class OfChosen(Attempt):
                 Left(persistence_id=line.persistence_id, sequence_nr=line.upto, why=Reason(line.reason).text)
                 for line in (left.orderBy(ID).limit(EXAMPLES).collect() if waiting else ())
             ],
-            unknown_ids=count,
-            unknown_examples=ids,
-            unknown_tags=sorted(set(self.chosen.tags or ()) - {line.tag for line in tags}),
+            unknown_ids=unknown.ids,
+            unknown_examples=unknown.examples,
+            unknown_tags=unknown.tags,
         )
 
-    def _must_know_some(self, all_unknown: bool, ids: list[str], tags: list[TagChange]) -> None:
+    def _must_know_some(self, unknown: Unknown, all_unknown: bool) -> None:
         if self.chosen.persistence_ids is not None and all_unknown:
-            raise ConfigurationError(
-                f"journal {self.journal.keyspace} knows none of the persistence ids, neither event nor view row nor progress: "
-                f"{', '.join(map(repr, ids))}{' …' if len(self.chosen.persistence_ids) > len(ids) else ''}. Nothing was written"
-            )
-        if self.chosen.tags and not tags:
+            raise nobody(self.journal.keyspace, unknown.ids, unknown.examples)
+        if self.chosen.tags and set(self.chosen.tags) == set(unknown.tags):
             raise ConfigurationError(
                 f"journal {self.journal.keyspace}: no event and no row of the view has any of the tags "
                 f"{', '.join(map(repr, self.chosen.tags))}. Nothing was written; tagmill views tags --pipeline {self.name} lists them"

@@ -16,7 +16,7 @@ from tagmill.journaltables import OLD_TAGS, tag_columns
 from tagmill.settings import Settings
 from tagmill.stores.cassandra import Cassandra
 from tagmill.views import layout
-from tagmill.views.chosen import EXAMPLES, Chosen, Left, TagChange, ViewReport
+from tagmill.views.chosen import EXAMPLES, Chosen, Left, TagChange, Unknown, ViewReport, nobody
 from tagmill.views.ids import IdsReport, rebuild_ids
 from tagmill.views.layout import Change, Layout
 from tagmill.views.migration import MigrationReport, Plan
@@ -164,8 +164,10 @@ class _Migrator:
         there = self._layout().columns()
         unread = [name for name in ("event", "message") if name in there]
         events = self._tagged("sequence_nr", *unread)
+        unknown = Unknown(0, [], [])
         if chosen.persistence_ids is not None:
-            named = self.spark.createDataFrame([(one,) for one in chosen.persistence_ids], f"{ID} string")
+            named = self.spark.createDataFrame([(one,) for one in chosen.persistence_ids], f"{ID} string").distinct()
+            unknown = self._without_events(named)
             events = events.join(F.broadcast(named), ID, "left_semi")
         old = F.col("message").isNotNull() if "message" in there else F.lit(False)
         if "event" in there:
@@ -179,12 +181,22 @@ class _Migrator:
         self.notes.append("counted without the steps before: events that are deleted, or in the way, show once those are done")
         return ViewReport(
             journal=self.keyspace, view_table=self.journal.view, dry_run=True, persistence_ids=ids, tags=tags, progress=ids, changes=[],
-            left=left.count(), unknown_ids=0, unknown_examples=[], unknown_tags=[],
+            left=left.count(), unknown_ids=unknown.ids, unknown_examples=unknown.examples, unknown_tags=[],
             left_examples=[
                 Left(persistence_id=line.persistence_id, sequence_nr=line.upto, why=Reason.BEFORE_0_10.text)
                 for line in left.orderBy(ID).limit(EXAMPLES).collect()
             ],
         )  # fmt: skip
+
+    def _without_events(self, named: DataFrame) -> Unknown:
+        """Those of which there is no event; raises ConfigurationError when that is all."""
+        from tagmill.views import tables
+
+        unknown = named.join(tables.with_events(self.spark, self._journal()), ID, "left_anti").localCheckpoint()
+        count, first = unknown.count(), [line[ID] for line in unknown.orderBy(ID).limit(EXAMPLES).collect()]
+        if count == named.count():
+            raise nobody(self.keyspace, count, first)
+        return Unknown(count, first, [])
 
     def _tagged(self, *columns: str) -> DataFrame:
         """persistence_id, `columns` and `all_tags` of the events with tags."""
@@ -194,7 +206,7 @@ class _Migrator:
 
         journal = self._journal()
         there = tag_columns(journal.messages)
-        rows = tables.all_events(self.spark, journal, [ID, *columns, *there])
+        rows = tables.all_events(self.spark, journal, list(dict.fromkeys([ID, *columns, *there])))
         return rows.select(ID, *columns, tables.event_tags(there).alias("all_tags")).where(F.size("all_tags") > 0)
 
     # -- dropping what is old
@@ -228,6 +240,11 @@ class _Migrator:
             return "the steps before tags are not done"
         if self.builder and (unbuilt := self._unbuilt()):
             return f"{unbuilt} persistence ids have tagged events that no build has reached (tagmill views build)"
+        if mixed := self._in_both():
+            return (
+                f"{mixed} events have tags in tag1 to tag3 and others in tags: without the columns they would seem to have only the "
+                "latter, and rebuilds would take the rows of the former away. Add them to tags first"
+            )
         if "message" in there.columns() and (unread := self._in_message()):
             return f"{unread} events are in the column message, which only the application can read"
         seen = self._rebuild(Chosen(), dry_run=True)
@@ -240,6 +257,15 @@ class _Migrator:
         from tagmill.views import tables
 
         return tables.all_events(self.spark, self._journal(), [ID, "message"]).where("message is not null").count()
+
+    def _in_both(self) -> int:
+        """How many events have tags in `tags`, but not all of them there."""
+        from pyspark.sql import functions as F
+
+        there = self._journal().messages
+        if "tags" not in there or not any(name in there for name in OLD_TAGS):
+            return 0
+        return self._tagged("tags").where((F.size("tags") > 0) & (F.size("tags") < F.size("all_tags"))).count()
 
     def _unbuilt(self) -> int:
         """How many persistence ids have tagged events behind what our builds have reached."""

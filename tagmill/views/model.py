@@ -21,6 +21,7 @@ class Reason(StrEnum):
     NO_TIME_UUID = "no_time_uuid"
     YOUNG = "young"
     ELSEWHERE = "elsewhere"
+    NUMBER_TAKEN = "number_taken"
 
     @property
     def text(self) -> str:
@@ -37,6 +38,7 @@ _TEXTS = {
     Reason.NO_TIME_UUID: "the timestamp is no TimeUUID, or of another age",
     Reason.YOUNG: "younger than eventual_consistency_delay_seconds",
     Reason.ELSEWHERE: "somebody else has numbered it since the last build",
+    Reason.NUMBER_TAKEN: "a row that is kept, of an event without tags in the journal, has a number that another event would get",
 }
 
 

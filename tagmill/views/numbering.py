@@ -119,10 +119,12 @@ def kept(places: DataFrame, runs: DataFrame, events: DataFrame, standing: DataFr
     In: `places` persistence_id, deleted_to, scanned, `base` (PROGRESS: the last numbers given); `runs`; `events` persistence_id,
     sequence_nr, tags; `standing` persistence_id, tag, sequence_nr, number: the rows of the view.
     Out: persistence_id, from_nr, partition_nr (0), scanned, progress, adopted (false). The line of a tag has the number in front of its
-    first event: counted back from `base`, else as most of the view's rows say; of a tag that no event has, what `base` says.
+    first event: counted back from `base`, else as most of the view's rows say; of a tag that no event has, what `base` says. Rows of a
+    tag that was taken from its event have a number in `base`, too, if the others' numbers say so.
     """
     there = begins(places, runs)
-    lines = there.select(ID, F.explode("base").alias("line")).select(ID, "line.*")
+    # a line that lacks its number, or the event that has it, says nothing
+    lines = there.select(ID, F.explode("base").alias("line")).select(ID, "line.*").dropna(subset=["number", "sequence_nr"])
     first = events.groupBy(ID).agg(F.min("sequence_nr").alias("first_tagged"))
     # rows in front of the first event with tags: of events that are deleted, or whose tags were in columns that are dropped
     earlier = (
@@ -135,7 +137,7 @@ def kept(places: DataFrame, runs: DataFrame, events: DataFrame, standing: DataFr
         .where("from_nr > 0 or earlier or of_more")
         .select(ID, "from_nr", F.expr("from_nr > 0 or earlier is not null").alias("certain"))
     )
-    starts = _starts_behind(short, events, lines, standing)
+    starts = _starts_behind(short, runs, events, lines, standing)
     has_events = _tagged(runs).select(ID, "tag").withColumn("has", F.lit(True))
     number = F.when(F.col("has"), F.coalesce("start", F.lit(0).cast("bigint"))).otherwise(F.col("number"))
     progress = (
@@ -154,37 +156,81 @@ def kept(places: DataFrame, runs: DataFrame, events: DataFrame, standing: DataFr
 def beyond_the_journal(lines: DataFrame, runs: DataFrame) -> DataFrame:
     """Lines of tag_write_progress whose number is larger than the journal has events with the tag: earlier ones are gone, or their tags.
 
-    In: persistence_id, tag, number; counting.RUNS. Out: persistence_id, tag.
+    Not those that know of an event behind the last one with the tag: what is missing there is not in front.
+    In: persistence_id, tag, number, sequence_nr; counting.RUNS. Out: persistence_id, tag.
     """
-    return lines.join(_tagged(runs), [ID, "tag"]).where("number > rows").select(ID, "tag")
+    return lines.join(_tagged(runs), [ID, "tag"]).where("number > rows and sequence_nr <= last").select(ID, "tag")
 
 
 def _tagged(runs: DataFrame) -> DataFrame:
-    """persistence_id, tag, `rows`: how many events have it."""
-    of_runs = runs.select(ID, F.explode("tags").alias("line")).select(ID, "line.tag", "line.rows")
-    return of_runs.groupBy(ID, "tag").agg(F.sum("rows").alias("rows"))
+    """persistence_id, tag, `rows`: how many events have it, `last`: the end of the last run that has it."""
+    of_runs = runs.select(ID, "last", F.explode("tags").alias("line")).select(ID, "last", "line.tag", "line.rows")
+    return of_runs.groupBy(ID, "tag").agg(F.sum("rows").alias("rows"), F.max("last").alias("last"))
 
 
-def _starts_behind(short: DataFrame, events: DataFrame, lines: DataFrame, standing: DataFrame) -> DataFrame:
+def _starts_behind(short: DataFrame, runs: DataFrame, events: DataFrame, lines: DataFrame, standing: DataFrame) -> DataFrame:
     """The number in front of a tag's first event, where earlier events are gone. Out: persistence_id, tag, start.
 
     In: `short` persistence_id, from_nr, `certain`: more than tag_write_progress alone says so; else rows that stand there come first.
     """
-    tagged = (
-        events.join(short, ID).where("sequence_nr > from_nr").select(ID, "certain", "sequence_nr", F.explode("tags").alias("tag"))
+    living = events.join(short.select(ID, "from_nr"), ID).where("sequence_nr > from_nr").select(ID, "sequence_nr", "tags")
+    tagged = living.select(ID, "sequence_nr", F.explode("tags").alias("tag"))
+    # of events that have other tags now: when they were numbered they had this one
+    taken_off = (
+        standing.join(living, [ID, "sequence_nr"], "left_semi")
+        .join(tagged, [ID, "tag", "sequence_nr"], "left_anti")
+        .select(ID, "sequence_nr", "tag")
+        .distinct()
     )
-    ranks = tagged.withColumn("rank", F.row_number().over(Window.partitionBy(ID, "tag").orderBy("sequence_nr")))
-    last = lines.select(ID, "tag", "number", F.col("sequence_nr").alias("last"))
-    counted = (
-        ranks.join(last, [ID, "tag"])
-        .groupBy(ID, "tag", "number", "certain")
-        .agg(F.count_if(F.col("sequence_nr") <= F.col("last")).alias("rows"))
-        .select(ID, "tag", "certain", F.greatest(F.col("number") - F.col("rows"), F.lit(0)).alias("start"))
+    in_order = Window.partitionBy(ID, "tag").orderBy("sequence_nr")
+    ranks = (
+        tagged.withColumn("has", F.lit(1))
+        .unionByName(taken_off.withColumn("has", F.lit(0)))
+        .withColumn("rank", F.sum("has").over(in_order))
+        .withColumn("rank_then", F.row_number().over(in_order))
     )
-    by_view = (
+    counted = _counted_back(ranks, lines, short, runs)
+    number, has = F.col("number"), F.col("has") == 1
+    seen = (
         ranks.join(standing, [ID, "tag", "sequence_nr"])
-        .join(counted.where("certain").select(ID, "tag"), [ID, "tag"], "left_anti")
+        .join(counted, [ID, "tag"], "left")
         .groupBy(ID, "tag")
-        .agg(F.greatest(F.mode(F.col("number") - F.col("rank")), F.lit(0)).alias("start"))
+        .agg(
+            F.mode(F.when(has, number - F.col("rank"))).alias("most"),
+            F.count_if(has & (number - F.col("rank") == F.col("now"))).alias("fit_now"),
+            F.count_if(number - F.col("rank_then") == F.col("then")).alias("fit_then"),
+        )
     )
-    return counted.select(ID, "tag", "start").join(by_view.select(ID, "tag"), [ID, "tag"], "left_anti").unionByName(by_view)
+    by_view = F.when(F.col("most").isNotNull(), F.greatest("most", F.lit(0)))
+    start = (
+        F.when((F.col("then") < F.col("now")) & (F.col("fit_then") > F.col("fit_now")), F.col("then"))
+        .when(F.col("certain"), F.col("now"))
+        .otherwise(F.coalesce(by_view, F.col("now")))
+    )
+    return counted.join(seen, [ID, "tag"], "full_outer").select(ID, "tag", start.alias("start")).where("start IS NOT NULL")
+
+
+def _counted_back(ranks: DataFrame, lines: DataFrame, short: DataFrame, runs: DataFrame) -> DataFrame:
+    """What tag_write_progress says of the number in front of a tag's first event.
+
+    In: `ranks` persistence_id, tag, sequence_nr, has (0: not any more). Out: persistence_id, tag, certain, `now`: only events that have
+    the tag were numbered; `then`: those that had it, too.
+    """
+    last = lines.select(ID, "tag", "number", F.col("sequence_nr").alias("reached"))
+    ends = _tagged(runs).select(ID, "tag", F.col("last").alias("end"))
+    numbered = ranks.join(last, [ID, "tag"]).join(short.select(ID, "certain"), ID).join(ends, [ID, "tag"])
+    before = F.col("sequence_nr") <= F.col("reached")
+    counts = numbered.groupBy(ID, "tag", "number", "certain", (F.col("reached") > F.col("end")).alias("ahead")).agg(
+        F.count_if(before & (F.col("has") == 1)).alias("now"), F.count_if(before).alias("then")
+    )
+    # it knows of events behind the journal's end: how many of its numbers are theirs, it doesn't say
+    nothing = F.col("ahead") & ~F.col("certain")
+    return counts.select(
+        ID,
+        "tag",
+        (F.col("certain") & ~F.col("ahead")).alias("certain"),
+        *(
+            F.when(nothing, 0).otherwise(F.greatest(F.col("number") - F.col(name), F.lit(0))).alias(name)
+            for name in ("now", "then")
+        ),
+    )

@@ -73,7 +73,7 @@ class Reader:
         return self.passes > 0
 
     def stage_again(self, ids: DataFrame, *, by_key: bool) -> None:
-        """Write all events behind from_nr, as `stage` does. In: persistence_id, from_nr.
+        """Write all events behind from_nr, as `stage` does. In: persistence_id, from_nr, `numbered_to` (sequence_nr, null: none).
 
         Without `by_key` events of other persistence ids are among them.
         """
@@ -82,6 +82,26 @@ class Reader:
             return
         first = ids.select(ID, "from_nr", F.lit(0).cast("bigint").alias("first"))
         self._partitions(first.where("from_nr = 0").unionByName(self._behind_deletions(first.where("from_nr > 0"))))
+        self._behind_gaps(ids.where("numbered_to > from_nr"))
+
+    def _behind_gaps(self, ids: DataFrame) -> None:
+        """Read on behind empty partitions where an event that was numbered has not been met: it lies behind them, or is gone."""
+        if not ids.take(1):
+            return
+        there = [f"{self.folder}/pass-{number}" for number in range(1, self.passes + 1)]
+        empty = self.spark.createDataFrame([], EVENT_KEYS)
+        met = self.spark.read.schema(EVENT_KEYS).parquet(*there) if there else empty
+        met = met.groupBy(ID).agg(F.max("sequence_nr").alias("last"), F.max("partition_nr").alias("partition_nr"))
+        from_nr, first = F.coalesce("last", "from_nr"), F.coalesce(F.col("partition_nr") + 1, F.lit(0).cast("bigint"))
+        further = ids.join(met, ID, "left").select(ID, "numbered_to", from_nr.alias("from_nr"), first.alias("first"))
+        further = self._settled(further.where("numbered_to > from_nr").drop("numbered_to"))
+        if not further.take(1):
+            return
+        ahead = F.explode(F.sequence("first", F.col("first") + (SEARCHED_PARTITIONS - 1))).alias("partition_nr")
+        keys = self._spread(further.select(ID, "from_nr", ahead))
+        found = self._kept(keys.join(self.partitions, [ID, "partition_nr"]).where("sequence_nr > from_nr"))
+        if found is not None:
+            self._partitions(self._settled(_onward(further, found)))
 
     def _whole_table(self, open_ids: DataFrame) -> bool:
         """Read the table from end to end, which costs less than to ask for each partition."""

@@ -38,7 +38,7 @@ def rebuild(
     Raises:
         ConfigurationError: the journal knows none of the persistence ids, or none of the tags.
         GuardRefused: the application numbered meanwhile; nothing was written. FenceRaised: another builder took over.
-        LeaseTaken: the pipeline is at work.
+        LeaseTaken: the pipeline is at work. DataQualityStop: the view is in buckets of another size.
     """
     with at_the_numbers(settings, pipeline, owner=owner, spark=spark) as (builds, journal, row):
         rebuilder = _Rebuilder(settings, pipeline, builds, journal, spark, tell or (lambda _: None), chosen=chosen)
@@ -52,13 +52,14 @@ class _Rebuilder(OfChosen):
         """Read, number and compare into files; what the plugin's tables said when it began."""
         from pyspark.sql import functions as F
 
-        from tagmill.views import numbering
+        from tagmill.views import guards, numbering
 
         self.tell("looking where each persistence id stands")
         places = self.places()
         limits = self.limits(places)
         staged, runs, events = self.staged(places)
         standing = self.standing(places)
+        guards.must_have_buckets(standing, self.pipeline, f"{self.journal.keyspace}.{self.journal.view_table}")
         self.tell("numbering")
         numbers = standing.select(ID, F.col("tag_name").alias("tag"), "sequence_nr", F.col("tag_pid_sequence_nr").alias("number"))
         stands = self.fixed(numbering.kept(limits, runs, events, numbers), f"{self.url}/stands")
@@ -66,8 +67,10 @@ class _Rebuilder(OfChosen):
         whole = ends.where("reason is null")
         records, _ = self.numbered(self.folder, staged, runs, whole, stands, -1)
         self.tell("comparing")
-        left = ends.where("reason is not null")
-        lines, rows_in = self._compared(standing.join(left.select(ID), ID, "left_anti"), events, whole)
+        left = ends.where("reason is not null").select(ID, "upto", "reason")
+        lines, rows_in, taken = self._compared(standing.join(left.select(ID), ID, "left_anti"), events, whole)
+        if taken is not None:
+            left, records = left.unionByName(taken), records.join(taken.select(ID), ID, "left_anti")
         tags, late_from = counts(lines)
         manifest = self.manifest(
             row,
@@ -78,11 +81,15 @@ class _Rebuilder(OfChosen):
             late_from=late_from,
             rows_in=rows_in,
         )
-        report = self.report(manifest, tags, lines, left, self.unknown(places, runs, standing), dry_run=dry_run)
+        unknown = self.unknown(places, runs, standing, events, tags)
+        report = self.report(manifest, tags, lines, left, unknown, dry_run=dry_run)
         return manifest, report, places
 
-    def _compared(self, standing: DataFrame, events: DataFrame, whole: DataFrame) -> tuple[DataFrame, str]:
-        """The numbered rows held against the view (differences.judged), and which rows are to be written; writes `removed` (keys)."""
+    def _compared(self, standing: DataFrame, events: DataFrame, whole: DataFrame) -> tuple[DataFrame, str, DataFrame | None]:
+        """The numbered rows held against the view (differences.judged), and which rows are to be written; writes `removed` (keys).
+
+        At last, persistence_id, upto and reason of those that the view's own rows are in the way of, if there are any.
+        """
         from pyspark.sql import functions as F
 
         from tagmill.stores.journalviews import JournalViews
@@ -97,18 +104,31 @@ class _Rebuilder(OfChosen):
         cleaned = cleaned.withColumnsRenamed({"tag": "tag_name", "bucket": "timebucket"})
         if not self.chosen.tags and standing.isEmpty() and cleaned.isEmpty():
             # nothing to hold them against: a view that is lost as a whole, or was never there
-            return rows.select(*VIEW_KEY, "sequence_nr", F.lit(Difference.ADDED.value).alias("what")), "rows"
+            return rows.select(*VIEW_KEY, "sequence_nr", F.lit(Difference.ADDED.value).alias("what")), "rows", None
         of_whole = whole.select(ID, "from_nr", "upto")
         right = differences.with_content(rows, meta=self.journal.meta)
         compared = self.fixed(differences.compared(right, standing, cleaned), f"{self.url}/compared")
         known = events.join(of_whole, ID).where("sequence_nr > from_nr and sequence_nr <= upto").select(ID, "sequence_nr")
-        lines = self.fixed(differences.judged(compared, known), f"{self.url}/lines")
+        lines, taken = self._without_taken(self.fixed(differences.judged(compared, known), f"{self.url}/lines"))
         written = lines.where(F.col("what").isin(Difference.ADDED.value, Difference.CHANGED.value)).select(*VIEW_KEY)
         changes = rows.join(written, list(VIEW_KEY), "left_semi").sortWithinPartitions("tag_name", "timebucket", "timestamp")
         changes.write.parquet(f"{self.url}/changes")
         removed = lines.where(F.col("what").isin(Difference.REMOVED.value, Difference.CHANGED.value)).select(*VIEW_KEY)
         removed.write.parquet(f"{self.url}/removed")
-        return lines, "changes"
+        return lines, "changes", taken
+
+    def _without_taken(self, lines: DataFrame) -> tuple[DataFrame, DataFrame | None]:
+        """The lines without those of persistence ids that differences.number_taken names, and these: persistence_id, upto, reason."""
+        from pyspark.sql import functions as F
+
+        from tagmill.views import differences
+        from tagmill.views.model import Difference, Reason
+
+        if lines.where(F.col("what") == Difference.UNKNOWN.value).isEmpty():
+            return lines, None
+        taken = differences.number_taken(lines).withColumn("reason", F.lit(Reason.NUMBER_TAKEN.value))
+        taken = self.fixed(taken, f"{self.url}/taken")
+        return lines.join(taken.select(ID), ID, "left_anti"), taken
 
     def _rows(self) -> DataFrame:
         """The rows of tag_views that the journal gives."""

@@ -63,7 +63,7 @@ class Journal:
         messages = self.names.messages
         for name in (messages, self.view_table, "tag_write_progress"):
             if name not in self.tables:
-                way = "is it the journal's keyspace?" if name == messages else "create it: tagmill schema apply"
+                way = "is it the journal's keyspace?" if name == messages else "create it: tagmill views migrate --step tables"
                 raise ConfigurationError(f"keyspace {self.keyspace} has no table {name}. Nothing was built; {way}")
         if missing := [column for column in REQUIRED if column not in self.messages]:
             raise ConfigurationError(
@@ -228,6 +228,11 @@ def cleaned(spark: SparkSession, ledger_keyspace: str, journal: str, views: Sequ
         covered = F.explode(F.sequence(first, last, F.lit(step))).alias("bucket")
         frames.append(there.where(F.col("journal") == view.key(journal)).select("tag", covered))
     return reduce(DataFrame.unionAll, frames).distinct()
+
+
+def numbered(spark: SparkSession, journal: Journal) -> DataFrame:
+    """The lines of tag_write_progress: persistence_id, tag."""
+    return table(spark, journal.keyspace, "tag_write_progress").select(ID, "tag")
 
 
 def _found(spark: SparkSession, journal: Journal) -> DataFrame:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from tagmill.errors import ConfigurationError
 from tagmill.settings import Settings
 from tagmill.stores.cassandra import Cassandra
 from tagmill.stores.guard import check_view
@@ -14,7 +15,7 @@ OF_ID = ("tag", "tag_pid_sequence_nr", "sequence_nr", "offset")
 def tags(settings: Settings, pipeline: str, persistence_id: str | None = None) -> list[dict[str, Any]]:
     """OF_VIEW, the buckets in milliseconds, one line a tag; of a persistence_id OF_ID, its last numbers.
 
-    Raises ConfigurationError: there is no such view, or the journal has another one.
+    Raises ConfigurationError: there is no such view, the journal has another one, or nothing of the persistence_id.
     """
     chosen = settings.pipeline(pipeline)
     with Cassandra(settings.cassandra) as cassandra:
@@ -22,5 +23,11 @@ def tags(settings: Settings, pipeline: str, persistence_id: str | None = None) -
         check_view(cassandra, settings, pipeline)
         views.columns()
         if persistence_id is not None:
-            return views.progress_of(persistence_id)
+            lines = views.progress_of(persistence_id)
+            if not lines and not views.has_events(persistence_id):
+                raise ConfigurationError(
+                    f"journal {chosen.keyspace} has neither events of persistence_id {persistence_id!r} nor progress. Nothing was changed; "
+                    "is it written as in the column persistence_id?"
+                )
+            return lines
         return [line | {"delivered": line["tag"] in chosen.tags} for line in views.tags()]

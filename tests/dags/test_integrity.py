@@ -448,6 +448,8 @@ def test_what_is_done_to_views_by_hand_has_no_schedule_and_is_a_dry_run_by_defau
     assert rebuild._job_arguments()[2:] == ["--persistence-id=o-1", "--persistence-id=-x", "--tag=t"]
     with pytest.raises(ParamValidationError, match="non-empty"):
         dags["views_rebuild_orders"].params["persistence_ids"] = ["", "x"]
+    with pytest.raises(ParamValidationError, match="does not match"):
+        dags["views_rebuild_orders"].params["tags"] = ["a\nb", "a\0b"]
 
 
 def test_a_migration_does_what_its_params_say_and_drops_nothing_unless_told(dags):

@@ -12,7 +12,7 @@ import pytest
 from local.fixtures import Case
 from spark_jobs import views as views_job
 from tagmill.buckets import BucketSize
-from tagmill.errors import GuardRefused
+from tagmill.errors import ConfigurationError, GuardRefused
 from tagmill.stores import schema
 from tagmill.stores.views import VIEW_COLUMNS
 from tagmill.timeuuid import from_datetime
@@ -96,6 +96,10 @@ def test_an_old_journal_becomes_what_the_plugins_own_migration_makes_of_it_and_i
         "tag1": "tag-0",
     }
     write(stack, journal, "messages", timestamp=UUID(expected()[0][0]["timestamp"]), **lost)
+    named = migrated(configured, spark, "tags", dry_run=True, persistence_ids=["o-000003", "nobody", "nobody"]).tags
+    assert (named.unknown_ids, named.unknown_examples, named.persistence_ids) == (1, ["nobody"], 1)
+    with pytest.raises(ConfigurationError, match="knows none of the persistence ids.*'nobody'. Nothing was written"):
+        migrated(configured, spark, "tags", dry_run=True, persistence_ids=["nobody"])
     looked = migrated(configured, spark, dry_run=True, drop_old=True)
     assert [(line.persistence_id, line.sequence_nr) for line in looked.tags.left_examples] == [("ancient", 0)]
     stack.session.execute(f"DELETE FROM {journal}.messages WHERE persistence_id = 'ancient' AND partition_nr = 0")
@@ -274,6 +278,9 @@ def test_tags_in_both_places_count_as_one_set(stack, keyspace, settings, spark):
         if row["persistence_id"] == "o-both"
     ]
     assert both == [("tag-0", 1), ("tag-1", 1), ("tag-9", 1)]
+    # without the columns the event would seem to have one tag, and a rebuild would take the other rows away
+    with pytest.raises(GuardRefused, match="1 events have tags in tag1 to tag3 and others in tags.* Nothing was dropped"):
+        migrated(settings(journal, case=CASE), spark, "tables", offline=True, drop_old=True)
 
 
 def test_what_is_no_journal_or_of_other_types_is_one_line_and_nothing_is_changed(stack, old_journal, settings):

@@ -1,13 +1,15 @@
 """A rebuild makes of a damaged view the one that the plugin would write: every row, every column. What is right stays untouched."""
 
+import json
 import uuid
 from collections import Counter
+from datetime import timedelta
 from functools import cache
 
 import pytest
 
 from local.fixtures import Case
-from tagmill.errors import ConfigurationError, GuardRefused
+from tagmill.errors import ConfigurationError, DataQualityStop, GuardRefused
 from tagmill.stores import schema
 from tagmill.views.chosen import Chosen
 from tagmill.views.delete import delete, truncate
@@ -15,10 +17,12 @@ from tagmill.views.rebuild import rebuild
 from tests.support import damage
 from tests.support.auditing import load_together
 from tests.support.building import VIEWS, built, in_order, load_messages, recorded, records, rows
-from tests.support.delivery import OWNER, clickhouse_rows, deliver, known_to_spark, only
+from tests.support.delivery import OWNER, clickhouse_rows, deliver, known_to_spark, only, tagmill
+from tests.support.events import events, offset, this_hour
 
 HEALTHY = ["deleted-events", "odd-names", "partition-boundary"]
 HOUR = {"bucket_size": "Hour", "first_time_bucket": "20261121T06:00"}
+BEGIN = this_hour() - timedelta(hours=5)
 
 
 def prepared(settings, spark):
@@ -130,6 +134,11 @@ def test_persistence_ids_and_tags_that_are_named_and_nothing_else(stack, keyspac
         done(rebuild, configured, spark, Chosen(("nobody",)))
     with pytest.raises(ConfigurationError, match="has any of the tags 'tag-9'. Nothing was written"):
         done(rebuild, configured, spark, Chosen(None, ("tag-9",)))
+    listing = ("views", "tags", "--pipeline", only(configured), "--json", "--persistence-id")
+    code, listed, _ = tagmill(settings.file(only(configured)), *listing, "o-000003")
+    assert code == 0 and [line["tag"] for line in json.loads(listed)] == ["tag-0", "tag-1"]
+    code, _, said = tagmill(settings.file(only(configured)), *listing, "nobody")
+    assert code == 2 and "neither events of persistence_id 'nobody' nor progress" in said
 
 
 def test_what_cant_be_numbered_is_left_as_it_is_and_named(stack, together, settings, spark):
@@ -147,6 +156,9 @@ def test_what_cant_be_numbered_is_left_as_it_is_and_named(stack, together, setti
     left = {line.persistence_id for line in report.left_examples}
     of_left = [row for row in before if row["persistence_id"] in left]
     assert [row for row in rows(stack, journal, "tag_views") if row["persistence_id"] in left] == of_left
+    # its tag is known, though nothing is rebuilt of it
+    named = done(rebuild, configured, spark, Chosen(("gap-middle/o-000001",), ("tag-0", "tag-9")))
+    assert (named.left, named.unknown_tags) == (1, ["tag-9"])
     # nor does a deletion take what a rebuild would not bring back
     removed = done(delete, configured, spark)
     assert removed.left == 2 and rows(stack, journal, "tag_views") == of_left
@@ -234,3 +246,118 @@ def test_rows_of_cleaned_partitions_and_of_events_that_are_gone_are_not_touched(
     done(rebuild, configured, spark)
     away = [row for row in before if row not in kept and (row["tag_name"], row["timebucket"]) == (tag, bucket)]
     assert away and rows(stack, journal, "tag_views") == [row for row in before if row not in away]
+
+
+def numbered_to(stack, written, persistence_id, number, sequence_nr, tag="t"):
+    """A line of tag_write_progress."""
+    stack.session.execute(
+        f"INSERT INTO {written.keyspace}.tag_write_progress (persistence_id, tag, offset, sequence_nr, tag_pid_sequence_nr)"
+        " VALUES (%s, %s, %s, %s, %s)", (persistence_id, tag, offset(BEGIN), sequence_nr, number),
+    )  # fmt: skip
+
+
+def reached(stack, written):
+    """(number, sequence_nr) of tag_write_progress by persistence_id, of the tag t."""
+    lines = rows(stack, written.keyspace, "tag_write_progress")
+    return {line["persistence_id"]: (line["tag_pid_sequence_nr"], line["sequence_nr"]) for line in lines if line["tag"] == "t"}
+
+
+def numbers(written, persistence_id, tag="t"):
+    """Numbers by sequence_nr."""
+    return {row["sequence_nr"]: row["tag_pid_sequence_nr"] for row in written.rows(persistence_id) if row["tag_name"] == tag}
+
+
+def test_tags_that_were_taken_from_events(stack, journal, settings, spark):
+    written = journal()
+    session, gone = (
+        stack.session,
+        {"middle": (3,), "first": (1, 2), "last": (9, 10), "behind deleted ones": (6,), "untagged": (3,)},
+    )
+    for one, without in gone.items():
+        both = {"t", "u"}
+        mine = events(one, range(1, 11), BEGIN, tags=both)
+        written.view([*mine, *events(one, range(1, 11), BEGIN, tag="u", tags=both)])
+        left = None if one == "untagged" else {"u"}
+        written.messages([{**row, "tags": left} if row["sequence_nr"] in without else row for row in mine])
+        for tag in both:
+            numbered_to(stack, written, one, 10, 10, tag)
+    written.deleted_to("behind deleted ones", 2)
+    session.execute(
+        f"DELETE FROM {written.keyspace}.messages WHERE persistence_id = 'behind deleted ones' AND partition_nr = 0 AND sequence_nr < 3"
+    )
+    untagged = written.rows("untagged")
+    configured = settings(written.keyspace, tags=["t"], **HOUR)
+    looked, report = done(rebuild, configured, spark, dry_run=True), done(rebuild, configured, spark)
+    assert (looked.tags, looked.left_examples) == (report.tags, report.left_examples)
+    kept = {1: 1, 2: 2}  # of events that are deleted
+    for one, begin, without in (
+        ("middle", {}, (3,)),
+        ("first", {}, (1, 2)),
+        ("last", {}, (9, 10)),
+        ("behind deleted ones", kept, (1, 2, 6)),
+    ):
+        living = [number for number in range(1, 11) if number not in without]
+        wanted = begin | {sequence_nr: place for place, sequence_nr in enumerate(living, 1 + len(begin))}
+        assert numbers(written, one) == wanted and reached(stack, written)[one] == (max(wanted.values()), living[-1]), one
+        assert numbers(written, one, "u") == {number: number for number in range(1, 11)}, one
+    # the row of an event that has no tags any more is kept, and so are the numbers of the others
+    assert written.rows("untagged") == untagged and reached(stack, written)["untagged"] == (10, 10)
+    assert [(line.persistence_id, line.sequence_nr) for line in report.left_examples] == [("untagged", 2)]
+    assert "has a number that another event would get" in report.left_examples[0].why
+
+
+def test_progress_that_the_journal_does_not_bear_out(stack, journal, settings, spark):
+    written = journal()
+    written.messages([*events("ahead", range(1, 11), BEGIN), *events("nulls", range(3, 6), BEGIN)])
+    numbered_to(stack, written, "ahead", 15, 15)
+    written.deleted_to("nulls", 2)
+    written.view(events("nulls", range(5, 6), BEGIN))
+    numbered_to(stack, written, "nulls", None, 5)
+    # two empty partitions: nobody reads on by key, but a number that was given says that there is more
+    written.messages([*events("gap", range(1, 6), BEGIN), *events("gap", range(6, 11), BEGIN, partition_nr=5)])
+    numbered_to(stack, written, "gap", 10, 10)
+    done(rebuild, settings(written.keyspace, tags=["t"], **HOUR), spark, Chosen(("ahead", "nulls", "gap")))
+    assert numbers(written, "ahead") == numbers(written, "gap") == {number: number for number in range(1, 11)}
+    assert numbers(written, "nulls") == {3: 3, 4: 4, 5: 5}
+    assert reached(stack, written) == {"ahead": (10, 10), "nulls": (5, 5), "gap": (10, 10)}
+
+
+def test_a_view_in_buckets_of_another_size_is_not_taken_for_a_damaged_one(stack, journal, settings, spark):
+    written = journal()
+    written.both(events("p", range(1, 31), BEGIN))
+    before = written.rows()
+    with pytest.raises(
+        DataQualityStop, match='30 of 30 rows are in Hour buckets, the pipeline says Day. .* bucket_size = "Hour"'
+    ):
+        done(rebuild, settings(written.keyspace, tags=["t"], **{**HOUR, "bucket_size": "Day"}), spark)
+    # and the size that was wrong is forgotten
+    assert changes(done(rebuild, settings(written.keyspace, tags=["t"], **HOUR), spark)) == {"same": 30}
+    assert written.rows() == before
+
+
+def test_numbers_that_nothing_else_knows_outlive_deletions_and_truncations(stack, journal, settings, spark):
+    written = journal()
+    written.messages(events("p", range(1, 6), BEGIN))
+    numbered_to(stack, written, "all deleted", 10, 10)
+    written.deleted_to("all deleted", 10)
+    configured = settings(written.keyspace, tags=["t"], views="tagmill", **HOUR)
+    with pytest.raises(GuardRefused, match="1 lines of tag_write_progress hold numbers that can't be counted anew"):
+        done(lambda *args, **options: truncate(args[0], args[1], owner=OWNER, spark=spark), configured, spark)
+    assert reached(stack, written) == {"all deleted": (10, 10)}
+    stack.session.execute(f"TRUNCATE {written.keyspace}.tag_write_progress")
+    built(configured, spark)
+    # a truncation that was killed behind the tables, and is run again
+    for table in VIEWS:
+        stack.session.execute(f"TRUNCATE {written.keyspace}.{table}")
+    truncate(configured, only(configured), owner=OWNER, spark=spark)
+    assert built(configured, spark)["rows"] == 0
+    assert changes(done(rebuild, configured, spark)) == {"added": 5}
+    # events in front are gone, and nothing but a line of progress says that they were deleted
+    other = journal()
+    mine = [{**row, "tag_pid_sequence_nr": row["sequence_nr"] - 6} for row in events("q", range(7, 10), BEGIN)]
+    other.both(mine)
+    other.messages(events("q", range(5, 7), BEGIN, tags=None))
+    numbered_to(stack, other, "q", 3, 9)
+    before, configured = other.rows(), settings(other.keyspace, tags=["t"], **HOUR)
+    assert changes(done(delete, configured, spark)) == {"removed": 3} and other.rows() == []
+    assert changes(done(rebuild, configured, spark)) == {"added": 3} and other.rows() == before
