@@ -14,10 +14,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from tagmill.audit.staging import bucket, deleted_for_good, kept
+from tagmill.audit.staging import deleted_for_good, kept
 from tagmill.buckets import View
 from tagmill.connector import CASSANDRA, table
 from tagmill.delivery.scan import is_time_uuid, offset_ticks
+from tagmill.views.tables import bucket
 from tagmill.views.writing import BATCHES
 
 ROW = ["tag_name", "timestamp", "persistence_id", "tag_pid_sequence_nr"]
