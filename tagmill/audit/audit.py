@@ -184,7 +184,7 @@ class _Audit:
         if differing.take(1):
             rows = stored.rows("rows", differing)
             holds = self._holds(scope)
-            compared = comparing.compared(events, view, rows, deleted, holds, differing, scope)
+            compared = comparing.compared(events, view, rows, deleted, holds, cleaned, differing, scope)
             found.append(self._looked_again(staging.kept(compared, self._url("compared")), stored))
         self.tell("checking numbers and progress")
         broken = staging.kept(numbers.broken_journals(events, scope), self._url("broken"))

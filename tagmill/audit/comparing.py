@@ -13,6 +13,7 @@ from tagmill.audit.model import FINDING_SCHEMA, Kind
 from tagmill.audit.staging import Scope, exploded
 from tagmill.timeuuid import TICKS_PER_MILLISECOND
 from tagmill.views.model import Reason
+from tagmill.views.tables import CleanedOf, with_cleaned
 
 EVENT = ["tag", "persistence_id", "sequence_nr"]
 BUCKET = ["tag", "bucket"]
@@ -36,21 +37,23 @@ def compared(
     clickhouse: DataFrame,
     deleted: DataFrame,
     holds: DataFrame,
+    cleaned_of: CleanedOf,
     buckets: DataFrame,
     scope: Scope,
 ) -> DataFrame:
     """All findings that a comparison of rows gives; columns FINDING, one row a finding, expected_number null.
 
     In: `journal`, `view` as staged; `clickhouse` stored.ROWS of the buckets; `deleted`; `holds` tag, persistence_id of the open ones;
-    `buckets` tag, bucket, is_cleaned.
+    `cleaned_of` of tables.cleaned; `buckets` tag, bucket.
     """
-    chosen = F.broadcast(buckets.select(*BUCKET, "is_cleaned"))
+    chosen = F.broadcast(buckets.select(*BUCKET))
     judged = scope.judged()
     in_journal = (
         exploded(journal, deleted.limit(0))
         .where(judged & F.coalesce(F.col("flaw") != Reason.NO_TIME_UUID.value, F.lit(True)))
         .join(chosen, BUCKET)
     )
+    in_journal = with_cleaned(in_journal, cleaned_of)
     in_view = view.where(judged & ~F.col("broken")).join(chosen, BUCKET)
     parties = (
         _party(in_journal, "j", _J)

@@ -15,9 +15,8 @@ from tagmill.buckets import BucketSize, View
 from tagmill.connector import table
 from tagmill.delivery.scan import FUTURE_TICKS, as_batch_rows, checksum, signed, xxhash64
 from tagmill.stores.views import VIEW_COLUMNS
-from tagmill.timeuuid import TICKS_PER_MILLISECOND
 from tagmill.views.model import Reason
-from tagmill.views.tables import Journal, all_events, cleaned, event_tags
+from tagmill.views.tables import CleanedOf, Journal, all_events, bucket, cleaned, event_tags
 
 ID = "persistence_id"
 # stands for deleted_to where the journal knows nothing of a persistence_id
@@ -80,11 +79,6 @@ def stage_journal(spark: SparkSession, journal: Journal, scope: Scope, url: str)
         "also.tag_count", F.when(tagged, checksum(columns.EVENT)).alias("event_hash"), flaw.alias("flaw"),
     )  # fmt: skip
     return kept(staged, url)
-
-
-def bucket(size: BucketSize) -> Column:
-    """The bucket (bigint, milliseconds since 1970) of `ticks`; in whole numbers, which a double couldn't hold."""
-    return F.expr(f"(ticks - pmod(ticks, {size.ticks})) div {TICKS_PER_MILLISECOND}").alias("bucket")
 
 
 def _unread(journal: Journal) -> Column:
@@ -165,10 +159,10 @@ def stage_progress(spark: SparkSession, ledger_keyspace: str, scope: Scope, url:
 
 def stage_cleaned(
     spark: SparkSession, ledger_keyspace: str, journal: str, views: Sequence[View], scope: Scope, url: str
-) -> DataFrame:
-    """Buckets that cleanup took away or is at, of all the `views` that the journal had; in buckets of today's size. Out: tag, bucket."""
-    of_tags = cleaned(spark, ledger_keyspace, journal, views, scope.size).where(F.col("tag").isin(list(scope.tags)))
-    return kept(of_tags, url)
+) -> CleanedOf:
+    """What cleanup took away or is at, of all the `views` that the journal had (tables.cleaned)."""
+    of_sizes = cleaned(spark, ledger_keyspace, journal, views).items()
+    return {size: kept(starts.where(F.col("tag").isin(list(scope.tags))), f"{url}/{size.value}") for size, starts in of_sizes}
 
 
 def kept(rows: DataFrame, url: str) -> DataFrame:

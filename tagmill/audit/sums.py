@@ -4,49 +4,58 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tagmill.audit.staging import Scope, exploded, with_dead
+from tagmill.views.tables import CleanedOf, cleaned_buckets, with_cleaned
 
 BUCKET = ["tag", "bucket"]
 
 
 def bucket_sums(
-    journal: DataFrame, view: DataFrame, clickhouse: DataFrame, deleted: DataFrame, cleaned: DataFrame, scope: Scope
+    journal: DataFrame, view: DataFrame, clickhouse: DataFrame, deleted: DataFrame, cleaned_of: CleanedOf, scope: Scope
 ) -> DataFrame:
     """One row a tag and bucket that anybody has rows in.
 
     In: as staging and stored.Stored.sums leave them. Out: tag, bucket; the rows journal, view, clickhouse, deleted, pending, cleaned as
-    model.Line says; is_cleaned, differs. Events at or below deleted_to may be gone from the journal: journal and view are compared
-    without them.
+    model.Line says; differs. Events at or below deleted_to may be gone from the journal: journal and view are compared without them, and
+    without what was cleaned of a bucket in smaller ones.
     """
-    in_journal = exploded(journal, deleted).where(scope.judged() & _in_time())
-    in_view = with_dead(view, deleted).where(scope.judged() & ~F.col("broken"))
+    smaller = {size: starts for size, starts in cleaned_of.items() if size.milliseconds < scope.size.milliseconds}
+    in_journal = with_cleaned(exploded(journal, deleted).where(scope.judged() & _in_time()), smaller)
+    in_view = with_cleaned(with_dead(view, deleted).where(scope.judged() & ~F.col("broken")), smaller)
     lines = (
         _sums(in_journal, "j", "event_hash", scope)
         .join(_sums(in_view, "v", "row_hash", scope), BUCKET, "full")
         .join(clickhouse.withColumnsRenamed({name: f"c_{name}" for name in ("rows", "event_sum", "row_sum")}), BUCKET, "full")
-        .join(cleaned.withColumn("is_cleaned", F.lit(True)), BUCKET, "left")
+        .join(cleaned_buckets(cleaned_of, scope.size).withColumn("is_cleaned", F.lit(True)), BUCKET, "left")
         .na.fill(0)
         .na.fill(False)
     )
-    with_journal = (F.col("j_living") == F.col("v_living")) & (F.col("j_sum") == F.col("v_sum"))
+    with_journal = (F.col("j_left") == F.col("v_left")) & (F.col("j_sum") == F.col("v_sum"))
     with_view = (F.col("v_due") == F.col("c_rows")) & (F.col("v_due_sum") == F.col("c_row_sum"))
     cleaned_away = (F.col("j_due") == F.col("c_rows")) & (F.col("j_due_sum") == F.col("c_event_sum"))
-    agrees = F.when(F.col("is_cleaned"), cleaned_away).otherwise(with_journal & with_view)
+    agrees = F.when(F.col("partly"), cleaned_away & with_journal).when(F.col("is_cleaned"), cleaned_away)
+    agrees = agrees.otherwise(with_journal & with_view)
     gone = F.greatest(F.col("v_rows") - F.col("v_living") - F.col("j_rows") + F.col("j_living"), F.lit(0))
     pending = F.when(F.col("is_cleaned"), 0).otherwise(F.col("v_rows") - F.col("v_due"))
+    away = F.when(F.col("partly"), F.col("j_living") - F.col("j_left")).when(F.col("is_cleaned"), F.col("j_rows")).otherwise(0)
     return lines.select(
         *BUCKET, F.col("j_rows").alias("journal"), F.col("v_rows").alias("view"), F.col("c_rows").alias("clickhouse"),
-        gone.alias("deleted"), pending.alias("pending"), F.when(F.col("is_cleaned"), F.col("j_rows")).otherwise(0).alias("cleaned"),
-        "is_cleaned", (~agrees).alias("differs"),
+        gone.alias("deleted"), pending.alias("pending"), away.alias("cleaned"), (~agrees).alias("differs"),
     )  # fmt: skip
 
 
 def _sums(rows: DataFrame, party: str, due_hash: str, scope: Scope) -> DataFrame:
-    """One row a tag and bucket: a party's rows; those that live (not deleted) and their sum; those that are due and the sum of due_hash."""
+    """One row a tag and bucket: rows of a party, and sums.
+
+    Rows: all; those that live (not deleted); of these, those that were not cleaned, with their sum; those
+    that are due, with the sum of due_hash.
+    """
     living, due = ~F.col("dead"), scope.is_due()
+    left = living & ~F.col("is_cleaned")
     return rows.groupBy(*BUCKET).agg(
         F.count("*").alias(f"{party}_rows"),
         F.count_if(living).alias(f"{party}_living"),
-        F.sum(F.when(living, F.col("event_hash"))).alias(f"{party}_sum"),
+        F.count_if(left).alias(f"{party}_left"),
+        F.sum(F.when(left, F.col("event_hash"))).alias(f"{party}_sum"),
         F.count_if(due).alias(f"{party}_due"),
         F.sum(F.when(due, F.col(due_hash))).alias(f"{party}_due_sum"),
     )

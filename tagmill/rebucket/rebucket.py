@@ -308,12 +308,13 @@ class _Rebucket:
     def _remove_strays(self, survey: Survey, lines: DataFrame, standing: Standing) -> list[str]:
         """Take out of the target what we have copied and the source has no longer; names some of it."""
         from tagmill.rebucket import guards
+        from tagmill.rebucket.rows import living
 
         strays = self.rows.strays(survey, lines)
         begun_at = standing.tables[self.target.table].begun_at
         if begun_at is None or not strays.take(1):
             return []
-        guards.must_be_ours(strays, self.rows, begun_at, self._way_out())
+        guards.must_be_ours(living(strays, self._deleted()), self.rows, begun_at, self._way_out())
         self.tell(f"removing rows that {self.source.table} has no longer")
         self.ledger.cassandra.write_many(
             f"DELETE FROM {names.cql_table(self.journal, self.target.table)} USING TIMESTAMP ?"
@@ -333,14 +334,15 @@ class _Rebucket:
         self._known(self.source.table, self.target.table)
         survey = self._surveyed()
         lines = self._compared(survey)
-        ledger_keyspace, metadata = self.settings.cassandra.ledger_keyspace, self.pipeline.journal.metadata
-        lost = self.rows.lost(survey, lines, self.rows.cleaned(ledger_keyspace))
+        lost = self.rows.lost(survey, lines, self.rows.cleaned(self.settings.cassandra.ledger_keyspace))
         if not lost.take(1):
             return survey, lines, 0
-        deleted = self.rows.deleted(ledger_keyspace, metadata if metadata in self.tables.there() else None)
-        missed = self.rows.missed(lost, deleted)
-        guards.must_be_there(missed, self.rows, self.name)
+        guards.must_be_there(self.rows.missed(lost, self._deleted()), self.rows, self.name)
         return survey, lines, lost.count()
+
+    def _deleted(self) -> DataFrame:
+        metadata = self.pipeline.journal.metadata
+        return self.rows.deleted(self.settings.cassandra.ledger_keyspace, metadata if metadata in self.tables.there() else None)
 
     def _builds(self) -> Builds:
         return Builds(self.ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.journal)

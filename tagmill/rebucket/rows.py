@@ -14,10 +14,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from tagmill.audit.staging import bucket, deleted_for_good, kept
+from tagmill.audit.staging import deleted_for_good, kept
 from tagmill.buckets import View
 from tagmill.connector import CASSANDRA, table
 from tagmill.delivery.scan import is_time_uuid, offset_ticks
+from tagmill.views.tables import bucket
 from tagmill.views.writing import BATCHES
 
 ROW = ["tag_name", "timestamp", "persistence_id", "tag_pid_sequence_nr"]
@@ -141,10 +142,10 @@ class Rows:
     # -- rows that only one of them has
 
     def strays(self, survey: Survey, lines: DataFrame) -> DataFrame:
-        """Rows of the target that the source has not, among partitions that differ: KEY, written (microseconds), remaining (seconds)."""
+        """Rows of the target that the source has not, among partitions that differ: KEY, sequence_nr, written (µs), remaining (seconds)."""
         places = lines.where("differs and t_rows > 0").select("tag_name", F.col("bucket").alias("timebucket"))
         there = self._timed(self.target.table).join(places, PLACE, "left_semi")
-        there = there.select(*KEY, written().alias("written"), _ttl().alias("remaining"))
+        there = there.select(*KEY, "sequence_nr", written().alias("written"), _ttl().alias("remaining"))
         return self.fixed(there.join(self._moved(survey, lines.where("differs and t_rows > 0")).select(*KEY), KEY, "left_anti"))
 
     def lost(self, survey: Survey, lines: DataFrame, cleaned: DataFrame | None = None) -> DataFrame:
@@ -176,8 +177,8 @@ class Rows:
         there = there.select(*event, F.col("tag_pid_sequence_nr").alias("number"), written().alias("rewritten"))
         other = (F.col("number") != F.col("tag_pid_sequence_nr")) | (F.col("rewritten") > F.col("written"))
         replaced = rows.join(there, event).where(other).select(*ROW)
-        gone = rows.join(deleted, "persistence_id").where("sequence_nr <= deleted_to").select(*ROW)
-        return self.fixed(lost.join(replaced.union(gone), ROW, "left_anti"))
+        missed = living(rows, deleted).join(replaced, ROW, "left_anti").select(*ROW)
+        return self.fixed(lost.join(missed, ROW, "left_semi"))
 
     def deleted(self, ledger_keyspace: str, metadata: str | None) -> DataFrame:
         """Up to where events are deleted, by the ledger and by the application's table: persistence_id, deleted_to."""
@@ -236,6 +237,13 @@ class Rows:
         """The same rows whenever they are read again."""
         self.steps += 1
         return kept(rows, f"{self.url}/{self.steps:03d}")
+
+
+def living(rows: DataFrame, deleted: DataFrame) -> DataFrame:
+    """The rows whose events are not deleted. In: persistence_id, sequence_nr; `deleted` of Rows.deleted, which may name one twice."""
+    return rows.join(
+        deleted, (rows["persistence_id"] == deleted["persistence_id"]) & F.expr("sequence_nr <= deleted_to"), "left_anti"
+    )
 
 
 def written() -> Column:

@@ -3,8 +3,12 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from tagmill.buckets import BucketSize
+from tagmill.delivery.scan import offset_ticks
 from tagmill.stores.views import view_columns
+from tagmill.timeuuid import TICKS_PER_MILLISECOND
 from tagmill.views.model import VIEW_KEY, Difference
+from tagmill.views.tables import CleanedOf, with_cleaned
 
 ID = "persistence_id"
 
@@ -16,18 +20,19 @@ def with_content(rows: DataFrame, *, meta: bool) -> DataFrame:
     return rows.select(*VIEW_KEY, "sequence_nr", content.alias("content"))
 
 
-def compared(right: DataFrame, standing: DataFrame, cleaned: DataFrame) -> DataFrame:
+def compared(right: DataFrame, standing: DataFrame, cleaned_of: CleanedOf, size: BucketSize) -> DataFrame:
     """One line a row that is right or stands there.
 
-    In: `right` and `standing` as with_content leaves them; `cleaned` tag_name, timebucket: partitions that a cleanup took away.
+    In: `right` and `standing` as with_content leaves them; `cleaned_of` of tables.cleaned: partitions that a cleanup took away; `size`
+    of the view's buckets.
     Out: VIEW_KEY, sequence_nr, `what` (a Difference; REMOVED: there is no such row, judged tells why).
     """
     key = list(VIEW_KEY)
-    joined = (
-        right.withColumnsRenamed({"sequence_nr": "right_nr", "content": "right"})
-        .join(standing, key, "full_outer")
-        .join(F.broadcast(cleaned.withColumn("is_cleaned", F.lit(True))), ["tag_name", "timebucket"], "left")
-    )
+    joined = right.withColumnsRenamed({"sequence_nr": "right_nr", "content": "right"}).join(standing, key, "full_outer")
+    # the begin of its timebucket tells as much, unless smaller ones were cleaned
+    is_enough = all(of.milliseconds >= size.milliseconds for of in cleaned_of)
+    ticks = F.col("timebucket") * TICKS_PER_MILLISECOND if is_enough else offset_ticks(F.col("timestamp"))
+    joined = with_cleaned(joined.withColumn("ticks", ticks), cleaned_of, "tag_name")
     what = (
         F.when(F.col("right").isNull(), Difference.REMOVED.value)
         .when(F.col("content") == F.col("right"), Difference.SAME.value)

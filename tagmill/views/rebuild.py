@@ -100,14 +100,15 @@ class _Rebuilder(OfChosen):
         views = JournalViews(self.builds.cassandra, self.settings.cassandra.ledger_keyspace, self.journal.keyspace)
         had = [self.pipeline.view, *views.earlier(self.pipeline.view)]
         ledger = self.settings.cassandra.ledger_keyspace
-        cleaned = tables.cleaned(self.spark, ledger, self.journal.keyspace, had, self.pipeline.bucket_size)
-        cleaned = cleaned.withColumnsRenamed({"tag": "tag_name", "bucket": "timebucket"})
-        if not self.chosen.tags and standing.isEmpty() and cleaned.isEmpty():
+        cleaned_of = tables.cleaned(self.spark, ledger, self.journal.keyspace, had)
+        if not self.chosen.tags and standing.isEmpty() and all(starts.isEmpty() for starts in cleaned_of.values()):
             # nothing to hold them against: a view that is lost as a whole, or was never there
             return rows.select(*VIEW_KEY, "sequence_nr", F.lit(Difference.ADDED.value).alias("what")), "rows", None
         of_whole = whole.select(ID, "from_nr", "upto")
         right = differences.with_content(rows, meta=self.journal.meta)
-        compared = self.fixed(differences.compared(right, standing, cleaned), f"{self.url}/compared")
+        compared = self.fixed(
+            differences.compared(right, standing, cleaned_of, self.pipeline.bucket_size), f"{self.url}/compared"
+        )
         known = events.join(of_whole, ID).where("sequence_nr > from_nr and sequence_nr <= upto").select(ID, "sequence_nr")
         lines, taken = self._without_taken(self.fixed(differences.judged(compared, known), f"{self.url}/lines"))
         written = lines.where(F.col("what").isin(Difference.ADDED.value, Difference.CHANGED.value)).select(*VIEW_KEY)

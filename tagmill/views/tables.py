@@ -1,6 +1,6 @@
 """A journal's tables, whichever version of the plugin made them, and what they say of persistence ids: its own, and our records beside."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -12,11 +12,13 @@ from tagmill.connector import table
 from tagmill.errors import ConfigurationError
 from tagmill.journaltables import OLD_TAGS, JournalTables, tag_columns
 from tagmill.stores.cassandra import Cassandra
+from tagmill.timeuuid import TICKS_PER_MILLISECOND
 
 ID = "persistence_id"
 PROGRESS = "array<struct<tag:string,number:bigint,sequence_nr:bigint,offset:string>>"
 REQUIRED = "persistence_id partition_nr sequence_nr timestamp tags event event_manifest ser_id ser_manifest writer_uuid".split()
 META = ["meta_ser_id", "meta_ser_manifest", "meta"]
+CleanedOf = Mapping[BucketSize, DataFrame]
 STATIC = "used"
 
 
@@ -218,16 +220,44 @@ def no_progress() -> Column:
     return F.from_json(F.lit("[]"), PROGRESS)
 
 
-def cleaned(spark: SparkSession, ledger_keyspace: str, journal: str, views: Sequence[View], size: BucketSize) -> DataFrame:
-    """Buckets that cleanup took away or is at, of all the `views` that a journal had, in buckets of one size. Out: tag, bucket."""
+def cleaned(spark: SparkSession, ledger_keyspace: str, journal: str, views: Sequence[View]) -> CleanedOf:
+    """What cleanups took away or are at, of all the `views` that a journal had, by their sizes. Of each: tag, start (a timebucket)."""
     there = table(spark, ledger_keyspace, "cleaned_buckets")
-    step, frames = size.milliseconds, []
+    keys: dict[BucketSize, list[str]] = {}
     for view in views:
-        first = F.col("timebucket") - F.pmod(F.col("timebucket"), F.lit(step))
-        last = F.col("timebucket") + F.lit(view.size.milliseconds - 1)
-        covered = F.explode(F.sequence(first, last, F.lit(step))).alias("bucket")
-        frames.append(there.where(F.col("journal") == view.key(journal)).select("tag", covered))
-    return reduce(DataFrame.unionAll, frames).distinct()
+        keys.setdefault(view.size, []).append(view.key(journal))
+    return {
+        size: there.where(F.col("journal").isin(named)).select("tag", F.col("timebucket").alias("start")).distinct()
+        for size, named in keys.items()
+    }
+
+
+def cleaned_buckets(cleaned_of: CleanedOf, size: BucketSize) -> DataFrame:
+    """The same in buckets of one size. Out: tag, bucket, partly (only smaller ones within it: with_cleaned tells of which rows)."""
+    step, frames = size.milliseconds, []
+    for of, starts in cleaned_of.items():
+        first = F.col("start") - F.pmod(F.col("start"), F.lit(step))
+        last = F.col("start") + F.lit(of.milliseconds - 1)
+        covered = starts.select("tag", F.explode(F.sequence(first, last, F.lit(step))).alias("bucket"))
+        share = F.lit(min(of.milliseconds, step))
+        frames.append(covered.groupBy("tag", "bucket").agg((F.count("*") * share < step).alias("partly")))
+    return reduce(DataFrame.unionAll, frames).groupBy("tag", "bucket").agg(F.bool_and("partly").alias("partly"))
+
+
+def with_cleaned(rows: DataFrame, cleaned_of: CleanedOf, tag: str = "tag") -> DataFrame:
+    """Add `is_cleaned`: whether a partition that the row's time was in, of whatever size, was cleaned. In: `ticks`, and the tag."""
+    is_cleaned = F.lit(False)
+    for size, starts in cleaned_of.items():
+        flag = f"cleaned_{size.value}"
+        known = starts.select(F.col("tag").alias(tag), "start", F.lit(True).alias(flag))
+        rows = rows.withColumn("start", bucket(size)).join(F.broadcast(known), [tag, "start"], "left").drop("start")
+        is_cleaned = is_cleaned | F.coalesce(F.col(flag), F.lit(False))
+    return rows.withColumn("is_cleaned", is_cleaned).drop(*(f"cleaned_{size.value}" for size in cleaned_of))
+
+
+def bucket(size: BucketSize) -> Column:
+    """The bucket (bigint, milliseconds since 1970) of `ticks`; in whole numbers, which a double couldn't hold."""
+    return F.expr(f"(ticks - pmod(ticks, {size.ticks})) div {TICKS_PER_MILLISECOND}").alias("bucket")
 
 
 def numbered(spark: SparkSession, journal: Journal) -> DataFrame:

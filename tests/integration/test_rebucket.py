@@ -20,6 +20,8 @@ from tagmill.stores.cleaned import Cleaned, Cleaning
 from tagmill.stores.clickhouse import ClickHouse
 from tagmill.stores.views import Views
 from tagmill.timeuuid import from_datetime
+from tagmill.views.chosen import Chosen
+from tagmill.views.rebuild import rebuild
 from tagmill.views.tags import tags
 from tests.support.auditing import audited
 from tests.support.building import built, load_messages, recorded, rows
@@ -212,23 +214,23 @@ def test_what_came_and_went_since_the_copy_is_found_and_foreign_rows_are_never_r
     made.remove(written[3])
     new_table = Journal(stack.session, made.keyspace, "tag_views_minute")
     (foreign,) = events("d", [1], BEGIN, timebucket=BucketSize.MINUTE.start(from_datetime(BEGIN)))
-    new_table.view([foreign])
+    # copied, then deleted with its event
+    (dead,) = events("g", [1], BEGIN, timebucket=BucketSize.MINUTE.start(from_datetime(BEGIN)))
+    made.deleted_to("g", 1)
+    new_table.view([foreign, dead])
     with pytest.raises(GuardRefused, match="has 1 rows that tag_views has not, written since it was made.*'d', number 1"):
         rebucketed(hour, spark, "Minute", offline=True)
     assert any(row["persistence_id"] == "d" for row in rows(stack, made.keyspace, "tag_views_minute"))
     new_table.remove(foreign)
     done = rebucketed(hour, spark, "Minute", offline=True)
-    assert done["removed"] == ["tag 't', 'a', number 4"]
+    assert done["removed"] == ["tag 't', 'a', number 4", "tag 't', 'g', number 1"]
     assert done["tags"][0]["checksum"] == done["tags"][0]["checksum_in_target"] and done["tags"][0]["rows_in_target"] == 30
     same_rows(stack, made.keyspace, "tag_views_minute", in_buckets(rows(stack, made.keyspace, "tag_views"), "Minute"))
     # in the new table, since: a row goes with its event, another gets its right number
-    for old in (
-        tag_table,
-        tags,
-        lambda *of: ReadJournal(spark, *of).current_events_by_tag("t"),
-    ):  # not what nobody writes to any more
+    # what nobody writes to any more is not looked at
+    for look in (tag_table, tags, lambda *of: ReadJournal(spark, *of).current_events_by_tag("t")):
         with pytest.raises(ConfigurationError, match='set view_table = "tag_views_minute" and bucket_size = "Minute"'):
-            old(hour, only(hour))
+            look(hour, only(hour))
     made.deleted_to("b", 2)
     (gone, moved) = (in_buckets(events(name, [2], BEGIN), "Minute")[0] for name in ("b", "c"))
     new_table.remove(gone)
@@ -340,12 +342,21 @@ def test_what_was_cleaned_stays_cleaned_in_buckets_of_another_size(stack, keyspa
         minute = switched(minute, spark, size)
         report = audited(minute, spark)
         assert (report.findings, report.journal, report.view, report.clickhouse) == ({}, 2000, 2000 - gone, 2000)
-        assert set(verdicts(minute, name).values()) == {"exactly once"}
+        assert set(verdicts(minute, name).values()) == {"exactly once"} and sum(line.cleaned for line in report.tags) == gone
         with Cassandra(minute.cassandra) as cassandra:
             record = Cleaned(cassandra, "tagmill_test", journal, minute.pipeline(name).view)
             day = BucketSize.DAY.start(from_datetime(datetime(2026, 11, 21, 8, tzinfo=UTC)))
             assert record.rows_before("tag-0", day) == (gone if size == "Day" else 0)
-            if size == "Day":  # into the old name again: what was cleaned under it stays known
+            if size == "Day":
+                # of its one partition only minutes were cleaned: what is lost of the others is missed, and comes back
+                of_tag = [row for row in rows(stack, journal, "tag_views_day") if row["tag_name"] == "tag-0"]
+                last = max(of_tag, key=lambda row: UUID(row["timestamp"]).time)
+                Journal(stack.session, journal, "tag_views_day").remove(last)
+                assert dict(audited(minute, spark).findings) == {"missing_in_view": 1}
+                report = rebuild(minute, name, Chosen(), owner=OWNER, spark=spark)
+                assert (report.total("added"), report.total("cleaned")) == (1, gone)
+                assert sum(run["rows"] for run in deliver(minute, name, spark)) == 0  # it is looked at, and was delivered
+                # into the old name again: what was cleaned under it stays known
                 rebucketed(minute, spark, size, drop_old=True)
                 with pytest.raises(
                     ConfigurationError, match="had its view in a table of this name with buckets of the size Minute"

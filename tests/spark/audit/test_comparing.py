@@ -100,7 +100,8 @@ def kinds(spark: SparkSession) -> Iterator[dict[str, list[str]]]:
         spark.createDataFrame(journal, JOURNAL), spark.createDataFrame(view, VIEW), spark.createDataFrame(clickhouse, STORED),
         spark.createDataFrame(deleted, "persistence_id string, deleted_to bigint"),
         spark.createDataFrame(held, "tag string, persistence_id string"),
-        spark.createDataFrame([("t", BUCKET, False), ("t", BUCKET - 3_600_000, True)], "tag string, bucket bigint, is_cleaned boolean"),
+        {BucketSize.HOUR: spark.createDataFrame([("t", BUCKET - 3_600_000)], "tag string, start bigint")},
+        spark.createDataFrame([("t", BUCKET), ("t", BUCKET - 3_600_000)], "tag string, bucket bigint"),
         SCOPE,
     ).collect()  # fmt: skip
     by_case: dict[str, list[str]] = {name: [] for name in CASES}
