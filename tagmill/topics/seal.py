@@ -119,7 +119,7 @@ class _Sealing:
     def _source(self) -> Source:
         cassandra = self.settings.cassandra
         if isinstance(self.chosen, JournalSettings):
-            return journal.staged(self.spark, cassandra, self.chosen, self.plan.ranges, self._fixed)
+            return journal.staged(self.spark, cassandra, self.chosen, self.plan, self._fixed)
         if self.plan.letters:
             raw = staging.dead_letters(self.spark, cassandra.ledger_keyspace, self.plan.pipeline)
         else:
