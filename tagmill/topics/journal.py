@@ -42,9 +42,7 @@ ROWS_AT_ONCE, BYTES_AT_ONCE = 2000, 16 * 1024 * 1024
 MOST_SEGMENTS = 1000
 
 
-def staged(
-    spark: SparkSession, cassandra: CassandraSettings, chosen: JournalSettings, plan: TopicPlan, keep: Any
-) -> Source:
+def staged(spark: SparkSession, cassandra: CassandraSettings, chosen: JournalSettings, plan: TopicPlan, keep: Any) -> Source:
     """SCHEMA, one row for each tag of an event, those of an id in its order. `keep(rows, name)` writes rows to files."""
     touched = keep(_touched(spark, chosen, plan), "touched")
     read = partial(_rows, cassandra=cassandra, keyspace=chosen.keyspace, plan=plan, tags=frozenset(chosen.tags))
