@@ -222,7 +222,8 @@ def _ids_of(spark: SparkSession, keyspace: str, pipeline: str, rule: str, begin:
         F.concat(F.lit(pipeline), nothing).alias("pipeline"), F.concat(F.lit(rule), nothing).alias("rule"),
         F.col("id").cast("int").alias("shard"),
     )  # fmt: skip
-    found = shards.join(table(spark, keyspace, "deduplication", directJoinSetting="on"), ["pipeline", "rule", "shard"])
+    stored = table(spark, keyspace, "deduplication", directJoinSetting="on", **LARGE_ROWS)
+    found = shards.join(stored, ["pipeline", "rule", "shard"])
     return found.select(
         "unique_id", F.unix_millis("created_at").alias("created_ms"), F.unix_millis("seen_at").alias("seen_ms"), "schema_version",
         "payload", F.col("batch_id").cast("string").alias("batch_id"), "run",
