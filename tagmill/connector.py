@@ -10,6 +10,8 @@ from tagmill.errors import StoreUnavailable
 
 CASSANDRA = "org.apache.spark.sql.cassandra"
 AWAITED_SECONDS = 60
+# options of a table whose rows may have a megabyte each: how many Cassandra puts into an answer, and how many answers are under way
+LARGE_ROWS = {"spark.cassandra.input.fetch.sizeInRows": "25", "spark.cassandra.concurrent.reads": "8"}
 
 
 def table(spark: SparkSession, keyspace: str, name: str, **options: str) -> DataFrame:

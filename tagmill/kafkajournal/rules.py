@@ -82,7 +82,9 @@ class Fold:
             self.partitions.append(record.partition)
         at = Position(len(self.partitions) - 1, record.offset)
         if not self.purged and self._applied(record):
-            self.dropped = at
+            # and so was what came before it, in a partition that the id was in earlier
+            self.entry, self.appended, self.dropped = self.before, False, at
+            self.deletes.clear()
             return False
         if record.kind == "append":
             self._append(record)

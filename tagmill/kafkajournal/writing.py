@@ -55,7 +55,7 @@ class Writing:
             checkpoints.reached("replicate.after_deletes")
         if counts.appends:
             self.tell(f"writing {counts.events} events")
-            self._append(staging.rows(self.staged, self.folds), "journal", self.written_at)
+            append(staging.rows(self.staged, self.folds), self.tables.name, "journal", self.written_at, large=True)
         checkpoints.reached("replicate.after_events")
         self.tell(f"writing the entries of {counts.ids} ids")
         self._write_entries()

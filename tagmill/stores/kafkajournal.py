@@ -20,6 +20,8 @@ from tagmill.stores.schema import statements
 TABLES = ("locks", "setting", "journal", "metajournal", "pointer2")
 LOCK, SETTING, SETTING_VALUE = "tagmill-schema", "tagmill-schema", "1"
 DAY_MS = 86_400_000
+# of an id in one answer: each may have a megabyte
+EVENTS_AT_ONCE = 100
 ENTRY = (
     "partition", "offset", "segment_size", "seq_nr", "delete_to", "created", "updated", "origin", "record_id", "expire_after", "expire_on",
 )  # fmt: skip
@@ -105,7 +107,7 @@ class KafkaJournalTables:
         for segment in segments:
             yield from self.cassandra.stream(
                 f"SELECT {', '.join(EVENT)} FROM {self.keyspace}.journal WHERE id = ? AND topic = ? AND segment = ? AND seq_nr > ?",
-                key, topic, segment, after,
+                key, topic, segment, after, page=EVENTS_AT_ONCE,
             )  # fmt: skip
 
     def newest(self, asked: Iterable[tuple[str, str, int, int, int]]) -> Iterator[list[Any]]:

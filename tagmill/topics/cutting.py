@@ -17,6 +17,7 @@ from tagmill.stores.files import RunFiles
 
 CODEC = {"compression": "zstd", "compression_level": 1}
 BESIDE = ("shard", "row_checksum")
+PAGE_BYTES = 1024 * 1024
 
 
 @dataclass
@@ -87,7 +88,9 @@ class Cutter:
         number, sink = len(self.batches) + 1, io.BytesIO()
         # ids lie as deduplication has them: they are written to Cassandra in this order, which it takes quickest
         by_id = [("shard", "ascending"), ("unique_id", "ascending")]
-        pq.write_table(rows.sort_by(by_id) if "shard" in self.columns else rows, sink, **CODEC)
+        # the size of a page, which a reader has in memory, is looked at behind so many rows only
+        together = max(1, min(1024, PAGE_BYTES * rows.num_rows // max(1, rows.nbytes)))
+        pq.write_table(rows.sort_by(by_id) if "shard" in self.columns else rows, sink, write_batch_size=together, **CODEC)
         content, file = sink.getvalue(), f"{self.folder}/batch-{number:05d}.parquet"
         sha256 = self.files.write(file, content)
         checksum = int(np.add.reduce(rows["row_checksum"].to_numpy().astype(np.int64)).astype(np.uint64))

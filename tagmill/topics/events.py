@@ -24,6 +24,8 @@ class Reader:
 
     def id_of(self, value: bytes, schema_version: str) -> UniqueId:
         """The id of an event that was read with a schema of this version; raises Unfit."""
+        if self.chosen.format == "avro" and not self.chosen.framed and schema_version not in self.chosen.schema_files:
+            raise Unfit(f"its schema, {schema_version}, is not among schema_files")
         decode = self.older.get(schema_version, self.decode)
         return unique_id(values_at(decode(value).event, self.key), self.chosen.shards)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -26,6 +27,9 @@ from tagmill.topics.steps import leased
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# a shard may have any number of ids
+FORGOTTEN_AT_ONCE = 10_000
 
 
 def expire(settings: Settings, pipeline: str, *, owner: str, spark: Callable[[], SparkSession], dry_run: bool = False) -> Expired:
@@ -82,6 +86,8 @@ def _expire(
         for batch in batches:
             counts = []
             for shard in batch["id"].to_pylist():
-                found = [(shard, one, written) for one, written in reading.expired(shard, before, kept)]
-                counts.append(len(found) if dry_run else reading.forget(found))
+                found, count = ((shard, one, written) for one, written in reading.expired(shard, before, kept)), 0
+                while part := list(islice(found, FORGOTTEN_AT_ONCE)):
+                    count += len(part) if dry_run else reading.forget(part)
+                counts.append(count)
             yield pa.RecordBatch.from_pydict({"ids": counts}, pa.schema({"ids": pa.int64()}))

@@ -17,13 +17,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tagmill.connector import table
-from tagmill.kafka.ranges import Range
 from tagmill.kafkajournal.rules import entry_segments, of_this_life, segment_of
 from tagmill.kafkasettings import JournalSettings
 from tagmill.settings import CassandraSettings
 from tagmill.stores.cassandra import Cassandra, utc
+from tagmill.stores.kafka import Place
 from tagmill.stores.kafkajournal import KafkaJournalTables, uuid
 from tagmill.topics.columns import JOURNAL
+from tagmill.topics.model import TopicPlan
 from tagmill.topics.staged import Source
 
 SCHEMA = pa.schema(
@@ -41,21 +42,23 @@ ROWS_AT_ONCE, BYTES_AT_ONCE = 2000, 16 * 1024 * 1024
 MOST_SEGMENTS = 1000
 
 
-def staged(
-    spark: SparkSession, cassandra: CassandraSettings, chosen: JournalSettings, ranges: Sequence[Range], keep: Any
-) -> Source:
+def staged(spark: SparkSession, cassandra: CassandraSettings, chosen: JournalSettings, plan: TopicPlan, keep: Any) -> Source:
     """SCHEMA, one row for each tag of an event, those of an id in its order. `keep(rows, name)` writes rows to files."""
-    touched = keep(_touched(spark, chosen, ranges), "touched")
-    read = partial(_rows, cassandra=cassandra, keyspace=chosen.keyspace, ranges=list(ranges), tags=frozenset(chosen.tags))
+    touched = keep(_touched(spark, chosen, plan), "touched")
+    read = partial(_rows, cassandra=cassandra, keyspace=chosen.keyspace, plan=plan, tags=frozenset(chosen.tags))
     spread = _with_segments(spark, chosen, touched).repartition(8 * spark.sparkContext.defaultParallelism, "topic", "id")
     return Source(spread, read, SCHEMA, JOURNAL)
 
 
-def _touched(spark: SparkSession, chosen: JournalSettings, ranges: Sequence[Range]) -> DataFrame:
-    """The entries (TOUCHED) that a record of the ranges, or a later one, was the last to touch."""
-    firsts = spark.createDataFrame(
-        [(one.topic, one.partition, one.first) for one in ranges], "topic string, partition int, first long"
-    )
+def _firsts(plan: TopicPlan) -> dict[Place, int]:
+    """From which record on an id that was touched may have new events."""
+    return {one.place: one.first for one in (*plan.ranges, *plan.begun)}
+
+
+def _touched(spark: SparkSession, chosen: JournalSettings, plan: TopicPlan) -> DataFrame:
+    """The entries (TOUCHED) that a record of the plan, or a later one, was the last to touch."""
+    places = [(*place, first) for place, first in _firsts(plan).items()]
+    firsts = spark.createDataFrame(places, "topic string, partition int, first long")
     entries = table(spark, chosen.keyspace, "metajournal").select(*TOUCHED, "offset").where("seq_nr IS NOT NULL")
     return entries.join(F.broadcast(firsts), ["topic", "partition"]).where("offset >= first").select(*TOUCHED)
 
@@ -72,12 +75,12 @@ def _with_segments(spark: SparkSession, chosen: JournalSettings, touched: DataFr
 
 
 def _rows(
-    batches: Iterable[pa.RecordBatch], cassandra: CassandraSettings, keyspace: str, ranges: list[Range], tags: frozenset[str]
+    batches: Iterable[pa.RecordBatch], cassandra: CassandraSettings, keyspace: str, plan: TopicPlan, tags: frozenset[str]
 ) -> Iterator[pa.RecordBatch]:
     entries = (row for batch in batches for row in batch.to_pylist())
     with Cassandra(cassandra) as connected:
         part, size = list[dict[str, Any]](), 0
-        for row in Events(KafkaJournalTables(connected, keyspace), ranges, tags).of(entries):
+        for row in Events(KafkaJournalTables(connected, keyspace), plan, tags).of(entries):
             part.append(row)
             size += len(row["payload"])
             if len(part) == ROWS_AT_ONCE or size >= BYTES_AT_ONCE:
@@ -89,9 +92,9 @@ def _rows(
 class Events:
     """Reads the new events of ids."""
 
-    def __init__(self, tables: KafkaJournalTables, ranges: Iterable[Range], tags: frozenset[str]) -> None:
-        self.tables, self.tags = tables, tags
-        self.ranges = {one.place: one for one in ranges}
+    def __init__(self, tables: KafkaJournalTables, plan: TopicPlan, tags: frozenset[str]) -> None:
+        self.tables, self.tags, self.firsts = tables, tags, _firsts(plan)
+        self.ranges = {one.place: one for one in plan.ranges}
 
     def of(self, entries: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         """Rows (SCHEMA) of each id, the lowest number first. In: TOUCHED and `segments`."""
@@ -134,7 +137,7 @@ class Events:
 
         Rows of a partition that it was in before topics got more partitions say nothing of that.
         """
-        return bool(row.partition == entry["partition"] and row.offset < self.ranges[entry["topic"], row.partition].first)
+        return bool(row.partition == entry["partition"] and row.offset < self.firsts[entry["topic"], row.partition])
 
     def _tagged(self, entry: dict[str, Any], row: Any) -> Iterator[dict[str, Any]]:
         found = self.ranges.get((entry["topic"], row.partition))

@@ -12,6 +12,7 @@ class TopicPlan(Document):
     `known_since`: ids that were first seen before (milliseconds) don't count as known. `rule`: how ids are made; of a Kafka Journal, whose
     events are there once already, empty. `letters`: the run reads the pipeline's dead letters instead, and no range. `delivered`: batch
     files with events of these ranges that an earlier run has delivered, whose other batches were voided (a topic's ids tell them).
+    `begun`: partitions of a Kafka Journal that the same backlog's runs have read from their first record on, as far as they did.
     """
 
     pipeline: str
@@ -22,6 +23,7 @@ class TopicPlan(Document):
     rule: str
     letters: bool = False
     delivered: list[str] = []
+    begun: list[Range] = []
     warnings: list[str]
     more: bool
 

@@ -76,11 +76,16 @@ def planned(settings: Settings, ledger: Ledger, pipeline: str, number: int, acce
         pipeline=pipeline, run=number, planned_at=now, ranges=capped(ranges, chosen.max_records_per_run),
         known_since=_known_since(chosen, now), rule=chosen.rule, warnings=[*warnings, *found], more=waiting > chosen.max_records_per_run,
     )  # fmt: skip
-    return made if chosen.rule else _without_delivered(settings, ledger, made)
+    return made if chosen.rule else _going_on(settings, ledger, made)
 
 
-def _without_delivered(settings: Settings, ledger: Ledger, made: TopicPlan) -> TopicPlan:
-    """After a run of which batches were voided: the same ranges again, without what its other batches have delivered."""
+def _going_on(settings: Settings, ledger: Ledger, made: TopicPlan) -> TopicPlan:
+    """A Kafka Journal's plan as the run before it left things.
+
+    After one of which batches were voided: the same ranges again, without what its other batches have delivered. Of a backlog: with the
+    partitions that its runs have begun. Where topics get more partitions ids move, and what an id has in its old one is found by what
+    it has in its new one, which may be delivered before.
+    """
     files, numbers = RunFiles(settings.storage.root), range(ledger.last_run(made.pipeline), 0, -1)
     # the newest that was not abandoned: numbers that were only claimed, and runs past retention, have no row
     row = next(
@@ -89,9 +94,12 @@ def _without_delivered(settings: Settings, ledger: Ledger, made: TopicPlan) -> T
     if row is None:
         return made
     states = {batch.number: batch.state for batch in ledger.batches(made.pipeline, row.run)}
-    if BatchState.VOIDED not in states.values():
+    before, voided = read_plan(files, row), BatchState.VOIDED in states.values()
+    if before.more or voided:
+        made = made.model_copy(update={"begun": [*before.begun, *(one for one in before.ranges if not one.first)]})
+    if not voided:
         return made
-    before, sealed = read_plan(files, row), read_manifest(files, row).batches
+    sealed = read_manifest(files, row).batches
     there = [batch.file for batch in sealed if states[batch.number] == BatchState.IN_CLICKHOUSE]
     return made.model_copy(update={"ranges": before.ranges, "delivered": [*before.delivered, *there], "more": True})
 

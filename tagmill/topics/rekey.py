@@ -184,7 +184,7 @@ class _Rekeying:
             F.timestamp_millis("last.created_ms").alias("created_at"), F.timestamp_millis("last.seen_ms").alias("seen_at"),
             *(f"last.{name}" for name in columns[2:]),
         )  # fmt: skip
-        append(rows.sortWithinPartitions("shard", "unique_id"), self.keyspace, "deduplication", number)
+        append(rows.sortWithinPartitions("shard", "unique_id"), self.keyspace, "deduplication", number, large=True)
 
     def _forget(self, rule: str, number: int) -> None:
         self.tell(f"deleting the ids of {rule}")
@@ -214,7 +214,7 @@ def _ids_of(spark: SparkSession, keyspace: str, pipeline: str, rule: str, begin:
     """Ids with their payloads, of some shards: read by their partitions."""
     from pyspark.sql import functions as F
 
-    from tagmill.connector import table
+    from tagmill.connector import LARGE_ROWS, table
 
     # constants would leave the join as filters, and the join would read the whole table: these aren't known to be constant
     nothing = F.substring(F.col("id").cast("string"), 1, 0)
@@ -222,7 +222,8 @@ def _ids_of(spark: SparkSession, keyspace: str, pipeline: str, rule: str, begin:
         F.concat(F.lit(pipeline), nothing).alias("pipeline"), F.concat(F.lit(rule), nothing).alias("rule"),
         F.col("id").cast("int").alias("shard"),
     )  # fmt: skip
-    found = shards.join(table(spark, keyspace, "deduplication", directJoinSetting="on"), ["pipeline", "rule", "shard"])
+    stored = table(spark, keyspace, "deduplication", directJoinSetting="on", **LARGE_ROWS)
+    found = shards.join(stored, ["pipeline", "rule", "shard"])
     return found.select(
         "unique_id", F.unix_millis("created_at").alias("created_ms"), F.unix_millis("seen_at").alias("seen_ms"), "schema_version",
         "payload", F.col("batch_id").cast("string").alias("batch_id"), "run",

@@ -35,6 +35,9 @@ from tagmill.topics.runfiles import ids_noted, note_ids_done, read_manifest, rea
 from tagmill.topics.staged import PLACE, Mask, Source, StagedFile, masks, stage
 from tagmill.views.writing import append
 
+# of a batch's file that Spark has in memory at once: each may have a megabyte
+ROWS_AT_ONCE = 16
+
 
 def seal(settings: Settings, ledger: Ledger, spark: SparkSession, name: str, run: int, fence: int) -> TopicManifest:
     """Seal a planned run and note its ids; of one that is sealed already only the latter, if it isn't done yet.
@@ -63,8 +66,9 @@ def note_ids(settings: Settings, files: RunFiles, spark: SparkSession, manifest:
     if ids_noted(files, manifest):
         return
     if manifest.batches:
+        spark.conf.set("spark.sql.parquet.columnarReaderBatchSize", str(ROWS_AT_ONCE))
         rows = staging.rows_of_ids(spark, files, manifest, plan)
-        append(rows, settings.cassandra.ledger_keyspace, "deduplication", manifest.run)
+        append(rows, settings.cassandra.ledger_keyspace, "deduplication", manifest.run, large=True)
     checkpoints.reached("seal.after_ids")
     note_ids_done(files, manifest)
 
@@ -119,7 +123,7 @@ class _Sealing:
     def _source(self) -> Source:
         cassandra = self.settings.cassandra
         if isinstance(self.chosen, JournalSettings):
-            return journal.staged(self.spark, cassandra, self.chosen, self.plan.ranges, self._fixed)
+            return journal.staged(self.spark, cassandra, self.chosen, self.plan, self._fixed)
         if self.plan.letters:
             raw = staging.dead_letters(self.spark, cassandra.ledger_keyspace, self.plan.pipeline)
         else:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tagmill.connector import table
+from tagmill.connector import LARGE_ROWS, table
 from tagmill.kafkasettings import TopicSettings
 from tagmill.stores.files import RunFiles
 from tagmill.topics.columns import layout
@@ -46,7 +46,7 @@ def schema_of(chosen: TopicSettings) -> pa.Schema:
 def dead_letters(spark: SparkSession, ledger_keyspace: str, pipeline: str) -> DataFrame:
     """The dead letters of a pipeline, as tagmill.kafka.source.kafka_records has records."""
     places = table(spark, ledger_keyspace, "dead_letter_places").where(F.col("pipeline") == pipeline)
-    letters = table(spark, ledger_keyspace, "dead_letters", directJoinSetting="on")
+    letters = table(spark, ledger_keyspace, "dead_letters", directJoinSetting="on", **LARGE_ROWS)
     headers = F.transform("headers", lambda one: F.struct(one["0"].alias("key"), one["1"].alias("value")))
     return places.join(letters, ["pipeline", "topic", "partition"]).withColumn("headers", headers)
 

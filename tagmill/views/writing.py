@@ -90,8 +90,11 @@ def _as_records(records: DataFrame, manifest: Manifest) -> DataFrame:
     )  # fmt: skip
 
 
-def append(rows: DataFrame, keyspace: str, table: str, written_at: int, ttl_seconds: int | None = None) -> None:
-    """Write rows with a timestamp of their own (microseconds), in BATCHES."""
+def append(
+    rows: DataFrame, keyspace: str, table: str, written_at: int, ttl_seconds: int | None = None, *, large: bool = False
+) -> None:
+    """Write rows with a timestamp of their own (microseconds), in BATCHES. `large`: each may have a megabyte; they lie by partition."""
     ttl = {"spark.cassandra.output.ttl": str(ttl_seconds)} if ttl_seconds else {}
-    options = {**BATCHES, **ttl, "spark.cassandra.output.timestamp": str(written_at), "keyspace": keyspace, "table": table}
+    few = {"spark.cassandra.output.batch.grouping.buffer.size": "10"} if large else {}
+    options = {**BATCHES, **few, **ttl, "spark.cassandra.output.timestamp": str(written_at), "keyspace": keyspace, "table": table}
     rows.write.format(CASSANDRA).options(**options).mode("append").save()

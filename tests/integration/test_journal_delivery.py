@@ -173,6 +173,17 @@ def test_a_backlog_is_many_runs_and_a_long_id_is_found_from_its_end(shop, monkey
     assert with_more and [run["rows"] for run in one.both(segment_size=3)] == [1]
 
 
+def test_an_id_that_moves_to_a_new_partition_is_delivered_from_both_though_its_old_one_is_a_backlog(shop):
+    one = shop(max_records_per_run=6)
+    for number in range(1, 14):
+        one.topic.append("fills", [(number, number)])
+    one.topic.append("moves", [(1, 1)])
+    one.topic.grow(2)
+    one.topic.append("moves", [(2, 2)], partition=1)
+    one.both()
+    assert one.events() == [*(("fills", number) for number in range(1, 14)), ("moves", 1), ("moves", 2)]
+
+
 @pytest.mark.long
 def test_a_crash_at_any_instant_and_a_voided_batch_change_nothing_of_what_arrives(shop):
     one = shop(batch_rows=3)

@@ -84,6 +84,11 @@ def test_an_id_that_moved_to_a_new_partition_goes_on():
     fold = folded(record("append", 50, 6), record("append", 0, 7, partition=3), entry=STANDING)
     assert (fold.entry.partition, fold.entry.offset, fold.entry.seq_nr) == (3, 0, 7)
     assert fold.partitions == [0, 3]
+    again = folded(
+        record("append", 50, 6), record("delete", 51, 4), record("append", 0, 7, partition=3), record("append", 1, 8, partition=3),
+        entry=fold.entry,
+    )  # fmt: skip
+    assert again.entry == folded(record("append", 1, 8, partition=3), entry=fold.entry).entry and again.deletes == []
 
 
 @pytest.mark.parametrize(

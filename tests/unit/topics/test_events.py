@@ -146,6 +146,8 @@ def test_an_older_event_without_a_frame_is_identified_by_the_schema_that_it_came
     fastavro.schemaless_writer(now, newer, {**AVRO_EVENT, "price": 3})
     assert reader.read(now.getvalue(), AT_MS)["schema_version"] == "2"
     assert reader.id_of(now.getvalue(), "2") == reader.id_of(older, "1")
+    with pytest.raises(Unfit, match="its schema, 0, is not among schema_files"):
+        reader.id_of(now.getvalue(), "0")
     with pytest.raises(Unfit, match="no Avro of schema 2"):
         reader.read(older, AT_MS)
 

@@ -1,0 +1,42 @@
+"""Large records go to Python in pieces: Spark counts only rows, and a task that has no memory for a batch of them waits for ever."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+LEFT = "left"
+
+
+def in_pieces(records: DataFrame, large: str, size: int) -> DataFrame:
+    """The records; one with more bytes in the column `large` is there once for each piece. LEFT: how many more there are to come."""
+    whole = f"array(struct(0 AS {LEFT}, {large}))"
+    cut = f"struct(int((length({large}) - at) div {size}) AS {LEFT}, substring({large}, at, {size}) AS {large})"
+    pieces = f"IF(length({large}) > {size}, transform(sequence(1, length({large}), {size}), at -> {cut}), {whole})"
+    others = [name for name in records.columns if name != large]
+    return records.select(*others, F.explode(F.expr(pieces)).alias("piece")).select(*others, "piece.*")
+
+
+def joined(batches: Iterable[pa.RecordBatch], columns: Sequence[str], large: str) -> Iterator[pa.RecordBatch]:
+    """The records of in_pieces with their columns, in their order; each that was cut is a batch of its own."""
+    pieces = list[bytes]()
+    for batch in batches:
+        left, begin = batch[LEFT].to_numpy(), 0
+        for at, more in enumerate(left.tolist()) if pieces or left.any() else ():
+            if not more and not pieces:
+                continue
+            if begin < at:
+                yield batch.slice(begin, at - begin).select(columns)
+            pieces.append(batch[large][at].as_py())
+            begin = at + 1
+            if not more:
+                yield _with(batch.slice(at, 1).select(columns), large, b"".join(pieces))
+                pieces = []
+        yield batch.slice(begin).select(columns)
+
+
+def _with(record: pa.RecordBatch, large: str, content: bytes) -> pa.RecordBatch:
+    schema = record.schema
+    found = [pa.array([content], field.type) if field.name == large else record[field.name] for field in schema]
+    return pa.RecordBatch.from_arrays(found, schema=schema)
