@@ -136,8 +136,10 @@ def kept(places: DataFrame, runs: DataFrame, events: DataFrame, standing: DataFr
         .join(of_more, ID, "left")
         .where("from_nr > 0 or earlier or of_more")
         .select(ID, "from_nr", F.expr("from_nr > 0 or earlier is not null").alias("certain"))
+        .localCheckpoint()
     )
-    starts = _starts_behind(short, runs, events, lines, standing)
+    # of most journals no event is gone, and the question costs more than it takes to see that
+    starts = _starts_behind(short, runs, events, lines, standing) if short.take(1) else _nowhere(places)
     has_events = _tagged(runs).select(ID, "tag").withColumn("has", F.lit(True))
     number = F.when(F.col("has"), F.coalesce("start", F.lit(0).cast("bigint"))).otherwise(F.col("number"))
     progress = (
@@ -166,6 +168,11 @@ def _tagged(runs: DataFrame) -> DataFrame:
     """persistence_id, tag, `rows`: how many events have it, `last`: the end of the last run that has it."""
     of_runs = runs.select(ID, "last", F.explode("tags").alias("line")).select(ID, "last", "line.tag", "line.rows")
     return of_runs.groupBy(ID, "tag").agg(F.sum("rows").alias("rows"), F.max("last").alias("last"))
+
+
+def _nowhere(places: DataFrame) -> DataFrame:
+    """What _starts_behind gives of nobody."""
+    return places.sparkSession.createDataFrame([], f"{ID} string, tag string, start long")
 
 
 def _starts_behind(short: DataFrame, runs: DataFrame, events: DataFrame, lines: DataFrame, standing: DataFrame) -> DataFrame:
