@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from tagmill.errors import ConfigurationError, TerminalError
+from tagmill.errors import TerminalError
 from tagmill.kafka.ranges import places
 from tagmill.kafkajournal import records
 from tagmill.kafkajournal.model import Head, HeadEvent
@@ -22,14 +22,9 @@ def heads(settings: Settings, pipeline: str, key: str, *, most: int = 100) -> li
 
     Kafka is read from behind the pointers to its end, as Kafka Journal's own readers do: that takes long where replication is far behind.
 
-    Raises ConfigurationError: a named topic doesn't exist, the id is no text. TerminalError: its sequence numbers skip too far to look
-    for all events.
+    Raises ConfigurationError: a named topic doesn't exist. TerminalError: its sequence numbers skip too far to look for all events.
     """
     chosen = settings.kafka_journal(pipeline)
-    try:
-        key.encode()
-    except UnicodeEncodeError:
-        raise ConfigurationError(f"the id {key!r} is no UTF-8, as ids are. Nothing was read") from None
     with Cassandra(settings.cassandra) as cassandra, Kafka(settings.kafka) as kafka:
         tables = KafkaJournalTables(cassandra, chosen.keyspace)
         there = tables.there()
