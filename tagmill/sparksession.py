@@ -115,6 +115,20 @@ def _keep_names(spark: SparkSession) -> None:
 
 
 @contextmanager
+def setting(spark: SparkSession, key: str, value: str) -> Iterator[None]:
+    """One of the session's settings is another one meanwhile."""
+    before = spark.conf.get(key, None)
+    spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        if before is None:
+            spark.conf.unset(key)
+        else:
+            spark.conf.set(key, before)
+
+
+@contextmanager
 def spark_session(settings: Settings, name: str) -> Iterator[SparkSession]:
     """A session that is stopped at the end."""
     spark = session(settings, name=name)

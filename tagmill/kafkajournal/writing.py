@@ -55,7 +55,7 @@ class Writing:
             checkpoints.reached("replicate.after_deletes")
         if counts.appends:
             self.tell(f"writing {counts.events} events")
-            append(staging.rows(self.staged, self.folds), self.tables.name, "journal", self.written_at, large=True)
+            self._append(staging.rows(self.staged, self.folds), "journal", self.written_at, large=True)
         checkpoints.reached("replicate.after_events")
         self.tell(f"writing the entries of {counts.ids} ids")
         self._write_entries()
@@ -111,8 +111,8 @@ class Writing:
         for part in self.files.record_batches(f"{self.folder}/folds", AT_ONCE, columns):
             yield part.select(columns).to_pylist()
 
-    def _append(self, rows: DataFrame, name: str, written_at: int) -> None:
-        append(rows, self.tables.name, name, written_at)
+    def _append(self, rows: DataFrame, name: str, written_at: int, *, large: bool = False) -> None:
+        append(rows, self.tables.name, name, written_at, large=large)
 
 
 def _bytes(value: Any) -> bytes | None:

@@ -37,15 +37,15 @@ def _texts(values: pa.Array, column: Column) -> Hashes:
     kept = pc.fill_null(values.cast(pa.binary()), b"")
     if column.repeats:
         coded = kept.dictionary_encode()
-        return cast(Hashes, _hashes(coded.dictionary)[coded.indices.to_numpy()])
-    return _hashes(kept)
+        return cast(Hashes, _hashes(coded.dictionary.to_pylist())[coded.indices.to_numpy()])
+    return _hashes(kept.to_pylist())
 
 
-def _hashes(values: pa.Array) -> Hashes:
-    return np.fromiter(map(xxh64_intdigest, values.to_pylist()), np.uint64, len(values))
+def _hashes(contents: list[bytes]) -> Hashes:
+    return np.fromiter(map(xxh64_intdigest, contents), np.uint64, len(contents))
 
 
 def _of_numbers(values: Hashes) -> Hashes:
     """XXH64 of the 8 bytes of each, the lowest first."""
-    content: Any = values.astype("<u8").view("V8").tolist()
-    return np.fromiter(map(xxh64_intdigest, content), np.uint64, len(values))
+    contents: Any = values.astype("<u8").view("V8").tolist()
+    return _hashes(contents)

@@ -21,6 +21,7 @@ from tagmill.kafka.ranges import went
 from tagmill.kafka.source import explained, kafka_records
 from tagmill.kafkasettings import JournalSettings, TopicSettings
 from tagmill.settings import Settings
+from tagmill.sparksession import setting
 from tagmill.stores.deduplication import Deduplication
 from tagmill.stores.files import RunFiles
 from tagmill.stores.kafka import Kafka
@@ -66,9 +67,9 @@ def note_ids(settings: Settings, files: RunFiles, spark: SparkSession, manifest:
     if ids_noted(files, manifest):
         return
     if manifest.batches:
-        spark.conf.set("spark.sql.parquet.columnarReaderBatchSize", str(ROWS_AT_ONCE))
-        rows = staging.rows_of_ids(spark, files, manifest, plan)
-        append(rows, settings.cassandra.ledger_keyspace, "deduplication", manifest.run, large=True)
+        with setting(spark, "spark.sql.parquet.columnarReaderBatchSize", str(ROWS_AT_ONCE)):
+            rows = staging.rows_of_ids(spark, files, manifest, plan)
+            append(rows, settings.cassandra.ledger_keyspace, "deduplication", manifest.run, large=True)
     checkpoints.reached("seal.after_ids")
     note_ids_done(files, manifest)
 

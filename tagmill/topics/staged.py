@@ -95,8 +95,8 @@ def _write(
                     kinds[found["values"]] += found["counts"]
     except OSError as error:
         raise StoreUnavailable(f"{files.url(name)} can't be written: {error}. Nothing was committed") from None
-    place = {column: first[column][0].as_py() for column in ("topic", "partition", "offset")}
-    yield pa.RecordBatch.from_pylist([{**place, "name": name, **kinds}], FILES)
+    begin = {column: first[column][0].as_py() for column in ("topic", "partition", "offset")}
+    yield pa.RecordBatch.from_pylist([{**begin, "name": name, **kinds}], FILES)
 
 
 def _groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema, layout: Layout) -> Iterator[pa.Table]:

@@ -15,6 +15,7 @@ from tagmill import checkpoints
 from tagmill.delivery.runfiles import read_document, write_document
 from tagmill.errors import TagmillError
 from tagmill.settings import Settings
+from tagmill.sparksession import setting
 from tagmill.stores.builds import BuildRow, Builds, BuildState
 from tagmill.stores.files import RunFiles
 
@@ -168,10 +169,5 @@ def _fenced(builds: Builds, row: BuildRow) -> Iterator[None]:
 @contextmanager
 def _wide_joins(spark: SparkSession) -> Iterator[None]:
     """Rows that lie together by some of the join's keys are not shuffled again."""
-    key = "spark.sql.requireAllClusterKeysForCoPartition"
-    before = spark.conf.get(key, "true")
-    spark.conf.set(key, "false")
-    try:
+    with setting(spark, "spark.sql.requireAllClusterKeysForCoPartition", "false"):
         yield
-    finally:
-        spark.conf.set(key, str(before))

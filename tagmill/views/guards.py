@@ -1,12 +1,12 @@
 """What would make a rebuild harm a view that is sound."""
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tagmill.buckets import BucketSize
 from tagmill.delivery.scan import offset_ticks
 from tagmill.errors import DataQualityStop
-from tagmill.timeuuid import TICKS_PER_MILLISECOND
+from tagmill.views.tables import bucket
 from tagmill.viewsettings import PipelineSettings
 
 # fewer rows than this say nothing of the bucket size
@@ -18,11 +18,12 @@ def must_have_buckets(standing: DataFrame, pipeline: PipelineSettings, view: str
 
     In: `standing` timebucket, timestamp: rows of `view`. One that is merely out of its bucket is where no bucket size would have it.
     """
+    begin = F.col("timebucket")
     size, share = pipeline.bucket_size, pipeline.quality.max_wrong_bucket_share_percent
     others = [other for other in BucketSize if other != size]
     counted = standing.select("timebucket", offset_ticks(F.col("timestamp")).alias("ticks")).agg(
         F.count("*").alias("rows"),
-        *(F.count_if(~_begins(size) & _begins(other)).alias(other.value) for other in others),
+        *(F.count_if((begin != bucket(size)) & (begin == bucket(other))).alias(other.value) for other in others),
     )
     line = counted.first()
     assert line is not None
@@ -33,7 +34,3 @@ def must_have_buckets(standing: DataFrame, pipeline: PipelineSettings, view: str
                 f'was written; set bucket_size = "{other.value}", as in the application (or, if it is the rows that are wrong, '
                 "quality.max_wrong_bucket_share_percent = 100)"
             )
-
-
-def _begins(size: BucketSize) -> Column:
-    return F.col("timebucket") * TICKS_PER_MILLISECOND == F.col("ticks") - F.pmod(F.col("ticks"), F.lit(size.ticks))
