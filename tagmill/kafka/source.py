@@ -2,24 +2,19 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from tagmill.errors import GuardRefused, StoreUnavailable
-from tagmill.kafka.pieces import in_pieces, joined
 from tagmill.kafka.ranges import Range
 from tagmill.stores.kafka import LATEST, Kafka
 
 RECORDS_PER_TASK = 200_000
-# that Python gets at once, and what it gets in pieces where there is more of it: value, as Kafka calls it, payload in deduplication
-RECORDS_AT_ONCE, PIECE_BYTES, LARGE = 1000, 64 * 1024, {"value", "payload"}
 GONE = re.compile(r"OffsetOutOfRangeException|Some data may have been lost|offset was changed from|Cannot fetch offset")
 UNANSWERED = re.compile(
     r"org\.apache\.kafka\.common\.(errors\.\w+|KafkaException)|Cannot fetch record for offset|TimeoutException"
@@ -39,22 +34,6 @@ def kafka_records(spark: SparkSession, kafka: Kafka, ranges: Sequence[Range]) ->
         .load()
         .withColumn("timestamp", F.least("timestamp", F.timestamp_seconds(F.lit(int(LATEST.timestamp())))))
     )
-
-
-def in_python(
-    records: DataFrame, work: Callable[[Iterable[Any]], Iterable[Any]], schema: StructType | str, at_once: int = RECORDS_AT_ONCE
-) -> DataFrame:
-    """What Python makes of records, over Arrow. From here on the session hands out so many rows at a time."""
-    records.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(at_once))
-    for large in LARGE.intersection(records.columns):
-        return in_pieces(records, large, PIECE_BYTES).mapInArrow(partial(_whole, work, records.columns, large), schema)
-    return records.mapInArrow(work, schema)
-
-
-def _whole(
-    work: Callable[[Iterable[Any]], Iterable[Any]], columns: Sequence[str], large: str, batches: Iterable[Any]
-) -> Iterable[Any]:
-    return work(joined(batches, columns, large))
 
 
 @contextmanager

@@ -15,10 +15,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from tagmill.connector import table
-from tagmill.kafka.source import in_python
 from tagmill.kafkajournal import records
 from tagmill.kafkajournal.model import JOURNAL_KINDS
 from tagmill.kafkajournal.rules import Entry, Fold, Record, entry_segments
+from tagmill.pieces import in_python
 from tagmill.stores.kafkajournal import uuid
 
 KEY = ["topic", "id"]

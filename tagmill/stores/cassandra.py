@@ -1,5 +1,6 @@
 """Connections to Cassandra: consistency, time limits, retries of what is safe to repeat, errors in Tagmill's words."""
 
+import logging
 import ssl
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -111,7 +112,7 @@ class Cassandra:
         statement = self._prepared.get((cql, consistency))
         if statement is None:
             with explained(self.where):
-                statement = self._retried(lambda: self.session.prepare(cql))
+                statement = self.retried(lambda: self.session.prepare(cql))
             statement.is_idempotent = True
             statement.consistency_level = self._reads_at if consistency is None else consistency
             self._prepared[(cql, consistency)] = statement
@@ -121,7 +122,7 @@ class Cassandra:
         """Run one statement with bound values, again after a passing fault; all rows (for results that are small)."""
         statement = self.prepare(cql, consistency)
         with explained(self.where):
-            return self._retried(lambda: list(self.session.execute(statement, values)))
+            return self.retried(lambda: list(self.session.execute(statement, values)))
 
     def stream(self, cql: str, *values: Any, page: int = 5000) -> Iterator[Any]:
         """Run one query and page through its rows."""
@@ -138,7 +139,7 @@ class Cassandra:
         """
         statement = self.prepare(cql, ConsistencyLevel.LOCAL_QUORUM)
         with explained(self.where):
-            row = self._retried(lambda: self.session.execute(statement, values).one())
+            row = self.retried(lambda: self.session.execute(statement, values).one())
         return bool(row[0]) or landed()
 
     def execute_many(
@@ -165,7 +166,7 @@ class Cassandra:
                 if success:
                     yield list(outcome) if outcome is not None else []
                 elif isinstance(outcome, PASSING):
-                    yield self._retried(partial(self._rows, statement, row))
+                    yield self.retried(partial(self._rows, statement, row))
                 else:
                     raise outcome
 
@@ -176,7 +177,8 @@ class Cassandra:
     def _rows(self, statement: PreparedStatement, values: tuple[Any, ...]) -> list[Any]:
         return list(self.session.execute(statement, values))
 
-    def _retried(self, call: Callable[[], T]) -> T:
+    def retried(self, call: Callable[[], T]) -> T:
+        """What a call returns, made again after a passing fault; raises the last one behind PATIENCE_SECONDS."""
         for attempt in Retrying(
             retry=retry_if_exception_type(PASSING),
             stop=stop_after_delay(PATIENCE_SECONDS),
@@ -186,6 +188,20 @@ class Cassandra:
             with attempt:
                 return call()
         raise AssertionError("unreachable")
+
+
+_kept: list[Cassandra] = []
+
+
+def connected(settings: CassandraSettings) -> Cassandra:
+    """The connection of this process, which one of Spark's Python workers keeps for the tasks that follow. It ends with the process."""
+    if _kept and _kept[0].settings != settings:
+        _kept.pop().close()
+    if not _kept:
+        # what the driver logs comes as an exception, too
+        logging.getLogger("cassandra").setLevel(logging.CRITICAL)
+        _kept.append(Cassandra(settings))
+    return _kept[0]
 
 
 @retry(

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
-from tagmill.kafka.source import in_python
+from tagmill.pieces import in_python
 from tagmill.settings import CassandraSettings
 from tagmill.stores.files import RunFiles
 from tagmill.topics.cutting import CODEC

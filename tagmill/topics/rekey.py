@@ -234,7 +234,7 @@ def rekeyed(rows: DataFrame, chosen: TopicSettings, contents: Mapping[str, bytes
     """KEPT: the ids as the rule that is configured makes them."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    from tagmill.kafka.source import in_python
+    from tagmill.pieces import in_python
 
     return in_python(rows, partial(_rekeyed, chosen=chosen, contents=dict(contents)), from_arrow_schema(KEPT))
 

@@ -20,7 +20,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from tagmill.batches.columns import Layout
 from tagmill.errors import StoreUnavailable
-from tagmill.kafka.source import in_python
+from tagmill.pieces import in_python
+from tagmill.rowgroups import row_groups
 from tagmill.stores.files import RunFiles
 from tagmill.topics.checksum import row_checksums
 from tagmill.topics.cutting import CODEC
@@ -33,8 +34,6 @@ FILES = pa.schema(
 )
 # of a staged row: the number of its file in Kafka's order, and in the low bits its index in there
 PLACE, INDEX_BITS = "place", 32
-# what is cut has a row group in memory
-GROUP_BYTES = 32 * 1024 * 1024
 PLACES_AT_ONCE = 1_000_000
 
 
@@ -81,7 +80,7 @@ def stage(source: Source, files: RunFiles, folder: str) -> list[StagedFile]:
 def _write(
     work: Work, schema: pa.Schema, layout: Layout, files: RunFiles, folder: str, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    groups = _groups(work(batches), schema, layout)
+    groups = row_groups(_summed(work(batches), schema, layout))
     first = next(groups, None)
     if first is None:
         return
@@ -99,21 +98,11 @@ def _write(
     yield pa.RecordBatch.from_pylist([{**begin, "name": name, **kinds}], FILES)
 
 
-def _groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema, layout: Layout) -> Iterator[pa.Table]:
-    """The rows with their checksums, less than two GROUP_BYTES at once, or one row that is larger."""
-    waiting, size = list[pa.RecordBatch](), 0
+def _summed(batches: Iterable[pa.RecordBatch], schema: pa.Schema, layout: Layout) -> Iterator[pa.RecordBatch]:
+    """The rows with their checksums."""
     for batch in batches:
         checksums = pa.array(row_checksums(batch, layout.columns).view(np.int64))
-        rows = pa.RecordBatch.from_arrays([*batch.columns, checksums], schema=schema)
-        fitting = max(1, rows.num_rows * GROUP_BYTES // max(1, rows.nbytes))
-        for begin in range(0, rows.num_rows, fitting):
-            waiting.append(rows.slice(begin, fitting))
-            size += waiting[-1].nbytes
-            if size >= GROUP_BYTES:
-                yield pa.Table.from_batches(waiting)
-                waiting, size = [], 0
-    if waiting:
-        yield pa.Table.from_batches(waiting)
+        yield pa.RecordBatch.from_arrays([*batch.columns, checksums], schema=schema)
 
 
 def place(file: int, rows: int) -> npt.NDArray[np.int64]:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from tagmill.views.counting import Sums
     from tagmill.views.model import Manifest, Tell
+    from tagmill.views.reading import Reader
     from tagmill.views.tables import Journal
 
 
@@ -66,14 +67,20 @@ class Attempt:
         """Where this attempt's files lie."""
         return f"{self.home}/attempt-{uuid4().hex[:12]}"
 
-    def runs(self, folder: str) -> tuple[list[str], DataFrame]:
-        """The files staged below `folder`/events, and what runs there are (counting.RUNS)."""
+    def reader(self, folder: str, until: int) -> Reader:
+        """What stages events below `folder`/events; they are old enough up to a time (ticks)."""
+        from tagmill.views.reading import Reader
+        from tagmill.views.staging import Staging
+
+        staging = Staging(self.journal, self.files, until)
+        return Reader(self.spark, self.builds.cassandra, staging, f"{folder}/events", self.tell)
+
+    def runs(self, folder: str, staged: list[str]) -> DataFrame:
+        """What runs there are in staged files (counting.RUNS)."""
         from tagmill.views import counting
 
-        events = f"{folder}/events"
-        staged = [file for name in self.files.folders(events) for file in self.files.parquet(f"{events}/{name}")]
         counting.find_runs(self.files, staged, f"{folder}/runs")
-        return staged, self.of_files(f"{folder}/runs", counting.RUNS)
+        return self.of_files(f"{folder}/runs", counting.RUNS)
 
     def numbered(
         self, folder: str, staged: list[str], runs: DataFrame, ends: DataFrame, stands: DataFrame, built_to: int

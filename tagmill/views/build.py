@@ -86,7 +86,7 @@ class _Builder(Attempt):
         """Read, judge and number into files; the manifest, and the first of those that somebody else numbered."""
         from pyspark.sql import functions as F
 
-        from tagmill.views import numbering, reading, tables
+        from tagmill.views import numbering, tables
         from tagmill.views.model import Manifest, Reason
 
         until = from_datetime(datetime.now(UTC) - timedelta(seconds=self.pipeline.eventual_consistency_delay_seconds))
@@ -97,7 +97,7 @@ class _Builder(Attempt):
         ledger_keyspace = self.settings.cassandra.ledger_keyspace
         stands = self.fixed(tables.stands(self.spark, self.journal, ledger_keyspace, ids, adopt=adopt), f"{url}/stands")
         count, refused = self._counted(stands, row, adopt)
-        reader = reading.Reader(self.spark, self.journal, f"{url}/events", until, self.tell)
+        reader = self.reader(folder, until)
         checkpoints.reached("build.reading")
         found = reader.stage(stands, adopt=adopt)
         manifest = Manifest(
@@ -111,9 +111,9 @@ class _Builder(Attempt):
             return manifest, refused
         self.tell("numbering")
         stands = stands.where("not refused")
-        staged, runs = self.runs(folder)
+        runs = self.runs(folder, reader.files)
         ends = self.fixed(numbering.ends(runs, stands), f"{url}/ends")
-        moved, sums = self.numbered(folder, staged, runs, ends, stands, row.built_to or -1)
+        moved, sums = self.numbered(folder, reader.files, runs, ends, stands, row.built_to or -1)
         records = self.fixed(moved, f"{url}/records")
         checkpoints.reached("build.numbered")
         stops = (

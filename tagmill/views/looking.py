@@ -94,13 +94,12 @@ class OfChosen(Attempt):
         from pyspark.sql import functions as F
 
         from tagmill.timeuuid import from_datetime
-        from tagmill.views import reading
 
-        reader = reading.Reader(self.spark, self.journal, f"{self.url}/events", from_datetime(datetime.now(UTC)), self.tell)
+        reader = self.reader(self.folder, from_datetime(datetime.now(UTC)))
         numbered_to = F.array_max(F.transform("found", lambda line: line["sequence_nr"])).alias("numbered_to")
         begin = places.select(ID, F.col("deleted_to").alias("from_nr"), numbered_to)
         reader.stage_again(begin, by_key=self.chosen.persistence_ids is not None)
-        files, runs = self.runs(self.folder)
+        files, runs = reader.files, self.runs(self.folder, reader.files)
         schema = f"{ID} string, sequence_nr bigint, tags array<string>"
         urls = [self.files.url(file) for file in files]
         events = self.spark.read.schema(schema).parquet(*urls) if urls else self.spark.createDataFrame([], schema)

@@ -8,13 +8,15 @@ grow eightfold while they are full; what has no record, or much that is new, is 
 
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tagmill.connector import table
-from tagmill.delivery.scan import FUTURE_TICKS, is_time_uuid, offset_ticks
-from tagmill.views.model import Reason, Tell
-from tagmill.views.tables import ID, META, Journal, all_events, event_tags
+from tagmill.journaltables import OLD_TAGS
+from tagmill.stores.cassandra import Cassandra
+from tagmill.views.model import Tell
+from tagmill.views.staging import Staging
+from tagmill.views.tables import ID, all_events, event_tags
 
 REACH = 3
 # two, so that a missing event with another one behind it is seen
@@ -27,33 +29,27 @@ SEARCHED_PARTITIONS = 1024
 # a task holds a page of each partition that it reads side by side: the connector's own 512 times 5000 rows wouldn't fit
 BY_PARTITION = {"spark.cassandra.concurrent.reads": "32", "spark.cassandra.input.fetch.sizeInRows": "1000"}
 SCAN = {"spark.cassandra.input.fetch.sizeInRows": "1000"}
-# counting has the events of a row group in memory: they may not hide behind a dictionary
-ROW_GROUPS = {
-    "parquet.block.size": str(32 * 1024 * 1024),
-    "parquet.page.size.row.check.min": "10",  # the first look at the size comes behind so many rows, which may have 5 MB each
-    "parquet.enable.dictionary#event": "false",
-}
 # longer persistence_ids are read in slices of so many sequence_nrs, some at a time
 LONG, SLICES_AT_ONCE = 100_000, 8
 
 
 class Reader:
-    """Stages the new events of many persistence ids, pass by pass, below one folder."""
+    """Stages the new events of many persistence ids, pass by pass, below one folder: `files`."""
 
-    def __init__(self, spark: SparkSession, journal: Journal, folder: str, until: int, tell: Tell) -> None:
-        self.spark = spark
-        self.journal = journal
+    def __init__(self, spark: SparkSession, cassandra: Cassandra, staging: Staging, folder: str, tell: Tell) -> None:
+        self.spark, self.cassandra, self.staging = spark, cassandra, staging
+        self.journal = journal = staging.journal
         self.folder = folder
-        self.until = until
         self.tell = tell
         self.passes = 0
+        self.files: list[str] = []
         self.numbered: DataFrame | None = None
         by_key, messages = {"directJoinSetting": "on"}, journal.names.messages
         self.messages = table(spark, journal.keyspace, messages, **by_key).select(*journal.columns)
         self.partitions = table(spark, journal.keyspace, messages, **by_key, **BY_PARTITION).select(*journal.columns)
 
     def stage(self, stands: DataFrame, *, adopt: bool) -> bool:
-        """Write all new events to `folder`/pass-N; whether there are any. In: what `stands` returns.
+        """Write all new events to files below `folder`/pass-N; whether there are any. In: what `stands` returns.
 
         In a first build there may be events of other persistence ids among them; numbering leaves them out. With `adopt`, tags that
         gave an event of an adopted persistence_id its number are not among the event's tags.
@@ -88,9 +84,7 @@ class Reader:
         """Read on behind empty partitions where an event that was numbered has not been met: it lies behind them, or is gone."""
         if not ids.take(1):
             return
-        there = [f"{self.folder}/pass-{number}" for number in range(1, self.passes + 1)]
-        empty = self.spark.createDataFrame([], EVENT_KEYS)
-        met = self.spark.read.schema(EVENT_KEYS).parquet(*there) if there else empty
+        met = self._keys(self.files) if self.files else self.spark.createDataFrame([], EVENT_KEYS)
         met = met.groupBy(ID).agg(F.max("sequence_nr").alias("last"), F.max("partition_nr").alias("partition_nr"))
         from_nr, first = F.coalesce("last", "from_nr"), F.coalesce(F.col("partition_nr") + 1, F.lit(0).cast("bigint"))
         further = ids.join(met, ID, "left").select(ID, "numbered_to", from_nr.alias("from_nr"), first.alias("first"))
@@ -105,9 +99,14 @@ class Reader:
 
     def _whole_table(self, open_ids: DataFrame) -> bool:
         """Read the table from end to end, which costs less than to ask for each partition."""
-        rows = all_events(self.spark, self.journal, **SCAN)
         deleted = open_ids.where("from_nr > 0").select(ID, "from_nr")
-        if deleted.take(1):
+        some_deleted = bool(deleted.take(1))
+        if not some_deleted and self.numbered is None:
+            made = self.staging.of_table(self.spark, self.cassandra, self._next())
+            if made is not None:
+                return self._met(made) is not None
+        rows = all_events(self.spark, self.journal, **SCAN)
+        if some_deleted:
             rows = rows.join(deleted, ID, "left").where("from_nr is null or sequence_nr > from_nr")
         return self._kept(rows) is not None
 
@@ -217,49 +216,31 @@ class Reader:
         return ids.localCheckpoint()
 
     def _kept(self, rows: DataFrame) -> DataFrame | None:
-        """Write a pass; None when it has no row."""
-        folder = f"{self.folder}/pass-{self.passes + 1}"
-        self._as_events(rows).write.options(**ROW_GROUPS).mode("overwrite").parquet(folder)
-        found = self.spark.read.schema(EVENT_KEYS).parquet(folder)
-        if not found.take(1):
-            return None
-        self.passes += 1
-        self.tell(f"reading, pass {self.passes}")
-        return found
-
-    def _as_events(self, rows: DataFrame) -> DataFrame:
-        """The columns of a staged event; payloads only where there are tags."""
-        tags = event_tags(self.journal.columns)
-        tagged = F.size(tags) > 0
+        """Write a pass; its keys, None when it has no row."""
         if self.numbered is not None:
             rows = rows.join(self.numbered, ID, "left")
-            tags = F.filter(tags, lambda tag: F.coalesce(F.col("numbered")[tag], F.lit(0)) < F.col("sequence_nr"))
-            tagged = tagged & (F.size(tags) > 0)
-        payload = ["event", "event_manifest", "ser_id", "ser_manifest", "writer_uuid", *(META if self.journal.meta else [])]
-        return rows.withColumn("ticks", offset_ticks(F.col("timestamp"))).select(
-            ID,
-            "partition_nr",
-            "sequence_nr",
-            "timestamp",
-            F.when(tagged, tags).alias("tags"),
-            "ticks",
-            self._flaw(tagged, F.col("ticks")).alias("flaw"),
-            *(F.when(tagged, F.col(name)).alias(name) for name in payload),
-        )
+            ahead = F.filter(
+                event_tags(self.journal.columns), lambda tag: F.coalesce(F.col("numbered")[tag], F.lit(0)) < F.col("sequence_nr")
+            )
+            rows = rows.withColumn("tags", ahead).drop("numbered", *OLD_TAGS)
+        columns = [name for name in self.journal.columns if name in rows.columns]
+        return self._met(self.staging.of_rows(rows.select(*columns), self._next()))
 
-    def _flaw(self, tagged: Column, ticks: Column) -> Column:
-        """A Reason, or null. Untagged events get no row, so it doesn't matter what is wrong with them."""
-        missing = F.col("event").isNull() | F.col("ser_id").isNull()
-        time_uuid = is_time_uuid(F.col("timestamp"))
-        wrong_time = ~time_uuid | (ticks < 0) | (ticks > self.until + FUTURE_TICKS)
-        young = time_uuid & (ticks > self.until) & (ticks <= self.until + FUTURE_TICKS)
-        unread = F.col("message").isNotNull() if "message" in self.journal.columns else F.lit(False)
-        return (
-            F.when(tagged & F.col("event").isNull() & unread, Reason.BEFORE_0_10.value)
-            .when(tagged & missing, Reason.NO_EVENT.value)
-            .when(tagged & wrong_time, Reason.NO_TIME_UUID.value)
-            .when(young, Reason.YOUNG.value)
-        )
+    def _next(self) -> str:
+        """The folder of the next pass."""
+        return f"{self.folder}/pass-{self.passes + 1}"
+
+    def _met(self, made: list[str]) -> DataFrame | None:
+        """The keys of a pass's files."""
+        if not made:
+            return None
+        self.passes += 1
+        self.files += made
+        self.tell(f"reading, pass {self.passes}")
+        return self._keys(made)
+
+    def _keys(self, files: list[str]) -> DataFrame:
+        return self.spark.read.schema(EVENT_KEYS).parquet(*map(self.staging.files.url, files))
 
 
 EVENT_KEYS = f"{ID} string, partition_nr bigint, sequence_nr bigint"

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from tagmill.kafka.source import PIECE_BYTES, in_python
+from tagmill.pieces import PIECE_BYTES, in_python
 
 SIZES = [5, PIECE_BYTES, PIECE_BYTES + 1, None, 0, 3 * PIECE_BYTES, 10 * PIECE_BYTES + 7, 1, 2, 2 * PIECE_BYTES]
 

@@ -1,12 +1,34 @@
 """Large records go to Python in pieces: Spark counts only rows, and a task that has no memory for a batch of them waits for ever."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
+# that Python gets at once, and what it gets in pieces where there is more of it: value, as Kafka calls it, payload in deduplication,
+# event in messages
+RECORDS_AT_ONCE, PIECE_BYTES, LARGE = 1000, 64 * 1024, {"value", "payload", "event"}
 LEFT = "left"
+
+
+def in_python(
+    records: DataFrame, work: Callable[[Iterable[Any]], Iterable[Any]], schema: StructType | str, at_once: int = RECORDS_AT_ONCE
+) -> DataFrame:
+    """What Python makes of records, over Arrow. From here on the session hands out so many rows at a time."""
+    records.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(at_once))
+    for large in LARGE.intersection(records.columns):
+        return in_pieces(records, large, PIECE_BYTES).mapInArrow(partial(_whole, work, records.columns, large), schema)
+    return records.mapInArrow(work, schema)
+
+
+def _whole(
+    work: Callable[[Iterable[Any]], Iterable[Any]], columns: Sequence[str], large: str, batches: Iterable[Any]
+) -> Iterable[Any]:
+    return work(joined(batches, columns, large))
 
 
 def in_pieces(records: DataFrame, large: str, size: int) -> DataFrame:

@@ -1,0 +1,161 @@
+"""Rows of Cassandra as Arrow has them, a page at once: the driver cuts out the bytes of each value, whole columns are converted."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from cassandra import cqltypes
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, ResultSet
+from cassandra.deserializers import make_deserializers
+from cassandra.metadata import Murmur3Token
+from cassandra.numpy_parser import NumpyParser
+from cassandra.parsing import ParseDesc
+from cassandra.protocol import cython_protocol_handler
+
+from tagmill.errors import TagmillError
+from tagmill.stores.cassandra import PASSING, Cassandra, explained
+
+# rows of a page: the first has few, for each may have megabytes, the next as many as PAGE_BYTES hold
+FIRST_PAGE, LARGEST_PAGE, PAGE_BYTES, GROWTH = 50, 5000, 4 * 1024 * 1024, 8
+LOWEST, HIGHEST = -(2**63), 2**63 - 1
+Values = npt.NDArray[np.object_]
+
+
+class Pages:
+    """Queries in a session beside that of `cassandra`, at the application's consistency. Use it in `with`."""
+
+    def __init__(self, cassandra: Cassandra) -> None:
+        self.cassandra = cassandra.application
+        with explained(cassandra.where):
+            self.session = cassandra.cluster.connect()
+        self.session.client_protocol_handler = _HANDLER
+        self.profile = self.session.execution_profile_clone_update(EXEC_PROFILE_DEFAULT, row_factory=_whole_page)
+
+    def __enter__(self) -> "Pages":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.session.shutdown()
+
+    def of(self, cql: str, *values: Any) -> Iterator[pa.RecordBatch]:
+        """The rows of one query, a page at a time; the next is asked for meanwhile, and again after a passing fault."""
+        statement, state, size = self.cassandra.prepare(cql), None, FIRST_PAGE
+
+        def ask() -> Any:
+            bound = statement.bind(values)
+            bound.fetch_size = size
+            return self.session.execute_async(bound, execution_profile=self.profile, paging_state=state)
+
+        with explained(self.cassandra.where):
+            asked = ask()
+            while asked is not None:
+                page = self._answer(asked, ask)
+                rows = _as_arrow(page)
+                asked, state = None, page.paging_state
+                if state:
+                    fitting = PAGE_BYTES * rows.num_rows // max(1, rows.nbytes) if rows.num_rows else size
+                    size = max(1, min(fitting, size * GROWTH, LARGEST_PAGE))
+                    asked = ask()
+                if rows.num_rows:
+                    yield rows
+
+    def _answer(self, asked: Any, ask: Callable[[], Any]) -> ResultSet:
+        try:
+            return asked.result()
+        except PASSING:
+            return self.cassandra.retried(lambda: ask().result())
+
+
+def token_ranges(cassandra: Cassandra, parts: int) -> list[tuple[int, int]] | None:
+    """At least so many ranges of tokens, lower bounds exclusive, that hold all partitions, each with one set of replicas.
+
+    None: the cluster's partitioner isn't Murmur3.
+    """
+    tokens = cassandra.cluster.metadata.token_map
+    if tokens is None or tokens.token_class is not Murmur3Token:
+        return None
+    # no partition has the lowest token
+    bounds = [LOWEST, *sorted({token.value for token in tokens.ring} - {LOWEST, HIGHEST}), HIGHEST]
+    step = (HIGHEST - LOWEST) // parts + 1
+    cuts = sorted({*bounds, *range(LOWEST, HIGHEST, step)})
+    return list(zip(cuts[:-1], cuts[1:], strict=True))
+
+
+class _Bytes(NumpyParser):  # type: ignore[misc]
+    """Leaves each value as its bytes."""
+
+    def parse_rows(self, reader: Any, desc: Any) -> dict[str, Values]:
+        """Arrays of bytes, None for null, by the names of the columns."""
+        types = [cqltypes.BytesType] * len(desc.coltypes)
+        plain = ParseDesc(desc.colnames, types, None, desc.coldescs, make_deserializers(types), desc.protocol_version)
+        return cast(dict[str, Values], super().parse_rows(reader, plain))
+
+
+_HANDLER = cython_protocol_handler(_Bytes())
+
+
+def _whole_page(_names: Any, columns: Any) -> Any:
+    if not isinstance(columns, dict):
+        # the driver's parser says nothing when it fails, and there would be no rows
+        raise TagmillError("an answer of Cassandra could not be read. Nothing of it was used; this is a defect, please report it")
+    return columns
+
+
+def _as_arrow(page: ResultSet) -> pa.RecordBatch:
+    (columns,) = page.current_rows
+    arrays = [as_arrow(values, kind) for values, kind in zip(columns.values(), page.column_types, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, names=list(columns))
+
+
+def as_arrow(values: Values, kind: type[cqltypes._CassandraType]) -> pa.Array:
+    """A column's values (bytes, None: null) of one of Cassandra's types.
+
+    Out: bigint and int as such, text as string, blob as binary, uuid as binary(16), a set or list of text as a list of strings.
+    """
+    raw = pa.array(values, pa.binary())
+    if kind in _NUMBERS:
+        return _numbers(raw, _NUMBERS[kind])
+    if issubclass(kind, cqltypes.BytesType):
+        return raw
+    if issubclass(kind, (cqltypes.UTF8Type, cqltypes.AsciiType)):
+        return raw.cast(pa.string())
+    if issubclass(kind, cqltypes.UUIDType | cqltypes.TimeUUIDType):
+        return raw.cast(pa.binary(16))
+    if issubclass(kind, (cqltypes.SetType, cqltypes.ListType)):
+        return _decoded(raw, partial(_texts, kind))
+    raise TypeError(f"values of Cassandra's type {kind.cql_parameterized_type()} have no place in Arrow")
+
+
+_NUMBERS: dict[Any, np.dtype[Any]] = {cqltypes.LongType: np.dtype(">i8"), cqltypes.Int32Type: np.dtype(">i4")}
+
+
+def _numbers(raw: pa.BinaryArray, kind: np.dtype[Any]) -> pa.Array:
+    """An empty value, which old clients could write, is null."""
+    raw = pc.if_else(pc.equal(pc.binary_length(raw), kind.itemsize), raw, pa.scalar(None, pa.binary()))
+    there = raw.drop_null()
+    found = np.zeros(len(raw), kind.newbyteorder("="))
+    found[raw.is_valid().to_numpy(zero_copy_only=False)] = _content(there).view(kind)
+    return pa.array(found, mask=raw.is_null().to_numpy(zero_copy_only=False))
+
+
+def _content(values: pa.Array) -> npt.NDArray[np.uint8]:
+    """The bytes of values without nulls, one after the other."""
+    offsets = np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + len(values) + 1]
+    data = values.buffers()[2]
+    content = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
+    return content[offsets[0] : offsets[-1]]
+
+
+def _decoded(raw: pa.BinaryArray, decode: Callable[[bytes], list[str]]) -> pa.Array:
+    """Each different value is decoded once."""
+    codes = raw.dictionary_encode()
+    different = pa.array([decode(value) for value in codes.dictionary.to_pylist()], pa.list_(pa.string()))
+    return different.take(codes.indices)
+
+
+def _texts(kind: type[cqltypes._CassandraType], value: bytes) -> list[str]:
+    return list(kind.from_binary(value, 4))

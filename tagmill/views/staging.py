@@ -1,0 +1,196 @@
+"""Staged events: what a numbering takes of the rows of messages, made and written by Python, a file a task.
+
+A task that is tried again writes another file, and what nobody names is never read.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
+from uuid import uuid4
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from tagmill import names
+from tagmill.delivery.scan import FUTURE_TICKS
+from tagmill.errors import StoreUnavailable
+from tagmill.journaltables import OLD_TAGS
+from tagmill.pieces import in_python
+from tagmill.rowgroups import row_groups
+from tagmill.settings import CassandraSettings
+from tagmill.stores.cassandra import Cassandra, connected
+from tagmill.stores.files import RunFiles
+from tagmill.stores.pages import Pages, token_ranges
+from tagmill.timeuuid import GREGORIAN_TICKS
+from tagmill.views.model import Reason
+from tagmill.views.tables import ID, META, Journal
+
+EVENT = {
+    "event": pa.binary(), "event_manifest": pa.string(), "ser_id": pa.int32(), "ser_manifest": pa.string(), "writer_uuid": pa.string(),
+}  # fmt: skip
+META_TYPES = dict(zip(META, (pa.int32(), pa.string(), pa.binary()), strict=True))
+FILES = pa.schema({"name": pa.string()})
+# names, which repeat; not the events: counting has those of a row group in memory, where they may not hide behind a dictionary
+REPEATED = [ID, "flaw", "event_manifest", "ser_manifest", "writer_uuid", "tags.list.element"]
+TASKS_PER_CORE = 8
+Mask = npt.NDArray[np.bool_]
+
+
+def schema_of(journal: Journal) -> pa.Schema:
+    """A staged event: its place and time (`ticks` mean nothing unless it is a TimeUUID), `flaw` (a Reason); the rest only with tags."""
+    keys = {ID: pa.string(), "partition_nr": pa.int64(), "sequence_nr": pa.int64(), "timestamp": pa.string()}
+    judged = {"tags": pa.list_(pa.string()), "ticks": pa.int64(), "flaw": pa.string()}
+    return pa.schema({**keys, **judged, **EVENT, **(META_TYPES if journal.meta else {})})
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """Where the events of one journal are staged, and the time (ticks) up to which they are old enough."""
+
+    journal: Journal
+    files: RunFiles
+    until: int
+
+    def of_rows(self, rows: DataFrame, folder: str) -> list[str]:
+        """Write these rows of messages (the journal's columns, maybe without tag1 to tag3); the files, none of which is empty."""
+        plain = {"timestamp": F.unhex(F.replace("timestamp", F.lit("-"), F.lit("")))}
+        if "message" in rows.columns:
+            plain["message"] = F.when(F.col("message").isNotNull(), F.lit(b""))
+        return self._made(in_python(rows.withColumns(plain), partial(_write, self, folder), from_arrow_schema(FILES)))
+
+    def of_table(self, spark: SparkSession, cassandra: Cassandra, folder: str) -> list[str] | None:
+        """Write all of messages, read by the tasks themselves; None: the cluster's partitioner isn't Murmur3."""
+        tasks = TASKS_PER_CORE * spark.sparkContext.defaultParallelism
+        ranges = token_ranges(cassandra, tasks)
+        if ranges is None:
+            return None
+        rows = spark.createDataFrame(ranges, "low long, high long").repartition(tasks)
+        return self._made(rows.mapInArrow(partial(_scan, self, folder, cassandra.settings), from_arrow_schema(FILES)))
+
+    def _made(self, files: DataFrame) -> list[str]:
+        return sorted(line["name"] for line in files.collect())
+
+
+def _scan(
+    staging: Staging, folder: str, settings: CassandraSettings, ranges: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    with Pages(connected(settings)) as pages:
+        yield from _write(staging, folder, _rows(staging.journal, pages, ranges))
+
+
+def _rows(journal: Journal, pages: Pages, ranges: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows of these ranges of tokens."""
+    columns = ", ".join(map(names.cql, journal.columns))
+    token = f"token({ID}, partition_nr)"
+    query = f"SELECT {columns} FROM {journal.names.cql(journal.names.messages)} WHERE {token} > ? AND {token} <= ?"
+    for part in ranges:
+        for low, high in zip(part["low"].to_pylist(), part["high"].to_pylist(), strict=True):
+            for rows in pages.of(query, low, high):
+                # a partition whose events are all deleted keeps its static column (plugins before 1.0): a row without key
+                yield rows.filter(rows["sequence_nr"].is_valid()) if rows["sequence_nr"].null_count else rows
+
+
+def _write(staging: Staging, folder: str, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    schema, name = schema_of(staging.journal), f"{folder}/{uuid4().hex}.parquet"
+    groups = row_groups(as_events(batch, schema, staging.until) for batch in rows)
+    first = next(groups, None)
+    if first is None:
+        return
+    try:
+        with (
+            staging.files.create(name) as sink,
+            pq.ParquetWriter(sink, schema, compression="zstd", compression_level=1, use_dictionary=REPEATED) as writer,
+        ):
+            writer.write_table(first, first.num_rows)
+            for group in groups:
+                writer.write_table(group, group.num_rows)
+    except OSError as error:
+        raise StoreUnavailable(f"{staging.files.url(name)} can't be written: {error}. Nothing was committed") from None
+    yield pa.RecordBatch.from_pylist([{"name": name}], FILES)
+
+
+def as_events(rows: pa.RecordBatch, schema: pa.Schema, until: int) -> pa.RecordBatch:
+    """Rows of messages as staged events. In: `timestamp` as its 16 bytes; of `message` only matters whether it is null."""
+    uuids = _uuids(rows["timestamp"])
+    tags = _tags(rows)
+    tagged = pc.fill_null(pc.greater(pc.list_value_length(tags), 0), False)
+    ticks = _ticks(uuids)
+    found = {
+        **{name: rows[name] for name in (ID, "partition_nr", "sequence_nr")},
+        "timestamp": _text(uuids),
+        "tags": pc.if_else(tagged, tags, None),
+        "ticks": pa.array(ticks),
+        "flaw": _flaws(rows, tagged.to_numpy(zero_copy_only=False), _version(uuids) == 1, ticks, until),
+    }
+    columns = [found[name] if name in found else pc.if_else(tagged, rows[name], None) for name in schema.names]
+    return pa.RecordBatch.from_arrays([one.cast(of.type) for one, of in zip(columns, schema, strict=True)], schema=schema)
+
+
+def _tags(rows: pa.RecordBatch) -> pa.Array:
+    """An event's tags as the plugin sees them (journaltables.event_tags)."""
+    old = [name for name in OLD_TAGS if rows.schema.get_field_index(name) >= 0]
+    if all(rows[name].null_count == rows.num_rows for name in old):
+        return rows["tags"]
+    lines = zip(rows["tags"].to_pylist(), *(rows[name].to_pylist() for name in old), strict=True)
+    every = [{*(tags or ()), *(tag for tag in others if tag is not None)} for tags, *others in lines]
+    return pa.array([sorted(tags) for tags in every], pa.list_(pa.string()))
+
+
+def _flaws(rows: pa.RecordBatch, tagged: Mask, time_uuid: Mask, ticks: npt.NDArray[np.int64], until: int) -> pa.Array:
+    """A Reason, or null. Untagged events get no row, so it doesn't matter what is wrong with them."""
+    latest = until + FUTURE_TICKS
+    missing = _nulls(rows, "event") | _nulls(rows, "ser_id")
+    unread = ~_nulls(rows, "message") if rows.schema.get_field_index("message") >= 0 else np.zeros(rows.num_rows, bool)
+    reasons = {
+        Reason.BEFORE_0_10: tagged & _nulls(rows, "event") & unread,
+        Reason.NO_EVENT: tagged & missing,
+        Reason.NO_TIME_UUID: tagged & (~time_uuid | (ticks < 0) | (ticks > latest)),
+        Reason.YOUNG: time_uuid & (ticks > until) & (ticks <= latest),
+    }
+    place = np.select(list(reasons.values()), np.arange(len(reasons)), -1)
+    return pa.array([reason.value for reason in reasons]).take(pa.array(place, mask=place < 0))
+
+
+def _nulls(rows: pa.RecordBatch, name: str) -> Mask:
+    return cast(Mask, rows[name].is_null().to_numpy(zero_copy_only=False))
+
+
+# -- TimeUUIDs, a column at once
+
+
+Uuids = npt.NDArray[np.uint8]
+_DIGITS = np.array([f"{value:02x}".encode() for value in range(256)], "S2").view(np.uint8).reshape(256, 2)
+# where the text of a UUID has its digits, and its dashes
+_DASHES = [8, 13, 18, 23]
+_PLACES = np.setdiff1d(np.arange(36), _DASHES)
+
+
+def _uuids(values: pa.Array) -> Uuids:
+    """One row of 16 bytes a value, none of which is null."""
+    raw = values.cast(pa.binary(16))
+    return np.frombuffer(raw.buffers()[1], np.uint8)[raw.offset * 16 : (raw.offset + len(raw)) * 16].reshape(-1, 16)
+
+
+def _version(uuids: Uuids) -> Uuids:
+    return cast(Uuids, uuids[:, 6] >> 4)
+
+
+def _ticks(uuids: Uuids) -> npt.NDArray[np.int64]:
+    """Ticks since 1970 of version 1 UUIDs (timeuuid.ticks)."""
+    halves = uuids.view(">u8").astype(np.uint64)[:, 0]
+    low, middle, high = halves >> 32, halves >> 16 & 0xFFFF, halves & 0x0FFF
+    return (high << 48 | middle << 32 | low).astype(np.int64) - GREGORIAN_TICKS
+
+
+def _text(uuids: Uuids) -> pa.Array:
+    text = np.full((len(uuids), 36), ord("-"), np.uint8)
+    text[:, _PLACES] = _DIGITS[uuids].reshape(-1, 32)
+    offsets = np.arange(0, 36 * len(uuids) + 1, 36, dtype=np.int32)
+    return pa.StringArray.from_buffers(len(uuids), pa.py_buffer(offsets), pa.py_buffer(text))

@@ -1,0 +1,152 @@
+"""What is read page by page is what Cassandra has: every type, whatever is null, rows of any size, and all partitions once."""
+
+import uuid
+from itertools import pairwise
+
+import pyarrow as pa
+import pytest
+from cassandra import OperationTimedOut
+from cassandra.cluster import ResponseFuture
+
+from tagmill.errors import ConfigurationError, StoreUnavailable
+from tagmill.settings import CassandraSettings
+from tagmill.stores import cassandra as stores
+from tagmill.stores.cassandra import Cassandra
+from tagmill.stores.pages import HIGHEST, LOWEST, PAGE_BYTES, Pages, token_ranges
+
+
+@pytest.fixture
+def place(stack):
+    """A keyspace of its own."""
+    name = f"t_{uuid.uuid4().hex[:12]}"
+    stack.session.execute(f"CREATE KEYSPACE {name} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}")
+    yield name
+    stack.session.execute(f"DROP KEYSPACE {name}")
+
+
+@pytest.fixture
+def cassandra(stack):
+    with Cassandra(CassandraSettings(port=stack.cassandra.port)) as found:
+        yield found
+
+
+@pytest.fixture
+def pages(cassandra):
+    with Pages(cassandra) as found:
+        yield found
+
+
+def test_every_type_comes_as_arrow_has_it(stack, place, pages):
+    stack.session.execute(
+        f"CREATE TABLE {place}.t (id int PRIMARY KEY, big bigint, words text, ascii_ ascii, raw blob, one uuid, moment timeuuid, "
+        "tags set<text>, listed list<text>)"
+    )
+    one, moment = uuid.uuid4(), uuid.uuid1()
+    insert = stack.session.prepare(
+        f"INSERT INTO {place}.t (id, big, words, ascii_, raw, one, moment, tags, listed) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    )
+    rows = {
+        1: (-(2**63), "Größe \U0001f600 \x00", "a'b", b"\x00\xff", one, moment, {"é", "", "b"}, ["x", "", "x"]),
+        2: (None,) * 8,
+        3: (0, "", "", b"", one, moment, {"z"}, ["z"]),
+    }
+    for number, values in rows.items():
+        stack.session.execute(insert, (number, *values))
+    found = {}
+    for number in rows:
+        (batch,) = pages.of(f"SELECT * FROM {place}.t WHERE id = ?", number)
+        found[number] = batch.to_pylist()[0]
+        kinds = {
+            "id": pa.int32(),
+            "big": pa.int64(),
+            "words": pa.string(),
+            "raw": pa.binary(),
+            "moment": pa.binary(16),
+            "tags": pa.list_(pa.string()),
+        }
+        assert {name: batch.schema.field(name).type for name in kinds} == kinds
+    names = ["big", "words", "ascii_", "raw", "one", "moment", "tags", "listed"]
+    for number, (big, words, ascii_, raw, one_, moment_, tags, listed) in rows.items():
+        plain = (
+            big,
+            words,
+            ascii_,
+            raw,
+            one_ and one_.bytes,
+            moment_ and moment_.bytes,
+            tags and sorted(tags, key=str.encode),
+            listed,
+        )
+        assert found[number] == {"id": number, **dict(zip(names, plain, strict=True))}
+
+
+def test_a_type_without_a_place_in_arrow_is_said(stack, place, pages):
+    stack.session.execute(f"CREATE TABLE {place}.t (id int PRIMARY KEY, v inet)")
+    stack.session.execute(f"INSERT INTO {place}.t (id, v) VALUES (1, '127.0.0.1')")
+    with pytest.raises(TypeError, match="inet"):
+        list(pages.of(f"SELECT * FROM {place}.t"))
+
+
+def test_rows_of_any_size_come_in_pages_of_bounded_size(stack, place, pages):
+    stack.session.execute(f"CREATE TABLE {place}.t (k int, id int, v blob, PRIMARY KEY (k, id))")
+    insert = stack.session.prepare(f"INSERT INTO {place}.t (k, id, v) VALUES (1, ?, ?)")
+    sizes = [20] * 3000 + [1_000_000] * 30 + [5_000_000] * 2 + [20] * 3000
+    for number, size in enumerate(sizes):
+        stack.session.execute(insert, (number, number.to_bytes(4, "big") * (size // 4)))
+    found = list(pages.of(f"SELECT id, v FROM {place}.t WHERE k = ?", 1))
+    assert [len(value) for batch in found for value in batch["v"].to_pylist()] == [size // 4 * 4 for size in sizes]
+    assert [number for batch in found for number in batch["id"].to_pylist()] == list(range(len(sizes)))
+    small, large = found[2], [batch.num_rows for batch in found if batch.nbytes > 2 * PAGE_BYTES]
+    assert small.num_rows > 1000
+    assert len(large) < 4  # what was asked for before large rows were met
+
+
+def test_all_partitions_are_in_one_range_each(stack, place, cassandra, pages):
+    stack.session.execute(f"CREATE TABLE {place}.t (id int PRIMARY KEY)")
+    for number in range(500):
+        stack.session.execute(f"INSERT INTO {place}.t (id) VALUES ({number})")
+    for parts in (1, 7, 100):
+        ranges = token_ranges(cassandra, parts)
+        assert len(ranges) >= parts
+        assert ranges[0][0] == LOWEST and ranges[-1][1] == HIGHEST
+        assert all(low[1] == high[0] and low[0] < low[1] for low, high in pairwise(ranges))
+        query = f"SELECT id FROM {place}.t WHERE token(id) > ? AND token(id) <= ?"
+        assert sorted(n for low, high in ranges for batch in pages.of(query, low, high) for n in batch["id"].to_pylist()) == list(
+            range(500)
+        )
+
+
+def test_no_page_is_lost_where_an_answer_is(stack, place, pages, monkeypatch):
+    stack.session.execute(f"CREATE TABLE {place}.t (k int, id int, PRIMARY KEY (k, id))")
+    for number in range(3000):
+        stack.session.execute(f"INSERT INTO {place}.t (k, id) VALUES (1, {number})")
+    asked, result = [], ResponseFuture.result
+
+    def lossy(self):
+        asked.append(self)
+        if len(asked) % 2:
+            raise OperationTimedOut
+        return result(self)
+
+    monkeypatch.setattr(ResponseFuture, "result", lossy)
+    found = [number for batch in pages.of(f"SELECT id FROM {place}.t WHERE k = ?", 1) for number in batch["id"].to_pylist()]
+    monkeypatch.undo()
+    assert found == list(range(3000)) and len(asked) > 4
+    monkeypatch.setattr(ResponseFuture, "result", lambda self: (_ for _ in ()).throw(OperationTimedOut()))
+    monkeypatch.setattr(stores, "PATIENCE_SECONDS", 0.1)
+    with pytest.raises(StoreUnavailable, match="did not answer"):
+        list(pages.of(f"SELECT id FROM {place}.t WHERE k = 1"))
+
+
+def test_an_answer_that_the_drivers_parser_fails_at_is_no_empty_page(stack, place, pages, monkeypatch):
+    """It says nothing of that by itself: without a word there would be no rows."""
+    stack.session.execute(f"CREATE TABLE {place}.t (id int PRIMARY KEY)")
+    stack.session.execute(f"INSERT INTO {place}.t (id) VALUES (1)")
+    monkeypatch.setattr("tagmill.stores.pages.ParseDesc", None)
+    with pytest.raises(Exception, match="could not be read"):
+        list(pages.of(f"SELECT id FROM {place}.t"))
+
+
+def test_a_table_that_is_not_there_is_one_line(place, pages):
+    with pytest.raises(ConfigurationError, match="refused"):
+        list(pages.of(f"SELECT id FROM {place}.missing"))
