@@ -19,7 +19,9 @@ from tagmill.stores.cassandra import Cassandra
 from tagmill.stores.files import RunFiles
 
 # that are read at once, at most: where many rows have the same large value, a file tells nothing of their size
-ROWS_AT_ONCE = 1024
+ROWS_AT_ONCE = 512
+# of a column that are read ahead: a file may be one row group
+READ_AHEAD_BYTES = 1024 * 1024
 # of each core, so that none waits long for the last one
 TASKS = 8
 
@@ -60,7 +62,7 @@ def _load(
 def _rows(files: RunFiles, name: str, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
     """A file's rows, some PIECE_BYTES at once."""
     with files.open(name) as source:
-        file = pq.ParquetFile(source)
+        file = pq.ParquetFile(source, buffer_size=READ_AHEAD_BYTES)
         for number in range(file.num_row_groups):
             group = file.metadata.row_group(number)
             fitting = PIECE_BYTES * group.num_rows // max(1, group.total_byte_size)
