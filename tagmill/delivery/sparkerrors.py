@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PythonException
 
-from tagmill.errors import StoreUnavailable
+from tagmill.errors import ConfigurationError, StoreUnavailable
 
 # exceptions of the Java driver below the connector, and a Python worker's own; a task's failure reaches the driver program as text only
 UNANSWERED = re.compile(
@@ -19,16 +19,22 @@ UNANSWERED = re.compile(
 )
 # a Python worker's own: the line that it says
 UNWRITTEN = re.compile(r"tagmill\.errors\.StoreUnavailable: (\S+ can't be written: .+)")
+REFUSED = re.compile(r"tagmill\.errors\.ConfigurationError: (Cassandra at .+)")
 
 
 @contextmanager
 def explained(where: str, untouched: str = "Nothing was sealed") -> Iterator[None]:
-    """Raise StoreUnavailable where a Spark job failed because Cassandra (`where`) did not answer, or files can't be written."""
+    """Raise StoreUnavailable where a Spark job failed because Cassandra (`where`) did not answer, or files can't be written.
+
+    ConfigurationError: Cassandra refused what a Python worker asked of it.
+    """
     try:
         yield
     except (Py4JJavaError, PythonException) as error:
         if said := UNWRITTEN.search(str(error)):
             raise StoreUnavailable(said[1]) from None
+        if refused := REFUSED.search(str(error)):
+            raise ConfigurationError(refused[1]) from None
         found = UNANSWERED.search(str(error))
         if found is None:
             raise

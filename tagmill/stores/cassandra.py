@@ -25,11 +25,11 @@ from cassandra import (
     WriteTimeout,
 )
 from cassandra.auth import PlainTextAuthProvider
-from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, Session
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, ResponseFuture, Session
 from cassandra.concurrent import execute_concurrent
 from cassandra.policies import DCAwareRoundRobinPolicy, ExponentialReconnectionPolicy, TokenAwarePolicy
 from cassandra.protocol import ErrorMessage
-from cassandra.query import PreparedStatement
+from cassandra.query import PreparedStatement, Statement
 from tenacity import Retrying, retry, retry_if_exception_type, stop_after_delay, wait_fixed, wait_random_exponential
 
 from tagmill.errors import ConfigurationError, StoreUnavailable, TagmillError
@@ -173,6 +173,23 @@ class Cassandra:
     def write_many(self, cql: str, rows: Iterable[tuple[Any, ...]]) -> int:
         """The same for writes, at LOCAL_QUORUM; returns how many."""
         return sum(1 for _ in self.execute_many(cql, rows, ConsistencyLevel.LOCAL_QUORUM))
+
+    def write_ready(self, statements: Iterable[Statement], concurrency: int) -> None:
+        """Run idempotent writes, each as it is, so many at a time; what fails in passing is run again by itself."""
+        flying = deque[tuple[Statement, ResponseFuture]]()
+        with explained(self.where):
+            for statement in statements:
+                if len(flying) == concurrency:
+                    self._landed(*flying.popleft())
+                flying.append((statement, self.session.execute_async(statement)))
+            while flying:
+                self._landed(*flying.popleft())
+
+    def _landed(self, statement: Statement, answer: ResponseFuture) -> None:
+        try:
+            answer.result()
+        except PASSING:
+            self._retried(lambda: self.session.execute(statement))
 
     def _rows(self, statement: PreparedStatement, values: tuple[Any, ...]) -> list[Any]:
         return list(self.session.execute(statement, values))

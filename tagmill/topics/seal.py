@@ -20,8 +20,9 @@ from tagmill.errors import FenceRaised, GuardRefused
 from tagmill.kafka.ranges import went
 from tagmill.kafka.source import explained, kafka_records
 from tagmill.kafkasettings import JournalSettings, TopicSettings
+from tagmill.loading import Part, load
 from tagmill.settings import Settings
-from tagmill.sparksession import setting
+from tagmill.stores.bulk import Target
 from tagmill.stores.deduplication import Deduplication
 from tagmill.stores.files import RunFiles
 from tagmill.stores.kafka import Kafka
@@ -29,15 +30,14 @@ from tagmill.stores.ledger import Ledger
 from tagmill.topics import journal, staging
 from tagmill.topics.columns import layout
 from tagmill.topics.cutting import BESIDE, Cutter, chosen_rows
-from tagmill.topics.firsts import unknown, write_firsts
+from tagmill.topics.firsts import KEY, unknown, write_firsts
 from tagmill.topics.formats import schema_contents
 from tagmill.topics.model import TopicCounts, TopicManifest, TopicPlan
 from tagmill.topics.runfiles import ids_noted, note_ids_done, read_manifest, read_plan
 from tagmill.topics.staged import PLACE, Mask, Source, StagedFile, masks, stage
-from tagmill.views.writing import append
 
-# of a batch's file that Spark has in memory at once: each may have a megabyte
-ROWS_AT_ONCE = 16
+# columns of deduplication that a batch's file has, where the ids of a shard lie one after the other; created_at in milliseconds
+IN_FILES = [*KEY, "created_at", "schema_version", "payload"]
 
 
 def seal(settings: Settings, ledger: Ledger, spark: SparkSession, name: str, run: int, fence: int) -> TopicManifest:
@@ -67,9 +67,10 @@ def note_ids(settings: Settings, files: RunFiles, spark: SparkSession, manifest:
     if ids_noted(files, manifest):
         return
     if manifest.batches:
-        with setting(spark, "spark.sql.parquet.columnarReaderBatchSize", str(ROWS_AT_ONCE)):
-            rows = staging.rows_of_ids(spark, files, manifest, plan)
-            append(rows, settings.cassandra.ledger_keyspace, "deduplication", manifest.run, large=True)
+        shared = {"pipeline": plan.pipeline, "rule": plan.rule, "seen_at": plan.planned_at, "run": plan.run}
+        parts = [Part(batch.file, {**shared, "batch_id": batch.batch_id}) for batch in manifest.batches]
+        to = Target(settings.cassandra.ledger_keyspace, "deduplication", manifest.run)
+        load(spark, settings.cassandra, files, parts, to, IN_FILES)
     checkpoints.reached("seal.after_ids")
     note_ids_done(files, manifest)
 

@@ -1,10 +1,9 @@
-"""The records of a topic's run in Spark: decoded for staged files, and from the sealed ones as rows of deduplication.
+"""The records of a topic's run in Spark, decoded for staged files.
 
 Decoding is Python over Arrow batches: the payload stays as it came, and Avro and Protobuf have no expressions in this Spark.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC
 from functools import partial
 from typing import Any
 
@@ -14,12 +13,9 @@ from pyspark.sql import functions as F
 
 from tagmill.connector import LARGE_ROWS, table
 from tagmill.kafkasettings import TopicSettings
-from tagmill.stores.files import RunFiles
 from tagmill.topics.columns import layout
 from tagmill.topics.events import Reader
 from tagmill.topics.fields import Unfit
-from tagmill.topics.firsts import KEY
-from tagmill.topics.model import TopicManifest, TopicPlan
 from tagmill.topics.staged import INDEX_BITS, PLACE, Source
 
 ARROW = {
@@ -90,16 +86,3 @@ def placed(staged: DataFrame, names: Sequence[str], columns: Sequence[str]) -> D
     file, index = F.col("_metadata.file_name").alias("file"), F.col("_metadata.row_index").alias("row_index")
     place = F.shiftleft("number", INDEX_BITS).bitwiseOR(F.col("row_index")).alias(PLACE)
     return staged.select(*columns, file, index).join(F.broadcast(numbers), "file").select(*columns, place)
-
-
-def rows_of_ids(spark: SparkSession, files: RunFiles, manifest: TopicManifest, plan: TopicPlan) -> DataFrame:
-    """Rows of deduplication, from the sealed files, as they lie there: those of a shard one after the other."""
-    names = [(batch.file.rpartition("/")[2], batch.batch_id) for batch in manifest.batches]
-    owners = F.broadcast(spark.createDataFrame(names, "file string, batch_id string"))
-    sealed = spark.read.parquet(*(files.url(batch.file) for batch in manifest.batches))
-    file = F.col("_metadata.file_name").alias("file")
-    return sealed.select(*KEY, "created_at", "schema_version", "payload", file).join(owners, "file").select(
-        F.lit(plan.pipeline).alias("pipeline"), F.lit(plan.rule).alias("rule"), "shard", "unique_id",
-        F.timestamp_millis("created_at").alias("created_at"), F.lit(plan.planned_at.astimezone(UTC)).alias("seen_at"), "schema_version",
-        "payload", "batch_id", F.lit(plan.run).cast("bigint").alias("run"),
-    )  # fmt: skip

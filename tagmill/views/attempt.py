@@ -126,7 +126,7 @@ class Attempt:
         """Write all of it into Cassandra, and say so."""
         from tagmill.views import writing
 
-        writing.write(self.spark, self.builds.cassandra, self.files, manifest, self.settings.cassandra.ledger_keyspace, self.tell)
+        writing.write(self.spark, self.builds.cassandra, self.files, manifest, self.tell)
         self.builds.add_late(manifest.build, manifest.late_from)
         checkpoints.reached("build.before_end")
         self.builds.finish(row, manifest.until)

@@ -14,6 +14,8 @@ from pyspark.sql import functions as F
 
 from tagmill import checkpoints, names
 from tagmill.connector import CASSANDRA
+from tagmill.loading import Part, load
+from tagmill.stores.bulk import Target
 from tagmill.stores.cassandra import Cassandra
 from tagmill.stores.files import RunFiles
 from tagmill.views.model import VIEW_KEY, Manifest, Tell
@@ -29,9 +31,7 @@ BATCHES = {
 }
 
 
-def write(
-    spark: SparkSession, cassandra: Cassandra, files: RunFiles, manifest: Manifest, ledger_keyspace: str, tell: Tell
-) -> None:
+def write(spark: SparkSession, cassandra: Cassandra, files: RunFiles, manifest: Manifest, tell: Tell) -> None:
     """Write everything that the manifest's files hold."""
     url = files.url(manifest.folder)
     if manifest.removed:
@@ -45,13 +45,9 @@ def write(
             _delete(cassandra, files, manifest, "forgotten", "tag_scanning", (ID,))
     if manifest.rows:
         tell(f"writing {manifest.rows} rows of {manifest.view_table}")
-        append(
-            spark.read.parquet(f"{url}/{manifest.rows_in}"),
-            manifest.journal,
-            manifest.view_table,
-            manifest.written_at,
-            manifest.ttl_seconds,
-        )
+        parts = [Part(name) for name in files.parquet(f"{manifest.folder}/{manifest.rows_in}")]
+        to = Target(manifest.journal, manifest.view_table, manifest.written_at, manifest.ttl_seconds)
+        load(spark, cassandra.settings, files, parts, to)
     checkpoints.reached("build.after_views")
     records = spark.read.parquet(f"{url}/records")
     tell(f"writing the progress of {manifest.moved} persistence ids")
@@ -65,7 +61,7 @@ def write(
     )  # fmt: skip
     checkpoints.reached("build.after_progress")
     if manifest.recorded:
-        append(_as_records(records, manifest), ledger_keyspace, "view_progress", manifest.written_at)
+        append(_as_records(records, manifest), cassandra.settings.ledger_keyspace, "view_progress", manifest.written_at)
 
 
 def _delete(cassandra: Cassandra, files: RunFiles, manifest: Manifest, folder: str, table: str, key: Sequence[str]) -> None:
@@ -90,11 +86,8 @@ def _as_records(records: DataFrame, manifest: Manifest) -> DataFrame:
     )  # fmt: skip
 
 
-def append(
-    rows: DataFrame, keyspace: str, table: str, written_at: int, ttl_seconds: int | None = None, *, large: bool = False
-) -> None:
+def append(rows: DataFrame, keyspace: str, table: str, written_at: int, *, large: bool = False) -> None:
     """Write rows with a timestamp of their own (microseconds), in BATCHES. `large`: each may have a megabyte; they lie by partition."""
-    ttl = {"spark.cassandra.output.ttl": str(ttl_seconds)} if ttl_seconds else {}
     few = {"spark.cassandra.output.batch.grouping.buffer.size": "10"} if large else {}
-    options = {**BATCHES, **few, **ttl, "spark.cassandra.output.timestamp": str(written_at), "keyspace": keyspace, "table": table}
+    options = {**BATCHES, **few, "spark.cassandra.output.timestamp": str(written_at), "keyspace": keyspace, "table": table}
     rows.write.format(CASSANDRA).options(**options).mode("append").save()

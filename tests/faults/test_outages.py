@@ -3,15 +3,19 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
+from uuid import uuid4
 
+import pyarrow as pa
 import pytest
 from cassandra import DriverException
 from cassandra.cluster import NoHostAvailable
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from tagmill.stores.cassandra import refresh_schema
+from tagmill.settings import CassandraSettings
+from tagmill.stores.bulk import Target, write_rows
+from tagmill.stores.cassandra import Cassandra, refresh_schema
 
 
 @contextmanager
@@ -79,3 +83,21 @@ def test_cassandra_that_stays_away_ends_the_command_with_one_line_and_the_next_o
     one.finish()
     expected.equals(one)
     assert one.check().code == 0
+
+
+def test_rows_in_bulk_wait_for_a_node_that_restarts_and_is_told_the_statement_again(stack: Any, spark: Any) -> None:
+    keyspace = f"t_{uuid4().hex[:12]}"
+    stack.session.execute(f"CREATE KEYSPACE {keyspace} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}")
+    stack.session.execute(f"CREATE TABLE {keyspace}.t (k int PRIMARY KEY, v blob)")
+
+    def parts() -> Iterator[pa.Table]:
+        for first in (0, 100, 200):
+            yield pa.table({"k": pa.array(range(first, first + 100), pa.int32()), "v": [b"x" * 50_000] * 100})
+            if first == 0:
+                stack.session.execute("TRUNCATE system.prepared_statements")
+                away_for_some_time.enter_context(away(stack, spark, 3))
+
+    with ExitStack() as away_for_some_time, Cassandra(CassandraSettings(port=stack.cassandra.port)) as cassandra:
+        assert write_rows(cassandra, Target(keyspace, "t", 1), parts()) == 300
+    assert stack.session.execute(f"SELECT count(*) FROM {keyspace}.t").one()[0] == 300
+    stack.session.execute(f"DROP KEYSPACE {keyspace}")

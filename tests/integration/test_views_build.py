@@ -164,7 +164,7 @@ def test_a_builder_that_writes_late_puts_nothing_back(stack, keyspace, settings,
     before = {table: rows(stack, journal, table) for table in VIEWS} | {"records": records(stack, journal)}
     manifest = Manifest.model_validate_json(files.read(f"{home}/{first}/manifest.json"))
     with Cassandra(configured.cassandra) as cassandra:
-        writing.write(spark, cassandra, files, manifest, configured.cassandra.ledger_keyspace, lambda _: None)
+        writing.write(spark, cassandra, files, manifest, lambda _: None)
     assert before == {table: rows(stack, journal, table) for table in VIEWS} | {"records": records(stack, journal)}
     assert before["tag_views"] == recorded("orders", "tag_views")
 

@@ -1,0 +1,167 @@
+"""Columns of Arrow as the bytes that Cassandra's native protocol has for values, a whole column at once.
+
+A value is its length, an int of four bytes, and what follows; of one that is not set the length is -2, and Cassandra leaves what is there.
+
+Source: native_protocol_v4.spec and v5.spec, sections 3 ([value]) and 6 (the types).
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+# of all rows the same, or of each row its own (binary)
+Part: TypeAlias = bytes | pa.Array
+Bytes = npt.NDArray[np.uint8]
+LENGTH = 4
+UNSET = (-2).to_bytes(LENGTH, "big", signed=True)
+# the Arrow type that a number is cast to, and its bytes
+NUMBERS = {
+    "tinyint": (pa.int8(), ">i1"), "smallint": (pa.int16(), ">i2"), "int": (pa.int32(), ">i4"), "bigint": (pa.int64(), ">i8"),
+    "float": (pa.float32(), ">f4"), "double": (pa.float64(), ">f8"),
+}  # fmt: skip
+MILLISECOND = {"s": (1000, 1), "ms": (1, 1), "us": (1, 1000), "ns": (1, 1_000_000)}
+UUID_BYTES, UUID_TEXT = 16, "00000000-0000-0000-0000-000000000000"
+HYPHENS = [place for place, letter in enumerate(UUID_TEXT) if letter == "-"]
+DIGITS = [place for place, letter in enumerate(UUID_TEXT) if letter != "-"]
+NO_DIGIT = 255
+NIBBLES = np.full(256, NO_DIGIT, np.uint8)
+for _digit in "0123456789abcdefABCDEF":
+    NIBBLES[ord(_digit)] = int(_digit, 16)
+
+
+def encoded(values: pa.Array, kind: Any, protocol: int) -> list[Part]:
+    """The values of a column, nulls not set: one part behind the other. `kind`: the driver's type of the column in Cassandra.
+
+    Text is Arrow's strings; blob binary; uuid and timeuuid strings or 16 bytes; timestamp Arrow's of any unit, or integers, which are
+    milliseconds; numbers those that fit. What has another type than these is told to the driver value by value.
+
+    Raises ValueError, TypeError or NotImplementedError: the values do not fit the type.
+    """
+    if values.null_count == len(values):
+        return [UNSET]
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    name = kind.typename
+    if name in NUMBERS:
+        return [_number(values, *NUMBERS[name])]
+    if name in ENCODERS:
+        return ENCODERS[name](values)
+    found = [None if value is None else _content(value, kind, protocol) for value in values.to_pylist()]
+    return _variable(pa.array(found, pa.binary()))
+
+
+def one(value: Any, kind: Any, protocol: int) -> bytes:
+    """One value of Python's."""
+    content = _content(value, kind, protocol)
+    return len(content).to_bytes(LENGTH, "big") + content
+
+
+def _content(value: Any, kind: Any, protocol: int) -> bytes:
+    return bytes(kind.serialize(dict(value) if kind.typename == "map" else value, protocol))
+
+
+def _number(values: pa.Array, arrow: pa.DataType, wire: str) -> pa.Array:
+    floating = pa.types.is_floating(arrow)
+    if not (pa.types.is_floating(values.type) if floating else pa.types.is_integer(values.type)):
+        raise _other(values)
+    return _fixed(_numpy(values.cast(arrow)).astype(wire).view(np.uint8), values)
+
+
+def _boolean(values: pa.Array) -> list[Part]:
+    if not pa.types.is_boolean(values.type):
+        raise _other(values)
+    return [_fixed(_numpy(values.cast(pa.uint8())), values)]
+
+
+def _timestamp(values: pa.Array) -> list[Part]:
+    times, by = 1, 1
+    if pa.types.is_timestamp(values.type):
+        times, by = MILLISECOND[values.type.unit]
+    elif not pa.types.is_integer(values.type):
+        raise _other(values)
+    milliseconds = _numpy(values.cast(pa.int64())) * times // by
+    return [_fixed(milliseconds.astype(">i8").view(np.uint8), values)]
+
+
+def _text(values: pa.Array) -> list[Part]:
+    if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
+        raise _other(values)
+    return _variable(values.cast(pa.string()).cast(pa.binary()))
+
+
+def _blob(values: pa.Array) -> list[Part]:
+    if not _is_binary(values.type):
+        raise _other(values)
+    return _variable(values.cast(pa.binary()))
+
+
+def _uuid(values: pa.Array) -> list[Part]:
+    if _is_binary(values.type):
+        return [_fixed(_same_length(values.cast(pa.binary()), UUID_BYTES), values)]
+    if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
+        raise _other(values)
+    letters = _same_length(values.cast(pa.string()).cast(pa.binary()), len(UUID_TEXT), UUID_TEXT.encode())
+    nibbles = NIBBLES[letters[:, DIGITS]]
+    if (nibbles == NO_DIGIT).any() or (letters[:, HYPHENS] != ord("-")).any():
+        raise ValueError("a value is no UUID")
+    content: Any = nibbles[:, 0::2] << 4 | nibbles[:, 1::2]
+    return [_fixed(content, values)]
+
+
+ENCODERS: dict[str, Callable[[pa.Array], list[Part]]] = {
+    **dict.fromkeys(("ascii", "text", "varchar"), _text),
+    **dict.fromkeys(("uuid", "timeuuid"), _uuid),
+    "blob": _blob, "boolean": _boolean, "timestamp": _timestamp,
+}  # fmt: skip
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
+
+
+def _other(values: pa.Array) -> TypeError:
+    return TypeError(f"values of Arrow's type {values.type} do not fit")
+
+
+def _numpy(values: pa.Array) -> npt.NDArray[Any]:
+    """Nulls are zero."""
+    found: npt.NDArray[Any] = pc.fill_null(values, 0).to_numpy(zero_copy_only=False)
+    return found
+
+
+def _same_length(values: pa.Array, length: int, instead: bytes | None = None) -> Bytes:
+    """The bytes of binary values, all of one length, a row each; of nulls those of `instead`, else zero."""
+    filled = pc.fill_null(values, instead or bytes(length))
+    if pc.any(pc.not_equal(pc.binary_length(filled), length)).as_py():
+        raise ValueError(f"a value has not {length} bytes" if instead is None else "a value is no UUID")
+    begin = np.frombuffer(filled.buffers()[1], np.int32)[filled.offset]
+    content: Bytes = np.frombuffer(filled.buffers()[2], np.uint8)[begin : begin + length * len(filled)]
+    return content.reshape(-1, length)
+
+
+def _fixed(content: Bytes, values: pa.Array) -> pa.Array:
+    """Lengths and contents of values that are equally long; nulls of `values` are not set."""
+    content = content.reshape(len(values), -1)
+    width = content.shape[1]
+    rows = np.empty((len(values), LENGTH + width), np.uint8)
+    rows[:, :LENGTH] = np.frombuffer(width.to_bytes(LENGTH, "big"), np.uint8)
+    rows[:, LENGTH:] = content
+    found = _binary(rows)
+    return pc.if_else(values.is_valid(), found, pa.scalar(UNSET, pa.binary())) if values.null_count else found
+
+
+def _variable(values: pa.Array) -> list[Part]:
+    """Lengths of binary values, and what they are."""
+    lengths = pc.fill_null(pc.binary_length(values), -2).to_numpy(zero_copy_only=False).astype(">i4")
+    return [_binary(lengths.view(np.uint8).reshape(-1, LENGTH)), pc.fill_null(values, b"")]
+
+
+def _binary(rows: Bytes) -> pa.Array:
+    """A binary value of each row's bytes."""
+    count, width = rows.shape
+    content = pa.py_buffer(np.ascontiguousarray(rows))
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), count, [None, content]).cast(pa.binary())

@@ -1,0 +1,198 @@
+"""Rows that are written in bulk are in Cassandra as they were given: types, times, what is null, what is large, and what goes wrong."""
+
+import uuid
+from datetime import UTC, datetime
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from cassandra.cluster import Cluster, ResponseFuture
+
+from tagmill.delivery.sparkerrors import explained
+from tagmill.errors import ConfigurationError, StoreUnavailable
+from tagmill.loading import Part, load
+from tagmill.settings import CassandraSettings
+from tagmill.stores import bulk, cassandra
+from tagmill.stores.bulk import Target, write_rows
+from tagmill.stores.cassandra import Cassandra
+from tagmill.stores.files import RunFiles
+
+AT = 1_700_000_000_000_000
+
+
+@pytest.fixture
+def place(stack):
+    """A keyspace of its own."""
+    name = f"t_{uuid.uuid4().hex[:12]}"
+    stack.session.execute(f"CREATE KEYSPACE {name} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}")
+    yield name
+    stack.session.execute(f"DROP KEYSPACE {name}")
+
+
+@pytest.fixture
+def made(stack, place):
+    """made(columns) makes a table t with the key (k, id), and says where."""
+
+    def make(columns="v text", table="t"):
+        stack.session.execute(f'CREATE TABLE {place}."{table}" (k text, id int, {columns}, PRIMARY KEY (k, id))')
+        return Target(place, table, AT)
+
+    return make
+
+
+@pytest.fixture(params=[4, 5])
+def connected(request, stack, monkeypatch):
+    """A connection of each protocol version."""
+    monkeypatch.setattr(cassandra, "Cluster", partial(Cluster, protocol_version=request.param))
+    with Cassandra(CassandraSettings(port=stack.cassandra.port)) as found:
+        assert found.cluster.protocol_version == request.param
+        yield found
+
+
+def rows(count=1, **columns):
+    return pa.table({"k": ["a"] * count, "id": pa.array(range(count), pa.int32()), **columns})
+
+
+def test_values_of_every_type_come_back_as_they_were(stack, made, connected):
+    to = made(
+        "text_ text, ascii_ ascii, blob_ blob, bigint_ bigint, smallint_ smallint, tinyint_ tinyint, boolean_ boolean, double_ double, "
+        "float_ float, timestamp_ timestamp, uuid_ uuid, timeuuid_ timeuuid, list_ list<text>, map_ map<text, int>, date_ date, "
+        "varint_ varint, inet_ inet"
+    )
+    one, other, moment = uuid.uuid4(), uuid.uuid1(), datetime(2026, 2, 3, 4, 5, 6, 789_000, UTC)
+    given = {
+        "text_": "Größe \U0001f600 \x00", "ascii_": "a'b", "blob_": b"\x00\xff", "bigint_": -(2**63), "smallint_": -3, "tinyint_": 127,
+        "boolean_": True, "double_": 1e300, "float_": 0.5, "timestamp_": moment, "uuid_": str(one), "timeuuid_": str(other),
+        "list_": ["x", ""], "date_": moment.date(), "varint_": 2**40, "inet_": "127.0.0.1",
+    }  # fmt: skip
+    table = rows(
+        **{name: [value] for name, value in given.items()}, map_=pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int32()))
+    )
+    assert write_rows(connected, to, [table]) == 1
+    (row,) = stack.session.execute(f"SELECT * FROM {to.keyspace}.t")
+    found = row._asdict()
+    expected = {**given, "uuid_": one, "timeuuid_": other, "timestamp_": moment.replace(tzinfo=None), "map_": {"a": 1}}
+    assert str(found.pop("date_")) == str(expected.pop("date_"))
+    assert dict(found.pop("map_")) == expected.pop("map_")
+    assert {name: found[name] for name in expected} == expected
+
+
+def test_rows_have_the_time_and_the_ttl_that_were_given(stack, made, connected):
+    to = made()
+    with_ttl = Target(to.keyspace, to.table, AT + 5, 1000)
+    write_rows(connected, to, [rows(3, v=["x"] * 3)])
+    write_rows(connected, with_ttl, [rows(2, v=["y"] * 2)])
+    found = list(stack.session.execute(f"SELECT id, v, WRITETIME(v) AS at, TTL(v) AS ttl FROM {to.keyspace}.t"))
+    assert [(row.v, row.at) for row in found] == [("y", AT + 5), ("y", AT + 5), ("x", AT)]
+    assert found[2].ttl is None and all(900 < row.ttl <= 1000 for row in found[:2])
+    write_rows(connected, Target(to.keyspace, to.table, AT - 1), [rows(3, v=["older"] * 3)])
+    assert {row.v for row in stack.session.execute(f"SELECT v FROM {to.keyspace}.t")} == {"x", "y"}
+
+
+def test_nulls_leave_what_was_written_before(stack, made, connected):
+    to = made("v text, w bigint")
+    write_rows(connected, to, [rows(2, v=["before", "before"], w=[1, 2])])
+    later = Target(to.keyspace, to.table, AT + 1)
+    write_rows(connected, later, [rows(2, v=["after", None], w=pa.array([None, None], pa.int64()))])
+    assert [(row.v, row.w) for row in stack.session.execute(f"SELECT v, w FROM {to.keyspace}.t")] == [("after", 1), ("before", 2)]
+
+
+def test_names_keep_their_case_and_keys_their_letters(stack, made, connected):
+    to = made('"Value" text', "Odd_Name")
+    keys = ["Größe", "\U0001f600", "a'b", "\x00"]
+    table = pa.table({"k": keys, "id": pa.array([0] * 4, pa.int32()), "Value": keys})
+    assert write_rows(connected, to, [table]) == 4
+    assert {row.k: row.Value for row in stack.session.execute(f'SELECT * FROM {to.keyspace}."Odd_Name"')} == {k: k for k in keys}
+
+
+def test_rows_of_megabytes_go_alone_among_small_ones(stack, made, connected):
+    to = made("v blob")
+    sizes = [10, 5_000_000, 10, 10, 1_000_000, 9000, 40_000, 10]
+    assert write_rows(connected, to, [rows(8, v=[bytes([size % 251]) * size for size in sizes])]) == 8
+    found = list(stack.session.execute(f"SELECT id, v FROM {to.keyspace}.t"))
+    assert [(row.id, len(row.v), row.v[:1], row.v[-1:]) for row in found] == [
+        (place, size, bytes([size % 251]), bytes([size % 251])) for place, size in enumerate(sizes)
+    ]
+
+
+def test_rows_in_any_order_and_more_than_are_on_their_way_at_once(stack, made, connected, monkeypatch):
+    monkeypatch.setattr(bulk, "PIECE_BYTES", 2000)
+    to = made("v text")
+    count = 3000
+    ids = [number * 7919 % count for number in range(count)]
+    table = pa.table({"k": [f"k{one % 5}" for one in ids], "id": pa.array(ids, pa.int32()), "v": [f"v{one}" for one in ids]})
+    assert write_rows(connected, to, table.to_batches(max_chunksize=100)) == count
+    found = {(row.k, row.id): row.v for row in stack.session.execute(f"SELECT k, id, v FROM {to.keyspace}.t")}
+    assert found == {(f"k{one % 5}", one): f"v{one}" for one in range(count)}
+
+
+def test_a_statement_that_the_server_has_forgotten_is_prepared_again(stack, made, connected, monkeypatch):
+    to, again = made(), []
+    prepare_again = ResponseFuture._reprepare
+    monkeypatch.setattr(ResponseFuture, "_reprepare", lambda *arguments: again.append(1) or prepare_again(*arguments))
+    monkeypatch.setattr(bulk, "PIECE_BYTES", 1)
+
+    def parts():
+        yield rows(1, v=["a"])
+        stack.session.execute(f"ALTER TABLE {to.keyspace}.t ADD w text")
+        yield rows(3, v=["b", "c", "d"])
+
+    assert write_rows(connected, to, parts()) == 4
+    assert again and [row.v for row in stack.session.execute(f"SELECT v FROM {to.keyspace}.t")] == ["b", "c", "d"]
+
+
+def test_what_is_not_there_or_does_not_fit_is_said_in_a_line(made, connected):
+    to = made("v text, w int")
+    with pytest.raises(ConfigurationError, match=r"Cassandra at .* refused: .*table .*gone does not exist"):
+        write_rows(connected, Target(to.keyspace, "gone", AT), [rows(1, v=["x"])])
+    with pytest.raises(ConfigurationError, match=r"Cassandra at .* refused: .*x"):
+        write_rows(connected, to, [rows(1, x=["x"])])
+    with pytest.raises(ConfigurationError, match=rf"Cassandra at .*: {to.keyspace}\.t\.w is int: .* string do not fit"):
+        write_rows(connected, to, [rows(1, w=["x"])])
+
+
+# -- by Spark's workers
+
+
+@pytest.fixture
+def files(tmp_path):
+    return RunFiles(str(tmp_path / "data"))
+
+
+def kept(files, name, table, **options):
+    with files.create(name) as sink:
+        pq.write_table(table, sink, **options)
+    return name
+
+
+def test_files_are_written_whatever_lies_in_them(stack, made, spark, files):
+    to = made("v text, n bigint")
+    small = kept(files, "x/a.parquet", rows(2000, v=[f"v{one}" for one in range(2000)], other=[1] * 2000), row_group_size=300)
+    empty = kept(files, "x/b.parquet", rows(0, v=pa.array([], pa.string())))
+    large = kept(files, "x/c.parquet", pa.table({"id": pa.array([1, 2], pa.int32()), "v": ["ä" * 1_500_000, None]}))
+    parts = [Part(small, {"n": 1}), Part(empty), Part(large, {"k": "large", "n": 2})]
+    settings = CassandraSettings(port=stack.cassandra.port)
+    assert load(spark, settings, files, parts[:2], to, ["k", "id", "v"]) == 2000
+    assert load(spark, settings, files, parts[2:], to) == 2
+    assert load(spark, settings, files, [], to) == 0
+    found = {(row.k, row.id): (row.v, row.n, row.at) for row in stack.session.execute(
+        f"SELECT k, id, v, n, WRITETIME(n) AS at FROM {to.keyspace}.t"
+    )}  # fmt: skip
+    expected = {("a", one): (f"v{one}", 1, AT) for one in range(2000)}
+    assert found == {**expected, ("large", 1): ("ä" * 1_500_000, 2, AT), ("large", 2): (None, 2, AT)}
+
+
+def test_what_a_worker_is_refused_is_said_in_a_line(stack, made, spark, files):
+    to = made()
+    part = Part(kept(files, "x/a.parquet", rows(1, v=["x"])))
+    settings = CassandraSettings(port=stack.cassandra.port)
+    with pytest.raises(ConfigurationError, match=r"^Cassandra at \S+ refused: .*gone does not exist\W*$"), explained("Cassandra"):
+        load(spark, settings, files, [part], Target(to.keyspace, "gone", AT))
+
+
+def test_a_worker_that_finds_no_cassandra_says_so(made, spark, files):
+    to = made()
+    part = Part(kept(files, "x/a.parquet", rows(1, v=["x"])))
+    with pytest.raises(StoreUnavailable, match="Cassandra at home did not answer"), explained("Cassandra at home"):
+        load(spark, CassandraSettings(port=1, connect_timeout_seconds=1), files, [part], to)

@@ -1,0 +1,142 @@
+"""Rows become the messages that the driver would make of them, in batches of one partition."""
+
+from itertools import groupby
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from cassandra import ConsistencyLevel, ProtocolVersion
+from cassandra.cqltypes import lookup_casstype as of
+from cassandra.protocol import BatchMessage
+from cassandra.query import UNSET_VALUE, BatchStatement, BatchType, PreparedStatement
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tagmill.errors import ConfigurationError
+from tagmill.stores import bulk
+from tagmill.stores.bulk import LARGE_ROW_BYTES, WINDOW_BYTES, Target, cut_batches
+
+V4, V5 = ProtocolVersion.V4, ProtocolVersion.V5
+INT = st.integers(-(2**31), 2**31 - 1)
+COLUMNS = [("k", "UTF8Type"), ("b", "LongType"), ("n", "Int32Type"), ("v", "BytesType")]
+
+
+def prepared(names, protocol, *, ttl=False):
+    metadata = [
+        SimpleNamespace(keyspace_name="ks", table_name="t", name=name, type=of(kind)) for name, kind in COLUMNS if name in names
+    ]
+    metadata.sort(key=lambda column: names.index(column.name))
+    if ttl:
+        metadata.append(SimpleNamespace(keyspace_name="ks", table_name="t", name="[ttl]", type=of("Int32Type")))
+    return PreparedStatement(metadata, b"q" * 16, [names.index("k"), names.index("b")], "INSERT", None, protocol, [], None)
+
+
+class Sent:
+    """Stands in for the connection: what would be written."""
+
+    def __init__(self, protocol):
+        self.where, self.asked, self.statements = "Cassandra at nowhere", [], []
+        self.cluster, self.session = SimpleNamespace(protocol_version=protocol), SimpleNamespace()
+
+    def prepare(self, cql, consistency):
+        self.asked.append(cql)
+        names = [name.strip(' "') for name in cql.partition("(")[2].partition(")")[0].split(",")]
+        self.prepared = prepared(names, self.cluster.protocol_version, ttl="TTL" in cql)
+        return self.prepared
+
+    def write_ready(self, statements, concurrency):
+        self.statements += statements
+
+
+def message_of(statement, timestamp):
+    return BatchMessage(
+        statement.batch_type, statement._statements_and_parameters, statement.consistency_level, None, timestamp, None
+    )
+
+
+def sent(statement, protocol):
+    return bulk._Protocol.encode_message(message_of(statement, 17), 1, protocol, None, False)
+
+
+KEYS = st.tuples(st.sampled_from(["a", "ä", ""]), st.integers(1, 2))
+ROWS = st.lists(st.tuples(KEYS, st.none() | INT, st.none() | st.binary(max_size=40)), min_size=1, max_size=30)
+
+
+@pytest.mark.parametrize("protocol", [V4, V5])
+@given(rows=ROWS, ttl=st.none() | st.integers(1, 1000))
+def test_a_message_is_the_one_that_the_driver_makes_of_the_same_rows(protocol, rows, ttl):
+    table = pa.table(
+        {
+            "n": pa.array([n for _, n, _ in rows], pa.int32()),
+            "k": [k for (k, _), _, _ in rows],
+            "b": [b for (_, b), _, _ in rows],
+            "v": pa.array([v for _, _, v in rows], pa.binary()),
+        }
+    )
+    to = Sent(protocol)
+    assert bulk.write_rows(to, Target("ks", "t", 5_000_000, ttl), [table]) == len(rows)
+    groups = [list(group) for _, group in groupby(rows, key=lambda row: row[0])]
+    assert len(groups) == len(to.statements)
+    for statement, group in zip(to.statements, groups, strict=True):
+        expected = BatchStatement(BatchType.UNLOGGED, consistency_level=ConsistencyLevel.LOCAL_QUORUM)
+        for (k, b), n, v in group:
+            values = {"n": UNSET_VALUE if n is None else n, "k": k, "b": b, "v": UNSET_VALUE if v is None else v}
+            expected.add(to.prepared, list(values.values()) + ([] if ttl is None else [ttl]))
+        assert sent(statement, protocol) == sent(expected, protocol).replace(
+            (17).to_bytes(8, "big"), (5_000_000).to_bytes(8, "big")
+        )
+        assert statement.routing_key == expected.routing_key and statement.keyspace == "ks"
+
+
+def test_values_beside_the_rows_are_the_same_in_each():
+    one, other = Sent(V5), Sent(V5)
+    bulk.write_rows(one, Target("ks", "t", 1), [pa.table({"n": [1, 2], "v": [b"x", None]})], {"k": "a", "b": 7})
+    same = pa.table({"k": ["a", "a"], "b": [7, 7], "n": [1, 2], "v": [b"x", None]})
+    bulk.write_rows(other, Target("ks", "t", 1), [same])
+    assert [sent(statement, V5) for statement in one.statements] == [sent(statement, V5) for statement in other.statements]
+    assert one.statements[0].routing_key == other.statements[0].routing_key
+
+
+def test_rows_that_come_in_small_parts_go_together_and_large_parts_in_pieces(monkeypatch):
+    monkeypatch.setattr(bulk, "PIECE_BYTES", 1000)
+    table = pa.table({"k": ["a"] * 300, "b": [1] * 300, "n": pa.array(range(300), pa.int32())})
+    to = Sent(V5)
+    parts = [*table.slice(0, 20).to_batches(max_chunksize=1), table.slice(0, 0), table.slice(20)]
+    assert bulk.write_rows(to, Target("ks", "t", 1), parts) == 300
+    counts = [len(statement) for statement in to.statements]
+    assert sum(counts) == 300 and 5 < len(counts) < 20
+
+
+def test_nothing_is_asked_where_there_are_no_rows():
+    to = Sent(V5)
+    assert bulk.write_rows(to, Target("ks", "t", 1), [pa.table({"k": pa.array([], pa.string())})]) == 0
+    assert not to.asked and not to.statements
+
+
+def test_a_row_without_partition_is_refused_with_the_column():
+    with pytest.raises(ConfigurationError, match="ks.t.k is text: a row has none"):
+        bulk.write_rows(Sent(V5), Target("ks", "t", 1), [pa.table({"k": ["a", None], "b": [1, 1]})])
+
+
+def test_a_column_of_another_type_is_refused_with_its_name():
+    with pytest.raises(ConfigurationError, match="ks.t.n is int: values of Arrow's type string do not fit"):
+        bulk.write_rows(Sent(V5), Target("ks", "t", 1), [pa.table({"k": ["a"], "b": [1], "n": ["x"]})])
+
+
+@given(st.lists(st.tuples(st.sampled_from([10, 700, LARGE_ROW_BYTES, LARGE_ROW_BYTES + 1, 100_000]), st.booleans()), min_size=1))
+def test_a_batch_is_of_one_partition_and_bounded_and_a_large_row_goes_alone(rows):
+    sizes = [size for size, _ in rows]
+    partitions = np.cumsum([moves for _, moves in rows])
+    cuts = cut_batches(np.cumsum([0, *sizes]), [pa.array([str(one) for one in partitions])])
+    assert cuts[0] == 0 and cuts[-1] == len(rows)
+    batches = [range(begin, end) for begin, end in zip(cuts[:-1], cuts[1:], strict=True)]
+    for batch in batches:
+        assert len({partitions[row] for row in batch}) == 1
+        assert len(batch) == 1 or sum(sizes[row] for row in batch) <= WINDOW_BYTES + LARGE_ROW_BYTES
+        assert len(batch) == 1 or max(sizes[row] for row in batch) <= LARGE_ROW_BYTES
+
+
+def test_batches_are_full_where_rows_go_together():
+    cuts = cut_batches(np.arange(10_001) * 300, [])
+    assert len(cuts) - 1 == -(-10_000 * 300 // WINDOW_BYTES)
