@@ -3,7 +3,6 @@
 Each worker has a connection of its own, by the section [cassandra], and keeps it for the tasks that follow.
 """
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from tagmill.settings import CassandraSettings
 from tagmill.stores.bulk import PIECE_BYTES, Target, write_rows
-from tagmill.stores.cassandra import Cassandra
+from tagmill.stores.cassandra import connected
 from tagmill.stores.files import RunFiles
 
 # that are read at once, at most: where many rows have the same large value, a file tells nothing of their size
@@ -52,7 +51,7 @@ def _load(
     batches: Iterable[pa.RecordBatch], settings: CassandraSettings, files: RunFiles, parts: Sequence[Part], target: Target,
     columns: Sequence[str] | None,
 ) -> Iterator[pa.RecordBatch]:  # fmt: skip
-    cassandra, count = _connected(settings), 0
+    cassandra, count = connected(settings), 0
     for batch in batches:
         for part in (parts[index] for index in batch["id"].to_pylist()):
             count += write_rows(cassandra, target, _rows(files, part.name, columns), part.beside)
@@ -68,17 +67,3 @@ def _rows(files: RunFiles, name: str, columns: Sequence[str] | None) -> Iterator
             fitting = PIECE_BYTES * group.num_rows // max(1, group.total_byte_size)
             at_once = max(1, min(ROWS_AT_ONCE, fitting))
             yield from file.iter_batches(at_once, row_groups=[number], columns=None if columns is None else list(columns))
-
-
-_kept: list[tuple[CassandraSettings, Cassandra]] = []
-
-
-def _connected(settings: CassandraSettings) -> Cassandra:
-    """This worker's connection; another Cassandra's is closed. It ends with the worker, whose threads hold nobody up."""
-    if _kept and _kept[0][0] != settings:
-        _kept.pop()[1].close()
-    if not _kept:
-        # what the driver logs comes as an exception, too
-        logging.getLogger("cassandra").setLevel(logging.CRITICAL)
-        _kept.append((settings, Cassandra(settings)))
-    return _kept[0][1]

@@ -189,7 +189,7 @@ class Cassandra:
         try:
             answer.result()
         except PASSING:
-            self._retried(lambda: self.session.execute(statement))
+            self.retried(lambda: self.session.execute(statement))
 
     def _rows(self, statement: PreparedStatement, values: tuple[Any, ...]) -> list[Any]:
         return list(self.session.execute(statement, values))
