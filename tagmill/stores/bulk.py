@@ -27,8 +27,8 @@ Rows: TypeAlias = pa.RecordBatch | pa.Table
 Numbers = npt.NDArray[np.int64]
 # what is encoded at once
 PIECE_BYTES = 4 * 1024 * 1024
-# a batch has at most both together, so that it stays below batch_size_fail_threshold (50 KiB); a larger row than that goes alone
-WINDOW_BYTES, LARGE_ROW_BYTES = 24 * 1024, 8 * 1024
+# a batch has at most both together, a larger row goes alone. Cassandra's thresholds are for batches of several partitions (CASSANDRA-10876)
+WINDOW_BYTES, LARGE_ROW_BYTES = 96 * 1024, 16 * 1024
 IN_FLIGHT = 16
 PREPARED, WITH_TIMESTAMP = 1, 0x20
 # Arrow's and the driver's

@@ -83,7 +83,7 @@ class Attempt:
         return self.of_files(f"{folder}/runs", counting.RUNS)
 
     def numbered(
-        self, folder: str, staged: list[str], runs: DataFrame, ends: DataFrame, stands: DataFrame, built_to: int
+        self, folder: str, staged: list[str], runs: DataFrame, ends: DataFrame, stands: DataFrame
     ) -> tuple[DataFrame, Sums]:
         """Number what is staged, up to `ends`: see numbering.starts and records, and counting.Sums."""
         from tagmill.views import counting, numbering
@@ -92,7 +92,7 @@ class Attempt:
         numbering.starts(runs, ends, stands).repartition("file").write.partitionBy("file").parquet(f"{url}/starts")
         sums = counting.number_rows(
             self.files, staged, folder, self.pipeline.bucket_size,
-            meta=self.journal.meta, first_ticks=self.pipeline.first_ticks, built_to=built_to,
+            meta=self.journal.meta, first_ticks=self.pipeline.first_ticks,
         )  # fmt: skip
         reached = self.of_files(f"{folder}/reached", counting.REACHED)
         return numbering.records(reached, ends, stands), sums

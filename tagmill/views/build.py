@@ -113,7 +113,7 @@ class _Builder(Attempt):
         stands = stands.where("not refused")
         runs = self.runs(folder, reader.files)
         ends = self.fixed(numbering.ends(runs, stands), f"{url}/ends")
-        moved, sums = self.numbered(folder, reader.files, runs, ends, stands, row.built_to or -1)
+        moved, sums = self.numbered(folder, reader.files, runs, ends, stands)
         records = self.fixed(moved, f"{url}/records")
         checkpoints.reached("build.numbered")
         stops = (
@@ -126,9 +126,9 @@ class _Builder(Attempt):
             update={
                 "moved": records.count(),
                 "events": sum(line["events"] for line in stops),
-                "rows": sums.rows,
+                "rows": sums.rows.total(),
                 "before_first_time_bucket": sums.early,
-                "late_from": sums.late_from,
+                "late_from": {tag: first for tag, first in sums.earliest.items() if first <= (row.built_to or -1)},
                 "waiting": waiting,
                 "examples": self._examples(ends) if waiting else [],
             }

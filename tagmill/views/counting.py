@@ -4,6 +4,7 @@ Rows stand in Cassandra's order. A *run* is a stretch of them: one persistence_i
 runs there are; once numbering.starts has said with which number each begins, `number_rows` makes the rows of tag_views.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -41,18 +42,18 @@ ROWS_AT_ONCE = 100_000
 
 @dataclass(slots=True)
 class Sums:
-    """What was numbered: rows of tag_views, those before the first time bucket, and per tag the earliest late one (ticks)."""
+    """What was numbered: rows of tag_views by tag, the earliest of each tag (ticks), and how many lie before the first time bucket."""
 
-    rows: int = 0
+    rows: Counter[str] = field(default_factory=Counter)
+    earliest: dict[str, int] = field(default_factory=dict)
     early: int = 0
-    late_from: dict[str, int] = field(default_factory=dict)
 
     def add(self, other: "Sums") -> None:
         """Both together."""
-        self.rows += other.rows
+        self.rows.update(other.rows)
         self.early += other.early
-        for tag, ticks in other.late_from.items():
-            self.late_from[tag] = min(ticks, self.late_from.get(tag, ticks))
+        for tag, ticks in other.earliest.items():
+            self.earliest[tag] = min(ticks, self.earliest.get(tag, ticks))
 
 
 def find_runs(files: RunFiles, staged: Sequence[str], target: str) -> None:
@@ -70,9 +71,7 @@ def find_runs(files: RunFiles, staged: Sequence[str], target: str) -> None:
     _each(of_file, staged)
 
 
-def number_rows(
-    files: RunFiles, staged: Sequence[str], folder: str, size: BucketSize, *, meta: bool, first_ticks: int, built_to: int
-) -> Sums:
+def number_rows(files: RunFiles, staged: Sequence[str], folder: str, size: BucketSize, *, meta: bool, first_ticks: int) -> Sums:
     """Write of each staged file the rows of tag_views (below `folder`/rows) and how far its runs came (`folder`/reached, REACHED).
 
     In: what numbering.starts says, in `folder`/starts/file=N for the Nth file, sorted by run. Rows before `first_ticks` count as early,
@@ -89,7 +88,7 @@ def number_rows(
                 numbered = _Numbered.of(group, starts, size)
                 writer.write_batch(numbered.reached())
                 numbered.write(files, f"{folder}/rows/{index:06d}-{part:06d}.parquet", columns)
-                sums.add(numbered.sums(first_ticks, built_to))
+                sums.add(numbered.sums(first_ticks))
         return sums
 
     total = Sums()
@@ -263,13 +262,21 @@ class _Numbered:
         }
         return pa.table({name: given[name] if name in given else events[name] for name in columns})
 
-    def sums(self, first_ticks: int, built_to: int) -> Sums:
+    def sums(self, first_ticks: int) -> Sums:
         """What this is."""
-        ticks, none = self.group.ticks[self.parent], np.iinfo(np.int64).max
-        late, earliest = ticks <= built_to, np.full(len(self.names), none)
-        np.minimum.at(earliest, self.code[late], ticks[late])
-        late_from = {name: int(first) for name, first in zip(self.names.to_pylist(), earliest, strict=True) if first < none}
-        return Sums(len(ticks), int((ticks < first_ticks).sum()), late_from)
+        ticks = self.group.ticks[self.parent]
+        rows, earliest = np.bincount(self.code, minlength=len(self.names)), np.full(len(self.names), np.iinfo(np.int64).max)
+        np.minimum.at(earliest, self.code, ticks)
+        tags = [
+            (name, int(count), int(first))
+            for name, count, first in zip(self.names.to_pylist(), rows, earliest, strict=True)
+            if count
+        ]
+        return Sums(
+            Counter({name: count for name, count, _ in tags}),
+            {name: first for name, _, first in tags},
+            int((ticks < first_ticks).sum()),
+        )
 
 
 def _offsets(owner: Numbers, owners: int) -> pa.Array:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from tagmill.stores.builds import BuildRow
+    from tagmill.views.counting import Sums
     from tagmill.views.model import Manifest
 
 ID = "persistence_id"
@@ -244,3 +245,8 @@ def counts(lines: DataFrame) -> tuple[list[TagChange], dict[str, int]]:
         if line.what in (Difference.ADDED, Difference.CHANGED):
             late_from[line.tag_name] = min(line.ticks, late_from.get(line.tag_name, line.ticks))
     return [TagChange(tag=tag, **of_tag) for tag, of_tag in sorted(found.items())], late_from
+
+
+def all_added(sums: Sums) -> tuple[list[TagChange], dict[str, int]]:
+    """The same where every row that was numbered is new."""
+    return [TagChange(tag=tag, added=rows) for tag, rows in sorted(sums.rows.items())], sums.earliest

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tagmill.settings import Settings
 from tagmill.views.attempt import at_the_numbers
 from tagmill.views.chosen import Chosen, ViewReport
-from tagmill.views.looking import ID, OfChosen, counts
+from tagmill.views.looking import ID, OfChosen, all_added, counts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -65,13 +65,13 @@ class _Rebuilder(OfChosen):
         stands = self.fixed(numbering.kept(limits, runs, events, numbers), f"{self.url}/stands")
         ends = self.fixed(numbering.within(numbering.ends(runs, stands), limits, cut=bool(self.chosen.tags)), f"{self.url}/ends")
         whole = ends.where("reason is null")
-        records, _ = self.numbered(self.folder, staged, runs, whole, stands, -1)
+        records, sums = self.numbered(self.folder, staged, runs, whole, stands)
         self.tell("comparing")
         left = ends.where("reason is not null").select(ID, "upto", "reason")
         lines, rows_in, taken = self._compared(standing.join(left.select(ID), ID, "left_anti"), events, whole)
         if taken is not None:
             left, records = left.unionByName(taken), records.join(taken.select(ID), ID, "left_anti")
-        tags, late_from = counts(lines)
+        tags, late_from = counts(lines) if rows_in == "changes" else all_added(sums)
         manifest = self.manifest(
             row,
             places,

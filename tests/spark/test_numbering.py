@@ -3,6 +3,7 @@
 Many random journals, one persistence_id each, are staged at once; the rules judge each beside it.
 """
 
+from collections import Counter
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -104,19 +105,17 @@ def numbered(
     runs = spark.read.parquet(files.url("runs"))
     ends = numbering.ends(runs, stands).cache()
     numbering.starts(runs, ends, stands).repartition("file").write.partitionBy("file").parquet(files.url("starts"))
-    sums = counting.number_rows(files, names, "", BucketSize.HOUR, meta=False, first_ticks=START + 50, built_to=START + 30)
+    sums = counting.number_rows(files, names, "", BucketSize.HOUR, meta=False, first_ticks=START + 50)
     found: dict[str, Any] = {name: {"numbers": {}, "upto": None, "reason": None, "progress": None} for name in cases}
-    early, late_from = 0, dict[str, int]()
+    told = counting.Sums()
     for row in (row for batch in files.record_batches("rows", 1000) for row in batch.to_pylist()):
         key, ticks = (row["tag_name"], row["sequence_nr"]), UUID(row["timestamp"]).time - GREGORIAN_TICKS
         assert key not in found[row["persistence_id"]]["numbers"]
         assert {name: row[name] for name in payload} == payload
         assert row["timebucket"] == BucketSize.HOUR.start(ticks)
         found[row["persistence_id"]]["numbers"][key] = row["tag_pid_sequence_nr"]
-        early += ticks < START + 50
-        if ticks <= START + 30:
-            late_from[row["tag_name"]] = min(ticks, late_from.get(row["tag_name"], ticks))
-    assert sums == counting.Sums(sum(len(one["numbers"]) for one in found.values()), early, late_from)
+        told.add(counting.Sums(Counter([row["tag_name"]]), {row["tag_name"]: ticks}, int(ticks < START + 50)))
+    assert sums == told
     for row in ends.collect():
         found[row.persistence_id] |= {"upto": row.upto, "reason": row.reason}
     for row in numbering.records(spark.read.parquet(files.url("reached")), ends, stands).collect():

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tagmill.settings import Settings
-from tagmill.sparksession import JAVA_OPTIONS, spark_conf
+from tagmill.sparksession import HOT, JAVA_OPTIONS, spark_conf
 
 
 def options(folder: Path, *, conf: str = "", archive: str = "") -> str:
@@ -22,18 +22,22 @@ def processors(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     return int(request.param)
 
 
-def test_few_processors_have_the_serial_collector(processors: int, tmp_path: Path) -> None:
-    assert options(tmp_path) == ("-XX:+UseSerialGC" if processors <= 2 else "")
+COLLECTOR, COMPILER = "-XX:+UseSerialGC", [f"-XX:Tier4{name}={value}" for name, value in HOT.items()]
+
+
+def test_few_processors_have_the_serial_collector_and_compile_less(processors: int, tmp_path: Path) -> None:
+    assert options(tmp_path).split() == ([COLLECTOR, *COMPILER] if processors <= 2 else [])
 
 
 def test_a_chosen_collector_is_the_only_one(processors: int, tmp_path: Path) -> None:
-    assert options(tmp_path, conf=f'"{JAVA_OPTIONS}" = "-XX:+UseG1GC -Da=b"') == "-XX:+UseG1GC -Da=b"
+    found = options(tmp_path, conf=f'"{JAVA_OPTIONS}" = "-XX:+UseG1GC -Da=b"').split()
+    assert found == (COMPILER if processors <= 2 else []) + ["-XX:+UseG1GC", "-Da=b"]
 
 
-def test_other_options_stay(processors: int, tmp_path: Path) -> None:
-    assert options(tmp_path, conf=f'"{JAVA_OPTIONS}" = "-Da=b"').split() == (["-XX:+UseSerialGC"] if processors <= 2 else []) + [
-        "-Da=b"
-    ]
+def test_other_options_stay_and_come_last(processors: int, tmp_path: Path) -> None:
+    assert options(tmp_path, conf=f'"{JAVA_OPTIONS}" = "-Da=b"').split() == (
+        [COLLECTOR, *COMPILER] if processors <= 2 else []
+    ) + ["-Da=b"]
 
 
 def test_an_archive_that_is_there_is_used(tmp_path: Path) -> None:
