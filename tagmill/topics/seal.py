@@ -6,7 +6,7 @@ batch owns it, so a retry never drops its own events.
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
@@ -68,7 +68,7 @@ def note_ids(settings: Settings, files: RunFiles, spark: SparkSession, manifest:
         return
     if manifest.batches:
         shared = {"pipeline": plan.pipeline, "rule": plan.rule, "seen_at": plan.planned_at, "run": plan.run}
-        parts = [Part(batch.file, {**shared, "batch_id": batch.batch_id}) for batch in manifest.batches]
+        parts = [Part(batch.file, {**shared, "batch_id": UUID(batch.batch_id)}) for batch in manifest.batches]
         to = Target(settings.cassandra.ledger_keyspace, "deduplication", manifest.run)
         load(spark, settings.cassandra, files, parts, to, IN_FILES)
     checkpoints.reached("seal.after_ids")
