@@ -3,15 +3,20 @@
 Each worker has a connection of its own, by the section [cassandra], and keeps it for the tasks that follow.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
+from tagmill.rowgroups import slots_of
 from tagmill.settings import CassandraSettings
 from tagmill.stores.bulk import PIECE_BYTES, Target, write_rows
 from tagmill.stores.cassandra import connected
@@ -23,6 +28,9 @@ ROWS_AT_ONCE = 512
 READ_AHEAD_BYTES = 1024 * 1024
 # of each core, so that none waits long for the last one
 TASKS = 8
+# files that are open at once, and of a slot of theirs, what is in memory
+MERGED, MERGED_BYTES = 32, 64 * 1024 * 1024
+COUNT = pa.schema({"rows": pa.int64()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +51,12 @@ def load(
     """
     work = partial(_load, settings=settings, files=files, parts=parts, target=target, columns=columns)
     tasks = min(len(parts), TASKS * spark.sparkContext.defaultParallelism)
-    counts = spark.range(0, len(parts), numPartitions=max(1, tasks)).mapInArrow(work, "rows bigint").collect()
-    return sum(line["rows"] for line in counts)
+    return _counted(spark, work, len(parts), tasks)
+
+
+def _counted(spark: SparkSession, work: Callable[[Iterable[Any]], Iterable[Any]], count: int, tasks: int) -> int:
+    lines = spark.range(0, count, numPartitions=max(1, tasks)).mapInArrow(work, from_arrow_schema(COUNT)).collect()
+    return sum(line["rows"] for line in lines)
 
 
 def _load(
@@ -55,7 +67,53 @@ def _load(
     for batch in batches:
         for part in (parts[index] for index in batch["id"].to_pylist()):
             count += write_rows(cassandra, target, _rows(files, part.name, columns), part.beside)
-    yield pa.RecordBatch.from_pydict({"rows": [count]}, pa.schema({"rows": pa.int64()}))
+    yield pa.RecordBatch.from_pydict({"rows": [count]}, COUNT)
+
+
+def load_merged(
+    spark: SparkSession, settings: CassandraSettings, files: RunFiles, names: Sequence[str], target: Target, slots: int,
+    order: Callable[[pa.Table], npt.NDArray[np.int64]],
+) -> int:  # fmt: skip
+    """The same of files written in slots (rowgroups.write_groups): what MERGED files have in a slot is put in `order` and written together.
+
+    Cassandra takes rows in the table's own order quickest: else each file's share of a partition goes in between those of others.
+    """
+    chunks = [names[begin : begin + MERGED] for begin in range(0, len(names), MERGED)]
+    shares = min(slots, 2 * len(names), -(-TASKS * spark.sparkContext.defaultParallelism // max(1, len(chunks))))
+    tasks = [(chunk, range(share, slots, shares)) for chunk in chunks for share in range(shares)]
+    work = partial(_load_merged, settings=settings, files=files, tasks=tasks, target=target, order=order)
+    return _counted(spark, work, len(tasks), len(tasks))
+
+
+def _load_merged(
+    batches: Iterable[pa.RecordBatch], settings: CassandraSettings, files: RunFiles, tasks: Sequence[tuple[Sequence[str], range]],
+    target: Target, order: Callable[[pa.Table], npt.NDArray[np.int64]],
+) -> Iterator[pa.RecordBatch]:  # fmt: skip
+    cassandra, count = connected(settings), 0
+    for batch in batches:
+        for names, slots in (tasks[index] for index in batch["id"].to_pylist()):
+            merged = (rows.take(pa.array(order(rows))) for rows in _merged(files, names, slots))
+            count += write_rows(cassandra, target, merged)
+    yield pa.RecordBatch.from_pydict({"rows": [count]}, COUNT)
+
+
+def _merged(files: RunFiles, names: Sequence[str], slots: range) -> Iterator[pa.Table]:
+    """What the files have in each slot, some MERGED_BYTES at once."""
+    with ExitStack() as stack:
+        opened = [pq.ParquetFile(stack.enter_context(files.open(name))) for name in names]
+        # what was written otherwise has a slot as a whole
+        of_slots = [slots_of(file) or [place % slots.stop] * file.num_row_groups for place, file in enumerate(opened)]
+        for slot in slots:
+            waiting, size = list[pa.Table](), 0
+            for file, said in zip(opened, of_slots, strict=True):
+                for number in (number for number, its in enumerate(said) if its == slot):
+                    waiting.append(file.read_row_group(number))
+                    size += waiting[-1].nbytes
+                    if size >= MERGED_BYTES:
+                        yield pa.concat_tables(waiting)
+                        waiting, size = [], 0
+            if waiting:
+                yield pa.concat_tables(waiting)
 
 
 def _rows(files: RunFiles, name: str, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:

@@ -1,10 +1,15 @@
 """Rows for Parquet in row groups of bounded size: who reads the file has one of them in memory."""
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import BinaryIO
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 GROUP_BYTES = 32 * 1024 * 1024
+CODEC = {"compression": "zstd", "compression_level": 1}
+SLOTS = "slots"
 
 
 def row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -20,3 +25,19 @@ def row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
                 waiting, size = [], 0
     if waiting:
         yield pa.Table.from_batches(waiting)
+
+
+def write_groups(sink: BinaryIO, schema: pa.Schema, groups: Iterable[tuple[int, pa.Table]]) -> None:
+    """Write a file of these row groups, none of which is empty, and of each its slot: what is to be read together of many files."""
+    slots = list[int]()
+    with pq.ParquetWriter(sink, schema, **CODEC) as writer:
+        for slot, rows in groups:
+            writer.write_table(rows, rows.num_rows)
+            slots.append(slot)
+        writer.add_key_value_metadata({SLOTS: json.dumps(slots)})
+
+
+def slots_of(file: pq.ParquetFile) -> Sequence[int] | None:
+    """Of each row group its slot; None: the file wasn't written so."""
+    said = (file.metadata.metadata or {}).get(SLOTS.encode())
+    return json.loads(said) if said else None

@@ -13,6 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tagmill.stores import uuids
+
 # of all rows the same, or of each row its own (binary)
 Part: TypeAlias = bytes | pa.Array
 Bytes = npt.NDArray[np.uint8]
@@ -24,13 +26,6 @@ NUMBERS = {
     "float": (pa.float32(), ">f4"), "double": (pa.float64(), ">f8"),
 }  # fmt: skip
 MILLISECOND = {"s": (1000, 1), "ms": (1, 1), "us": (1, 1000), "ns": (1, 1_000_000)}
-UUID_BYTES, UUID_TEXT = 16, "00000000-0000-0000-0000-000000000000"
-HYPHENS = [place for place, letter in enumerate(UUID_TEXT) if letter == "-"]
-DIGITS = [place for place, letter in enumerate(UUID_TEXT) if letter != "-"]
-NO_DIGIT = 255
-NIBBLES = np.full(256, NO_DIGIT, np.uint8)
-for _digit in "0123456789abcdefABCDEF":
-    NIBBLES[ord(_digit)] = int(_digit, 16)
 
 
 def encoded(values: pa.Array, kind: Any, protocol: int) -> list[Part]:
@@ -101,15 +96,10 @@ def _blob(values: pa.Array) -> list[Part]:
 
 def _uuid(values: pa.Array) -> list[Part]:
     if _is_binary(values.type):
-        return [_fixed(_same_length(values.cast(pa.binary()), UUID_BYTES), values)]
+        return [_fixed(uuids.of_binary(values), values)]
     if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
         raise _other(values)
-    letters = _same_length(values.cast(pa.string()).cast(pa.binary()), len(UUID_TEXT), UUID_TEXT.encode())
-    nibbles = NIBBLES[letters[:, DIGITS]]
-    if (nibbles == NO_DIGIT).any() or (letters[:, HYPHENS] != ord("-")).any():
-        raise ValueError("a value is no UUID")
-    content: Any = nibbles[:, 0::2] << 4 | nibbles[:, 1::2]
-    return [_fixed(content, values)]
+    return [_fixed(uuids.of_text(values), values)]
 
 
 ENCODERS: dict[str, Callable[[pa.Array], list[Part]]] = {
@@ -131,16 +121,6 @@ def _numpy(values: pa.Array) -> npt.NDArray[Any]:
     """Nulls are zero."""
     found: npt.NDArray[Any] = pc.fill_null(values, 0).to_numpy(zero_copy_only=False)
     return found
-
-
-def _same_length(values: pa.Array, length: int, instead: bytes | None = None) -> Bytes:
-    """The bytes of binary values, all of one length, a row each; of nulls those of `instead`, else zero."""
-    filled = pc.fill_null(values, instead or bytes(length))
-    if pc.any(pc.not_equal(pc.binary_length(filled), length)).as_py():
-        raise ValueError(f"a value has not {length} bytes" if instead is None else "a value is no UUID")
-    begin = np.frombuffer(filled.buffers()[1], np.int32)[filled.offset]
-    content: Bytes = np.frombuffer(filled.buffers()[2], np.uint8)[begin : begin + length * len(filled)]
-    return content.reshape(-1, length)
 
 
 def _fixed(content: Bytes, values: pa.Array) -> pa.Array:

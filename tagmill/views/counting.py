@@ -8,7 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, TypeVar, cast
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tagmill.buckets import BucketSize
+from tagmill.rowgroups import write_groups
 from tagmill.stores.files import RunFiles
 from tagmill.stores.views import view_columns
 from tagmill.timeuuid import TICKS_PER_MILLISECOND
@@ -38,6 +41,8 @@ _NUMBERED = ("tag_name", "timebucket", "tag_pid_sequence_nr")
 # files that are worked on side by side; of each, one row group and so many bytes of new rows are in memory
 AT_ONCE, PIECE = 2, 16 * 1024 * 1024
 ROWS_AT_ONCE = 100_000
+# of tag_views: its partitions, by tag and bucket, share so many slots evenly (Fibonacci hashing)
+SLOTS, HASH, MINUTE = 32, 2_654_435_769, 60_000
 
 
 @dataclass(slots=True)
@@ -243,15 +248,21 @@ class _Numbered:
         return _batch({**columns, "progress": pa.ListArray.from_arrays(_offsets(place, len(runs)), lines)}, REACHED)
 
     def write(self, files: RunFiles, name: str, columns: list[str]) -> None:
-        """Write the rows of tag_views, by tag and time, the order that Cassandra takes quickest; no file when there is none."""
-        if not len(self.parent):
-            return
-        order = np.lexsort((self.group.ticks[self.parent], self.code))
+        """Write the rows of tag_views, by tag and time, those of each slot together; no file when there is none."""
+        if len(self.parent):
+            with files.create(name) as sink:
+                write_groups(sink, self._rows(self.parent[:0], columns).schema, self._in_slots(columns))
+
+    def _in_slots(self, columns: list[str]) -> Iterator[tuple[int, pa.Table]]:
+        """All rows of a partition of tag_views have one slot, the same in every file."""
+        tags = np.array([crc32(name.encode()) for name in self.names.to_pylist()], np.int64)
+        slot = (self.bucket // MINUTE + tags[self.code]) * HASH % 2**32 * SLOTS >> 32
+        order = np.lexsort((self.group.ticks[self.parent], self.code, slot))
         at_once = max(1, PIECE * self.group.rows.num_rows // max(1, self.group.rows.nbytes))
-        schema = self._rows(order[:0], columns).schema
-        with files.create(name) as sink, pq.ParquetWriter(sink, schema, compression="zstd", compression_level=1) as writer:
-            for begin in range(0, len(order), at_once):
-                writer.write_table(self._rows(order[begin : begin + at_once], columns))
+        bounds = np.searchsorted(slot[order], np.arange(SLOTS + 1)).tolist()
+        for number, (first, end) in enumerate(pairwise(bounds)):
+            for begin in range(first, end, at_once):
+                yield number, self._rows(order[begin : min(begin + at_once, end)], columns)
 
     def _rows(self, order: Numbers, columns: list[str]) -> pa.Table:
         events = self.group.rows.take(pa.array(self.parent[order]))

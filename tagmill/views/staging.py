@@ -28,7 +28,7 @@ from tagmill.settings import CassandraSettings
 from tagmill.stores.cassandra import Cassandra, connected
 from tagmill.stores.files import RunFiles
 from tagmill.stores.pages import Pages, token_ranges
-from tagmill.timeuuid import GREGORIAN_TICKS
+from tagmill.stores.uuids import of_binary, text, ticks, versions
 from tagmill.views.model import Reason
 from tagmill.views.tables import ID, META, Journal
 
@@ -118,16 +118,16 @@ def _write(staging: Staging, folder: str, rows: Iterable[pa.RecordBatch]) -> Ite
 
 def as_events(rows: pa.RecordBatch, schema: pa.Schema, until: int) -> pa.RecordBatch:
     """Rows of messages as staged events. In: `timestamp` as its 16 bytes; of `message` only matters whether it is null."""
-    uuids = _uuids(rows["timestamp"])
+    uuids = of_binary(rows["timestamp"])
     tags = _tags(rows)
     tagged = pc.fill_null(pc.greater(pc.list_value_length(tags), 0), False)
-    ticks = _ticks(uuids)
+    times = ticks(uuids)
     found = {
         **{name: rows[name] for name in (ID, "partition_nr", "sequence_nr")},
-        "timestamp": _text(uuids),
+        "timestamp": text(uuids),
         "tags": pc.if_else(tagged, tags, None),
-        "ticks": pa.array(ticks),
-        "flaw": _flaws(rows, tagged.to_numpy(zero_copy_only=False), _version(uuids) == 1, ticks, until),
+        "ticks": pa.array(times),
+        "flaw": _flaws(rows, tagged.to_numpy(zero_copy_only=False), versions(uuids) == 1, times, until),
     }
     columns = [found[name] if name in found else pc.if_else(tagged, rows[name], None) for name in schema.names]
     return pa.RecordBatch.from_arrays([one.cast(of.type) for one, of in zip(columns, schema, strict=True)], schema=schema)
@@ -143,7 +143,7 @@ def _tags(rows: pa.RecordBatch) -> pa.Array:
     return pa.array([sorted(tags) for tags in every], pa.list_(pa.string()))
 
 
-def _flaws(rows: pa.RecordBatch, tagged: Mask, time_uuid: Mask, ticks: npt.NDArray[np.int64], until: int) -> pa.Array:
+def _flaws(rows: pa.RecordBatch, tagged: Mask, time_uuid: Mask, times: npt.NDArray[np.int64], until: int) -> pa.Array:
     """A Reason, or null. Untagged events get no row, so it doesn't matter what is wrong with them."""
     latest = until + FUTURE_TICKS
     missing = _nulls(rows, "event") | _nulls(rows, "ser_id")
@@ -151,8 +151,8 @@ def _flaws(rows: pa.RecordBatch, tagged: Mask, time_uuid: Mask, ticks: npt.NDArr
     reasons = {
         Reason.BEFORE_0_10: tagged & _nulls(rows, "event") & unread,
         Reason.NO_EVENT: tagged & missing,
-        Reason.NO_TIME_UUID: tagged & (~time_uuid | (ticks < 0) | (ticks > latest)),
-        Reason.YOUNG: time_uuid & (ticks > until) & (ticks <= latest),
+        Reason.NO_TIME_UUID: tagged & (~time_uuid | (times < 0) | (times > latest)),
+        Reason.YOUNG: time_uuid & (times > until) & (times <= latest),
     }
     place = np.select(list(reasons.values()), np.arange(len(reasons)), -1)
     return pa.array([reason.value for reason in reasons]).take(pa.array(place, mask=place < 0))
@@ -160,37 +160,3 @@ def _flaws(rows: pa.RecordBatch, tagged: Mask, time_uuid: Mask, ticks: npt.NDArr
 
 def _nulls(rows: pa.RecordBatch, name: str) -> Mask:
     return cast(Mask, rows[name].is_null().to_numpy(zero_copy_only=False))
-
-
-# -- TimeUUIDs, a column at once
-
-
-Uuids = npt.NDArray[np.uint8]
-_DIGITS = np.array([f"{value:02x}".encode() for value in range(256)], "S2").view(np.uint8).reshape(256, 2)
-# where the text of a UUID has its digits, and its dashes
-_DASHES = [8, 13, 18, 23]
-_PLACES = np.setdiff1d(np.arange(36), _DASHES)
-
-
-def _uuids(values: pa.Array) -> Uuids:
-    """One row of 16 bytes a value, none of which is null."""
-    raw = values.cast(pa.binary(16))
-    return np.frombuffer(raw.buffers()[1], np.uint8)[raw.offset * 16 : (raw.offset + len(raw)) * 16].reshape(-1, 16)
-
-
-def _version(uuids: Uuids) -> Uuids:
-    return cast(Uuids, uuids[:, 6] >> 4)
-
-
-def _ticks(uuids: Uuids) -> npt.NDArray[np.int64]:
-    """Ticks since 1970 of version 1 UUIDs (timeuuid.ticks)."""
-    halves = uuids.view(">u8").astype(np.uint64)[:, 0]
-    low, middle, high = halves >> 32, halves >> 16 & 0xFFFF, halves & 0x0FFF
-    return (high << 48 | middle << 32 | low).astype(np.int64) - GREGORIAN_TICKS
-
-
-def _text(uuids: Uuids) -> pa.Array:
-    text = np.full((len(uuids), 36), ord("-"), np.uint8)
-    text[:, _PLACES] = _DIGITS[uuids].reshape(-1, 32)
-    offsets = np.arange(0, 36 * len(uuids) + 1, 36, dtype=np.int32)
-    return pa.StringArray.from_buffers(len(uuids), pa.py_buffer(offsets), pa.py_buffer(text))

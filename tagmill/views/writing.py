@@ -9,15 +9,20 @@ anything back.
 from collections.abc import Sequence
 from uuid import UUID
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tagmill import checkpoints, names
 from tagmill.connector import CASSANDRA
-from tagmill.loading import Part, load
+from tagmill.loading import load_merged
+from tagmill.stores import uuids
 from tagmill.stores.bulk import Target
 from tagmill.stores.cassandra import Cassandra
 from tagmill.stores.files import RunFiles
+from tagmill.views.counting import SLOTS
 from tagmill.views.model import VIEW_KEY, Manifest, Tell
 
 ID = "persistence_id"
@@ -45,9 +50,9 @@ def write(spark: SparkSession, cassandra: Cassandra, files: RunFiles, manifest: 
             _delete(cassandra, files, manifest, "forgotten", "tag_scanning", (ID,))
     if manifest.rows:
         tell(f"writing {manifest.rows} rows of {manifest.view_table}")
-        parts = [Part(name) for name in files.parquet(f"{manifest.folder}/{manifest.rows_in}")]
         to = Target(manifest.journal, manifest.view_table, manifest.written_at, manifest.ttl_seconds)
-        load(spark, cassandra.settings, files, parts, to)
+        of_view = files.parquet(f"{manifest.folder}/{manifest.rows_in}")
+        load_merged(spark, cassandra.settings, files, of_view, to, SLOTS, in_order)
     checkpoints.reached("build.after_views")
     records = spark.read.parquet(f"{url}/records")
     tell(f"writing the progress of {manifest.moved} persistence ids")
@@ -62,6 +67,13 @@ def write(spark: SparkSession, cassandra: Cassandra, files: RunFiles, manifest: 
     checkpoints.reached("build.after_progress")
     if manifest.recorded:
         append(_as_records(records, manifest), cassandra.settings.ledger_keyspace, "view_progress", manifest.written_at)
+
+
+def in_order(rows: pa.Table) -> npt.NDArray[np.int64]:
+    """The places of the view's rows in the order of their table: tag, timebucket, time."""
+    tags = rows["tag_name"].combine_chunks().dictionary_encode().indices.to_numpy()
+    times = uuids.ticks(uuids.of_text(rows["timestamp"].combine_chunks()))
+    return np.lexsort((times, rows["timebucket"].to_numpy(), tags))
 
 
 def _delete(cassandra: Cassandra, files: RunFiles, manifest: Manifest, folder: str, table: str, key: Sequence[str]) -> None:

@@ -1,0 +1,68 @@
+"""UUIDs, a whole column at once: as text, as their 16 bytes, and the time of those of version 1."""
+
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tagmill.timeuuid import GREGORIAN_TICKS
+
+# one row of 16 bytes a UUID
+Uuids = npt.NDArray[np.uint8]
+LENGTH = 16
+NO_UUID = "00000000-0000-0000-0000-000000000000"
+_HYPHENS = [place for place, letter in enumerate(NO_UUID) if letter == "-"]
+_DIGITS = [place for place, letter in enumerate(NO_UUID) if letter != "-"]
+_NO_DIGIT = 255
+_NIBBLES = np.full(256, _NO_DIGIT, np.uint8)
+for _digit in "0123456789abcdefABCDEF":
+    _NIBBLES[ord(_digit)] = int(_digit, 16)
+_PAIRS = np.frombuffer("".join(f"{value:02x}" for value in range(256)).encode(), np.uint8).reshape(256, 2)
+
+
+def of_binary(values: pa.Array) -> Uuids:
+    """Of binary values; a null is zero. Raises ValueError: one has not 16 bytes."""
+    return _same_length(values.cast(pa.binary()), bytes(LENGTH), "a value has not 16 bytes")
+
+
+def of_text(values: pa.Array) -> Uuids:
+    """Of text in the canonical form; a null is zero. Raises ValueError: one is no UUID."""
+    letters = _same_length(values.cast(pa.string()).cast(pa.binary()), NO_UUID.encode(), "a value is no UUID")
+    nibbles = _NIBBLES[letters[:, _DIGITS]]
+    if (nibbles == _NO_DIGIT).any() or (letters[:, _HYPHENS] != ord("-")).any():
+        raise ValueError("a value is no UUID")
+    return cast(Uuids, nibbles[:, 0::2] << 4 | nibbles[:, 1::2])
+
+
+def text(uuids: Uuids) -> pa.Array:
+    """In the canonical form."""
+    letters = np.full((len(uuids), len(NO_UUID)), ord("-"), np.uint8)
+    letters[:, _DIGITS] = _PAIRS[uuids].reshape(-1, 2 * LENGTH)
+    offsets = np.arange(0, letters.size + 1, len(NO_UUID), dtype=np.int32)
+    return pa.StringArray.from_buffers(len(uuids), pa.py_buffer(offsets), pa.py_buffer(letters))
+
+
+def versions(uuids: Uuids) -> Uuids:
+    """1: it is a TimeUUID."""
+    return cast(Uuids, uuids[:, 6] >> 4)
+
+
+def ticks(uuids: Uuids) -> npt.NDArray[np.int64]:
+    """Ticks since 1970, as timeuuid.ticks has them; meaningless unless the version is 1."""
+    halves = np.ascontiguousarray(uuids).view(">u8").astype(np.uint64)[:, 0]
+    low, middle, high = halves >> 32, halves >> 16 & 0xFFFF, halves & 0x0FFF
+    return (high << 48 | middle << 32 | low).astype(np.int64) - GREGORIAN_TICKS
+
+
+def _same_length(values: pa.Array, instead: bytes, problem: str) -> npt.NDArray[np.uint8]:
+    """The bytes of values that all have as many as `instead`, which nulls are."""
+    filled = pc.fill_null(values, instead)
+    if pc.any(pc.not_equal(pc.binary_length(filled), len(instead))).as_py():
+        raise ValueError(problem)
+    if not len(filled):
+        return np.zeros((0, len(instead)), np.uint8)
+    begin = np.frombuffer(filled.buffers()[1], np.int32)[filled.offset]
+    content = np.frombuffer(filled.buffers()[2], np.uint8)[begin : begin + len(instead) * len(filled)]
+    return content.reshape(-1, len(instead))

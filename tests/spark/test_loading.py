@@ -1,0 +1,79 @@
+"""Rows of many files are put in order slot by slot: each comes once, those of a partition together, and few are in memory at once."""
+
+from itertools import groupby
+from pathlib import Path
+from random import Random
+from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tagmill import loading
+from tagmill.rowgroups import CODEC, row_groups, write_groups
+from tagmill.stores.files import RunFiles
+from tagmill.timeuuid import lowest, ticks
+from tagmill.views.writing import in_order
+
+SCHEMA = pa.schema({"tag_name": pa.string(), "timebucket": pa.int64(), "timestamp": pa.string(), "n": pa.int64()})
+SLOTS = 4
+
+
+def written(root: Path, count: int) -> tuple[RunFiles, list[str], int]:
+    """So many files of rows of three tags and two buckets each, whose partitions have a slot; the last without slots."""
+    files, names, number, random = RunFiles(str(root)), [], 0, Random(1)
+    for file in range(count):
+        groups: dict[int, list[dict]] = {slot: [] for slot in range(SLOTS)}
+        for _ in range(50):
+            tag, bucket = random.randrange(3), random.randrange(2)
+            groups[(tag + bucket) % SLOTS].append(
+                {"tag_name": f"t{tag}", "timebucket": bucket, "timestamp": str(lowest(random.randrange(10**17))), "n": number}
+            )
+            number += 1
+        tables = [(slot, pa.Table.from_pylist(rows, SCHEMA)) for slot, rows in groups.items() if rows]
+        names.append(f"rows/{file}.parquet")
+        with files.create(names[-1]) as sink:
+            if file + 1 < count:
+                write_groups(sink, SCHEMA, tables)
+            else:
+                pq.write_table(pa.concat_tables(rows for _, rows in tables), sink, **CODEC)
+    return files, names, number
+
+
+def keys(table: pa.Table) -> list[tuple[str, int]]:
+    return list(zip(table["tag_name"].to_pylist(), table["timebucket"].to_pylist(), strict=True))
+
+
+@pytest.mark.parametrize("shares", [1, 3, SLOTS])
+def test_every_row_comes_once_and_a_partition_in_time(tmp_path: Path, shares: int) -> None:
+    files, names, count = written(tmp_path, 5)
+    seen, of_partition = [], dict[tuple[str, int], int]()
+    for share in range(shares):
+        for merged in loading._merged(files, names, range(share, SLOTS, shares)):
+            table = merged.take(pa.array(in_order(merged)))
+            seen += table["n"].to_pylist()
+            for key, rows in groupby(zip(keys(table), table["timestamp"].to_pylist(), strict=True), lambda row: row[0]):
+                times = [ticks(UUID(time)) for _, time in rows]
+                assert times == sorted(times)
+                of_partition[key] = of_partition.get(key, 0) + 1
+    assert sorted(seen) == list(range(count))
+    # the file without slots may come by itself
+    assert len(of_partition) == 6 and max(of_partition.values()) <= 2
+
+
+def test_no_more_than_some_bytes_are_merged_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, names, count = written(tmp_path, 5)
+    monkeypatch.setattr(loading, "MERGED_BYTES", 1000)
+    sizes = [(rows.num_rows, rows.nbytes) for rows in loading._merged(files, names, range(SLOTS))]
+    assert sum(rows for rows, _ in sizes) == count
+    assert len(sizes) > SLOTS and max(size for _, size in sizes) < 6000
+
+
+def test_rows_are_grouped_by_their_bytes() -> None:
+    rows = pa.record_batch({"v": [bytes(1000)] * 100})
+    groups = list(row_groups(iter([rows] * 1000)))
+    assert sum(group.num_rows for group in groups) == 100_000
+    assert 1 < len(groups) < 5
+    (large,) = row_groups([pa.record_batch({"v": [bytes(100_000_000)]})])
+    assert large.num_rows == 1
+    assert list(row_groups([])) == []
