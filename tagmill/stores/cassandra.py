@@ -46,9 +46,12 @@ T = TypeVar("T")
 
 
 class Cassandra:
-    """A session with prepared statements by text, which reads what Tagmill writes. Close it, or use it in `with`."""
+    """A session with prepared statements by text, which reads what Tagmill writes. Close it, or use it in `with`.
 
-    def __init__(self, settings: CassandraSettings) -> None:
+    `compression`: of what goes over the network, where the driver can.
+    """
+
+    def __init__(self, settings: CassandraSettings, *, compression: bool = True) -> None:
         self.settings = settings
         self.where = f"Cassandra at {', '.join(settings.hosts)}:{settings.port}"
         consistency = ConsistencyLevel.name_to_value[settings.own_consistency]
@@ -65,6 +68,7 @@ class Cassandra:
             ssl_context=_tls(settings),
             execution_profiles={EXEC_PROFILE_DEFAULT: profile},
             reconnection_policy=RECONNECT,
+            compression=compression,
             connect_timeout=settings.connect_timeout_seconds,
             control_connection_timeout=settings.connect_timeout_seconds,
         )
@@ -217,7 +221,8 @@ def connected(settings: CassandraSettings) -> Cassandra:
     if not _kept:
         # what the driver logs comes as an exception, too
         logging.getLogger("cassandra").setLevel(logging.CRITICAL)
-        _kept.append(Cassandra(settings))
+        # as the connector's own: to compress takes as long as all else that is done to a row
+        _kept.append(Cassandra(settings, compression=False))
     return _kept[0]
 
 
