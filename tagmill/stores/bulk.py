@@ -59,11 +59,13 @@ def write_rows(cassandra: Cassandra, target: Target, rows: Iterable[Rows], besid
 
     def batches() -> Iterator["_Batch"]:
         nonlocal written
-        encoder: _Encoder | None = None
+        encoders: dict[tuple[str, ...], _Encoder] = {}
         for piece in _pieces(rows):
-            if encoder is None or encoder.columns != piece.schema.names:
-                encoder = _Encoder(cassandra, target, piece.schema.names, beside or {})
-            yield from encoder.batches(piece)
+            # a column without values is not set in any row
+            columns = tuple(name for name in piece.schema.names if piece[name].null_count < piece.num_rows)
+            if columns not in encoders:
+                encoders[columns] = _Encoder(cassandra, target, columns, beside or {})
+            yield from encoders[columns].batches(piece)
             written += piece.num_rows
 
     cassandra.session.client_protocol_handler = _Protocol
@@ -99,7 +101,7 @@ class _Encoder:
     """Makes batches of rows that have these columns."""
 
     def __init__(self, cassandra: Cassandra, target: Target, columns: Sequence[str], beside: Mapping[str, Any]) -> None:
-        self.columns, self.where, self.target = columns, cassandra.where, target
+        self.where, self.target = cassandra.where, target
         ttl = {} if target.ttl_seconds is None else {"[ttl]": target.ttl_seconds}
         of_rows = [name for name in columns if name not in beside]
         self.statement = _prepared(cassandra, target, [*beside, *of_rows])

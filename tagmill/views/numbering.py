@@ -125,11 +125,13 @@ def kept(places: DataFrame, runs: DataFrame, events: DataFrame, standing: DataFr
     there = begins(places, runs)
     # a line that lacks its number, or the event that has it, says nothing
     lines = there.select(ID, F.explode("base").alias("line")).select(ID, "line.*").dropna(subset=["number", "sequence_nr"])
-    first = events.groupBy(ID).agg(F.min("sequence_nr").alias("first_tagged"))
     # rows in front of the first event with tags: of events that are deleted, or whose tags were in columns that are dropped
-    earlier = (
-        standing.join(first, ID).where("sequence_nr < first_tagged").select(ID).distinct().withColumn("earlier", F.lit(True))
-    )
+    if standing.isEmpty():
+        earlier = _nowhere(places).select(ID)
+    else:
+        first = events.groupBy(ID).agg(F.min("sequence_nr").alias("first_tagged"))
+        earlier = standing.join(first, ID).where("sequence_nr < first_tagged").select(ID).distinct()
+    earlier = earlier.withColumn("earlier", F.lit(True))
     of_more = beyond_the_journal(lines, runs).select(ID).distinct().withColumn("of_more", F.lit(True))
     short = (
         there.join(earlier, ID, "left")
