@@ -1,12 +1,11 @@
 """What bench/views does beside measuring, a process each: python -m bench.views_data STEP CONFIG ARGUMENT...
 
-create KEYSPACE | append PART... | append_old PART... | empty | lose | damage | count | ready FOLDER |
-write KEYSPACE FOLDER bulk|tuned|plain | drop KEYSPACE...
+create KEYSPACE | append PART... | append_old PART... | empty | lose | damage | count | ready FOLDER | write KEYSPACE FOLDER tuned|plain |
+drop KEYSPACE...
 A PART is "PERSISTENCE_IDS FIRST LAST OF [NAME]", see bench.data.messages.
 """
 
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from uuid import UUID
@@ -16,12 +15,9 @@ from pyspark.sql import functions as F
 
 from bench import data
 from tagmill.connector import CASSANDRA, table
-from tagmill.loading import Part, load
 from tagmill.settings import Settings
 from tagmill.sparksession import session
-from tagmill.stores.bulk import Target
 from tagmill.stores.cassandra import Cassandra
-from tagmill.stores.files import RunFiles
 from tagmill.stores.schema import create_journal
 from tagmill.views.writing import BATCHES
 
@@ -114,15 +110,10 @@ def ready(settings: Settings, folder: str) -> None:
 
 
 def write(settings: Settings, keyspace: str, folder: str, how: str) -> None:
-    """The ready-made rows, written as a build does (`bulk`), or by the connector: in our batches (`tuned`) or as it comes."""
-    spark = session(settings)
-    if how == "bulk":
-        files = RunFiles(str(Path(folder).parent))
-        parts = [Part(name) for name in files.parquet(Path(folder).name)]
-        load(spark, settings.cassandra, files, parts, Target(keyspace, "tag_views", time.time_ns() // 1000))
-        return
+    """The peer: the ready-made rows, written by the connector as a build tells it to (`tuned`) or as it comes."""
+    rows = session(settings).read.parquet(folder)
     options = {"keyspace": keyspace, "table": "tag_views", **(BATCHES if how == "tuned" else {})}
-    spark.read.parquet(folder).write.format(CASSANDRA).options(**options).mode("append").save()
+    rows.write.format(CASSANDRA).options(**options).mode("append").save()
 
 
 def drop(settings: Settings, *keyspaces: str) -> None:
