@@ -99,6 +99,7 @@ class _Audit:
         self.clickhouse = clickhouse
         self.spark = spark
         self.tell = tell
+        self.untagged = 0
         self.files = RunFiles(settings.storage.root)
         self.audits = Audits(ledger.cassandra, self.ledger_keyspace, pipeline)
         self.views = JournalViews(ledger.cassandra, self.ledger_keyspace, self.pipeline.keyspace)
@@ -185,7 +186,8 @@ class _Audit:
             rows = stored.rows("rows", differing)
             holds = self._holds(scope)
             compared = comparing.compared(events, view, rows, deleted, holds, cleaned, differing, scope)
-            found.append(self._looked_again(staging.kept(compared, self._url("compared")), stored))
+            compared = self._of_tagged(staging.kept(compared, self._url("compared")), events)
+            found.append(self._looked_again(compared, stored))
         self.tell("checking numbers and progress")
         broken = staging.kept(numbers.broken_journals(events, scope), self._url("broken"))
         of_journal = staging.kept(numbers.journal_findings(events, broken, deleted, scope), self._url("of-journal"))
@@ -201,7 +203,20 @@ class _Audit:
         findings = _all([by_rows, of_journal, wrong, lagging]).join(expected, event, "left")
         findings = findings.withColumn("expected_number", F.coalesce("expected_number", "expected"))
         findings = staging.kept(findings.select(*comparing.FINDING), self._url("findings"))
-        return Judged(events, view, deleted, lines, findings, audited_at, self.files.url(self.folder))
+        return Judged(events, view, deleted, lines, findings, self.untagged, audited_at, self.files.url(self.folder))
+
+    def _of_tagged(self, found: DataFrame, events: DataFrame) -> DataFrame:
+        """Without rows of events that have no tags; `untagged` is how many those are."""
+        from pyspark.sql import functions as F
+
+        from tagmill.audit import comparing, staging
+        from tagmill.audit.model import Kind
+
+        if not found.where(F.col("kind") == Kind.EXTRA_IN_VIEW.value).take(1):
+            return found
+        left = staging.kept(comparing.without_untagged(found, events), self._url("of-tagged"))
+        self.untagged = found.count() - left.count()
+        return left
 
     def _numbered(self, ids: DataFrame) -> DataFrame:
         """tag_write_progress of persistence ids: tag, persistence_id, number, reached."""

@@ -73,6 +73,13 @@ def compared(
     return _findings(_matched(events.where(~F.expr(_PLAIN))))
 
 
+def without_untagged(found: DataFrame, journal: DataFrame) -> DataFrame:
+    """Without rows of the view whose events have no tags in the journal: it may have lost them, and rebuilds keep such rows."""
+    event = ["kind", "persistence_id", "sequence_nr"]
+    untagged = journal.where("tag_count = 0").withColumn("kind", F.lit(Kind.EXTRA_IN_VIEW.value)).select(*event).distinct()
+    return found.join(untagged, event, "left_anti").select(*found.columns)
+
+
 def _party(rows: DataFrame, name: str, schema: str) -> DataFrame:
     return rows.select(*EVENT, F.struct(*(field.split()[0] for field in schema.split(", "))).alias(name))
 

@@ -28,13 +28,17 @@ EMPTY_BUCKETS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The staged frames of an audit: sums.bucket_sums as `lines`, model.FINDING_SCHEMA as `findings`."""
+    """The staged frames of an audit: sums.bucket_sums as `lines`, model.FINDING_SCHEMA as `findings`.
+
+    `untagged`: how many rows of the view are not judged, for their events have no tags.
+    """
 
     events: DataFrame
     view: DataFrame
     deleted: DataFrame
     lines: DataFrame
     findings: DataFrame
+    untagged: int
     audited_at: datetime
     url: str
 
@@ -106,6 +110,11 @@ def _warnings(judged: Judged, pipeline: PipelineSettings) -> Iterator[str]:
         yield (
             f"{line['events']} events have more than {MOST_TAGS} tags (at most {line['most']}, for example of {line['id']!r}): each tag is "
             "a row of tag_views and of ClickHouse"
+        )
+    if judged.untagged:
+        yield (
+            f"tag_views has {judged.untagged} rows of events that have no tags in the journal (migrated from columns that were dropped "
+            "since, or taken from them): it has no word on them, and rebuilds and repairs keep them"
         )
     gone = judged.deleted.where(F.col("deleted_to") == GONE)
     line = gone.agg(F.count("*").alias("ids"), F.min("persistence_id").alias("id")).first()
