@@ -8,6 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 GROUP_BYTES = 32 * 1024 * 1024
+# for Spark's writer, which looks at the size first behind so many rows: each may have 5 MB
+BY_SPARK = {"parquet.block.size": str(GROUP_BYTES), "parquet.page.size.row.check.min": "10"}
 CODEC = {"compression": "zstd", "compression_level": 1}
 SLOTS = "slots"
 

@@ -92,6 +92,7 @@ class _Rebuilder(OfChosen):
         """
         from pyspark.sql import functions as F
 
+        from tagmill.rowgroups import BY_SPARK
         from tagmill.stores.journalviews import JournalViews
         from tagmill.views import differences, tables
         from tagmill.views.model import VIEW_KEY, Difference
@@ -113,7 +114,7 @@ class _Rebuilder(OfChosen):
         lines, taken = self._without_taken(self.fixed(differences.judged(compared, known), f"{self.url}/lines"))
         written = lines.where(F.col("what").isin(Difference.ADDED.value, Difference.CHANGED.value)).select(*VIEW_KEY)
         changes = rows.join(written, list(VIEW_KEY), "left_semi").sortWithinPartitions("tag_name", "timebucket", "timestamp")
-        changes.write.parquet(f"{self.url}/changes")
+        changes.write.options(**BY_SPARK).parquet(f"{self.url}/changes")
         removed = lines.where(F.col("what").isin(Difference.REMOVED.value, Difference.CHANGED.value)).select(*VIEW_KEY)
         removed.write.parquet(f"{self.url}/removed")
         return lines, "changes", taken
