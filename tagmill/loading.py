@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from tagmill.rowgroups import slots_of
 from tagmill.settings import CassandraSettings
-from tagmill.stores.bulk import PIECE_BYTES, Target, write_rows
+from tagmill.stores.bulk import PIECE_BYTES, Rows, Target, write_rows
 from tagmill.stores.cassandra import connected
 from tagmill.stores.files import RunFiles
 
@@ -31,6 +31,9 @@ TASKS = 8
 # files that are open at once, and of a slot of theirs, what is in memory
 MERGED, MERGED_BYTES = 32, 64 * 1024 * 1024
 COUNT = pa.schema({"rows": pa.int64()})
+Order = Callable[[pa.Table], npt.NDArray[np.int64]]
+# of a lot, by its number: its rows, and what all of them have beside
+RowsOf = Callable[[int], tuple[Iterable[Rows], Mapping[str, Any]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,30 +52,13 @@ def load(
 
     Of a file that lies by partition, rows go together. Errors: delivery.sparkerrors.explained.
     """
-    work = partial(_load, settings=settings, files=files, parts=parts, target=target, columns=columns)
     tasks = min(len(parts), TASKS * spark.sparkContext.defaultParallelism)
-    return _counted(spark, work, len(parts), tasks)
-
-
-def _counted(spark: SparkSession, work: Callable[[Iterable[Any]], Iterable[Any]], count: int, tasks: int) -> int:
-    lines = spark.range(0, count, numPartitions=max(1, tasks)).mapInArrow(work, from_arrow_schema(COUNT)).collect()
-    return sum(line["rows"] for line in lines)
-
-
-def _load(
-    batches: Iterable[pa.RecordBatch], settings: CassandraSettings, files: RunFiles, parts: Sequence[Part], target: Target,
-    columns: Sequence[str] | None,
-) -> Iterator[pa.RecordBatch]:  # fmt: skip
-    cassandra, count = connected(settings), 0
-    for batch in batches:
-        for part in (parts[index] for index in batch["id"].to_pylist()):
-            count += write_rows(cassandra, target, _rows(files, part.name, columns), part.beside)
-    yield pa.RecordBatch.from_pydict({"rows": [count]}, COUNT)
+    return _written(spark, settings, target, partial(_of_part, files, parts, columns), len(parts), tasks)
 
 
 def load_merged(
     spark: SparkSession, settings: CassandraSettings, files: RunFiles, names: Sequence[str], target: Target, slots: int,
-    order: Callable[[pa.Table], npt.NDArray[np.int64]],
+    order: Order,
 ) -> int:  # fmt: skip
     """The same of files written in slots (rowgroups.write_groups): what MERGED files have in a slot is put in `order` and written together.
 
@@ -81,20 +67,38 @@ def load_merged(
     chunks = [names[begin : begin + MERGED] for begin in range(0, len(names), MERGED)]
     shares = min(slots, 2 * len(names), -(-TASKS * spark.sparkContext.defaultParallelism // max(1, len(chunks))))
     tasks = [(chunk, range(share, slots, shares)) for chunk in chunks for share in range(shares)]
-    work = partial(_load_merged, settings=settings, files=files, tasks=tasks, target=target, order=order)
-    return _counted(spark, work, len(tasks), len(tasks))
+    return _written(spark, settings, target, partial(_of_slots, files, tasks, order), len(tasks), len(tasks))
 
 
-def _load_merged(
-    batches: Iterable[pa.RecordBatch], settings: CassandraSettings, files: RunFiles, tasks: Sequence[tuple[Sequence[str], range]],
-    target: Target, order: Callable[[pa.Table], npt.NDArray[np.int64]],
-) -> Iterator[pa.RecordBatch]:  # fmt: skip
+def _written(spark: SparkSession, settings: CassandraSettings, target: Target, rows_of: RowsOf, count: int, tasks: int) -> int:
+    """Have workers write so many lots of rows; how many rows there were."""
+    work = partial(_write, settings=settings, target=target, rows_of=rows_of)
+    lines = spark.range(0, count, numPartitions=max(1, tasks)).mapInArrow(work, from_arrow_schema(COUNT)).collect()
+    return sum(line["rows"] for line in lines)
+
+
+def _write(
+    batches: Iterable[pa.RecordBatch], settings: CassandraSettings, target: Target, rows_of: RowsOf
+) -> Iterator[pa.RecordBatch]:
     cassandra, count = connected(settings), 0
     for batch in batches:
-        for names, slots in (tasks[index] for index in batch["id"].to_pylist()):
-            merged = (rows.take(pa.array(order(rows))) for rows in _merged(files, names, slots))
-            count += write_rows(cassandra, target, merged)
+        for lot in batch["id"].to_pylist():
+            rows, beside = rows_of(lot)
+            count += write_rows(cassandra, target, rows, beside)
     yield pa.RecordBatch.from_pydict({"rows": [count]}, COUNT)
+
+
+def _of_part(
+    files: RunFiles, parts: Sequence[Part], columns: Sequence[str] | None, lot: int
+) -> tuple[Iterable[Rows], Mapping[str, Any]]:
+    return _rows(files, parts[lot].name, columns), parts[lot].beside
+
+
+def _of_slots(
+    files: RunFiles, tasks: Sequence[tuple[Sequence[str], range]], order: Order, lot: int
+) -> tuple[Iterable[Rows], Mapping[str, Any]]:
+    names, slots = tasks[lot]
+    return (rows.take(pa.array(order(rows))) for rows in _merged(files, names, slots)), {}
 
 
 def _merged(files: RunFiles, names: Sequence[str], slots: range) -> Iterator[pa.Table]:

@@ -108,6 +108,15 @@ def keyspace(stack: Any) -> Iterator[Callable[..., str]]:
 
 
 @pytest.fixture
+def place(stack: Any) -> Iterator[str]:
+    """A keyspace of its own, without tables; dropped after the test."""
+    name = f"t_{uuid.uuid4().hex[:12]}"
+    stack.session.execute(f"CREATE KEYSPACE {name} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}")
+    yield name
+    stack.session.execute(f"DROP KEYSPACE {name}")
+
+
+@pytest.fixture
 def journal(stack: Any) -> Iterator[Callable[..., Any]]:
     """journal() makes an empty journal keyspace and returns tests.support.events.Journal; dropped after the test."""
     yield from _journals(stack)

@@ -18,6 +18,7 @@ from cassandra.protocol import cython_protocol_handler
 
 from tagmill.errors import TagmillError
 from tagmill.stores.cassandra import PASSING, Cassandra, explained
+from tagmill.stores.uuids import same_length
 
 # rows of a page: the first has few, for each may have megabytes, the next as many as PAGE_BYTES hold
 FIRST_PAGE, LARGEST_PAGE, PAGE_BYTES, GROWTH = 50, 5000, 4 * 1024 * 1024, 8
@@ -136,18 +137,8 @@ _NUMBERS: dict[Any, np.dtype[Any]] = {cqltypes.LongType: np.dtype(">i8"), cqltyp
 def _numbers(raw: pa.BinaryArray, kind: np.dtype[Any]) -> pa.Array:
     """An empty value, which old clients could write, is null."""
     raw = pc.if_else(pc.equal(pc.binary_length(raw), kind.itemsize), raw, pa.scalar(None, pa.binary()))
-    there = raw.drop_null()
-    found = np.zeros(len(raw), kind.newbyteorder("="))
-    found[raw.is_valid().to_numpy(zero_copy_only=False)] = _content(there).view(kind)
+    found = same_length(raw, bytes(kind.itemsize), "a number has another length").view(kind)[:, 0].astype(kind.newbyteorder("="))
     return pa.array(found, mask=raw.is_null().to_numpy(zero_copy_only=False))
-
-
-def _content(values: pa.Array) -> npt.NDArray[np.uint8]:
-    """The bytes of values without nulls, one after the other."""
-    offsets = np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + len(values) + 1]
-    data = values.buffers()[2]
-    content = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
-    return content[offsets[0] : offsets[-1]]
 
 
 def _decoded(raw: pa.BinaryArray, decode: Callable[[bytes], list[str]]) -> pa.Array:

@@ -24,12 +24,12 @@ _PAIRS = np.frombuffer("".join(f"{value:02x}" for value in range(256)).encode(),
 
 def of_binary(values: pa.Array) -> Uuids:
     """Of binary values; a null is zero. Raises ValueError: one has not 16 bytes."""
-    return _same_length(values.cast(pa.binary()), bytes(LENGTH), "a value has not 16 bytes")
+    return same_length(values.cast(pa.binary()), bytes(LENGTH), "a value has not 16 bytes")
 
 
 def of_text(values: pa.Array) -> Uuids:
     """Of text in the canonical form; a null is zero. Raises ValueError: one is no UUID."""
-    letters = _same_length(values.cast(pa.string()).cast(pa.binary()), NO_UUID.encode(), "a value is no UUID")
+    letters = same_length(values.cast(pa.string()).cast(pa.binary()), NO_UUID.encode(), "a value is no UUID")
     nibbles = _NIBBLES[letters[:, _DIGITS]]
     if (nibbles == _NO_DIGIT).any() or (letters[:, _HYPHENS] != ord("-")).any():
         raise ValueError("a value is no UUID")
@@ -56,7 +56,7 @@ def ticks(uuids: Uuids) -> npt.NDArray[np.int64]:
     return (high << 48 | middle << 32 | low).astype(np.int64) - GREGORIAN_TICKS
 
 
-def _same_length(values: pa.Array, instead: bytes, problem: str) -> npt.NDArray[np.uint8]:
+def same_length(values: pa.Array, instead: bytes, problem: str) -> npt.NDArray[np.uint8]:
     """The bytes of values that all have as many as `instead`, which nulls are."""
     filled = pc.fill_null(values, instead)
     if pc.any(pc.not_equal(pc.binary_length(filled), len(instead))).as_py():

@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tagmill.delivery.model import Batch
+from tagmill.rowgroups import CODEC
 from tagmill.stores.files import RunFiles
 
-CODEC = {"compression": "zstd", "compression_level": 1}
 BESIDE = ("shard", "row_checksum")
 PAGE_BYTES = 1024 * 1024
 

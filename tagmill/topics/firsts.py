@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 from tagmill.pieces import in_python
+from tagmill.rowgroups import CODEC
 from tagmill.settings import CassandraSettings
 from tagmill.stores.files import RunFiles
-from tagmill.topics.cutting import CODEC
 from tagmill.topics.staged import PLACE, StagedFile, place
 
 KEY = ["shard", "unique_id"]

@@ -21,10 +21,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from tagmill.batches.columns import Layout
 from tagmill.errors import StoreUnavailable
 from tagmill.pieces import in_python
-from tagmill.rowgroups import row_groups
+from tagmill.rowgroups import CODEC, row_groups
 from tagmill.stores.files import RunFiles
 from tagmill.topics.checksum import row_checksums
-from tagmill.topics.cutting import CODEC
 
 Work = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 Mask = npt.NDArray[np.bool_]

@@ -79,8 +79,8 @@ def find_runs(files: RunFiles, staged: Sequence[str], target: str) -> None:
 def number_rows(files: RunFiles, staged: Sequence[str], folder: str, size: BucketSize, *, meta: bool, first_ticks: int) -> Sums:
     """Write of each staged file the rows of tag_views (below `folder`/rows) and how far its runs came (`folder`/reached, REACHED).
 
-    In: what numbering.starts says, in `folder`/starts/file=N for the Nth file, sorted by run. Rows before `first_ticks` count as early,
-    those up to `built_to` as late. What is in memory at once is in the view's own order.
+    In: what numbering.starts says, in `folder`/starts/file=N for the Nth file, sorted by run. Rows before `first_ticks` count as early.
+    What is in memory at once is in the view's own order.
     """
     columns = view_columns(meta=meta)
     read = list(dict.fromkeys([*KEYS, *(name for name in columns if name not in _NUMBERED)]))

@@ -23,7 +23,7 @@ from tagmill.delivery.scan import FUTURE_TICKS
 from tagmill.errors import StoreUnavailable
 from tagmill.journaltables import OLD_TAGS
 from tagmill.pieces import in_python
-from tagmill.rowgroups import row_groups
+from tagmill.rowgroups import CODEC, row_groups
 from tagmill.settings import CassandraSettings
 from tagmill.stores.cassandra import Cassandra, connected
 from tagmill.stores.files import RunFiles
@@ -106,7 +106,7 @@ def _write(staging: Staging, folder: str, rows: Iterable[pa.RecordBatch]) -> Ite
     try:
         with (
             staging.files.create(name) as sink,
-            pq.ParquetWriter(sink, schema, compression="zstd", compression_level=1, use_dictionary=REPEATED) as writer,
+            pq.ParquetWriter(sink, schema, **CODEC, use_dictionary=REPEATED) as writer,
         ):
             writer.write_table(first, first.num_rows)
             for group in groups:

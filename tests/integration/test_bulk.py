@@ -22,15 +22,6 @@ AT = 1_700_000_000_000_000
 
 
 @pytest.fixture
-def place(stack):
-    """A keyspace of its own."""
-    name = f"t_{uuid.uuid4().hex[:12]}"
-    stack.session.execute(f"CREATE KEYSPACE {name} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}")
-    yield name
-    stack.session.execute(f"DROP KEYSPACE {name}")
-
-
-@pytest.fixture
 def made(stack, place):
     """made(columns) makes a table t with the key (k, id), and says where."""
 

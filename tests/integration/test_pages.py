@@ -16,15 +16,6 @@ from tagmill.stores.pages import HIGHEST, LOWEST, PAGE_BYTES, Pages, token_range
 
 
 @pytest.fixture
-def place(stack):
-    """A keyspace of its own."""
-    name = f"t_{uuid.uuid4().hex[:12]}"
-    stack.session.execute(f"CREATE KEYSPACE {name} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}")
-    yield name
-    stack.session.execute(f"DROP KEYSPACE {name}")
-
-
-@pytest.fixture
 def cassandra(stack):
     with Cassandra(CassandraSettings(port=stack.cassandra.port)) as found:
         yield found
