@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ READ_AHEAD_BYTES = 1024 * 1024
 # of each core, so that none waits long for the last one
 TASKS = 8
 # files that are open at once, and of a slot of theirs, what is in memory
-MERGED, MERGED_BYTES = 32, 64 * 1024 * 1024
+MERGED, MERGED_BYTES = 32, 32 * 1024 * 1024
 COUNT = pa.schema({"rows": pa.int64()})
 Order = Callable[[pa.Table], npt.NDArray[np.int64]]
 # of a lot, by its number: its rows, and what all of them have beside
@@ -98,7 +99,15 @@ def _of_slots(
     files: RunFiles, tasks: Sequence[tuple[Sequence[str], range]], order: Order, lot: int
 ) -> tuple[Iterable[Rows], Mapping[str, Any]]:
     names, slots = tasks[lot]
-    return (rows.take(pa.array(order(rows))) for rows in _merged(files, names, slots)), {}
+    return chain.from_iterable(map(partial(_in_order, order=order), _merged(files, names, slots))), {}
+
+
+def _in_order(rows: pa.Table, order: Order) -> Iterator[pa.Table]:
+    """The rows in this order, some PIECE_BYTES at once."""
+    places = pa.array(order(rows))
+    fitting = max(1, rows.num_rows * PIECE_BYTES // max(1, rows.nbytes))
+    for begin in range(0, rows.num_rows, fitting):
+        yield rows.take(places[begin : begin + fitting])
 
 
 def _merged(files: RunFiles, names: Sequence[str], slots: range) -> Iterator[pa.Table]:
@@ -111,13 +120,20 @@ def _merged(files: RunFiles, names: Sequence[str], slots: range) -> Iterator[pa.
             waiting, size = list[pa.Table](), 0
             for file, said in zip(opened, of_slots, strict=True):
                 for number in (number for number, its in enumerate(said) if its == slot):
-                    waiting.append(file.read_row_group(number))
+                    waiting.append(file.read_row_group(number, use_threads=False))
                     size += waiting[-1].nbytes
                     if size >= MERGED_BYTES:
-                        yield pa.concat_tables(waiting)
-                        waiting, size = [], 0
+                        yield _together(waiting)
+                        size = 0
             if waiting:
-                yield pa.concat_tables(waiting)
+                yield _together(waiting)
+
+
+def _together(waiting: list[pa.Table]) -> pa.Table:
+    """One table, in one piece, of what waits, which is gone."""
+    rows = pa.concat_tables(waiting).combine_chunks()
+    waiting.clear()
+    return rows
 
 
 def _rows(files: RunFiles, name: str, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:

@@ -49,6 +49,7 @@ def spark_conf(settings: Settings) -> dict[str, str]:
         "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
         "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+        "spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL": os.environ["ARROW_DEFAULT_MEMORY_POOL"],
         "spark.sql.redaction.options.regex": "(?i)url|password|jaas",
         "spark.sql.extensions": "com.datastax.spark.connector.CassandraSparkExtensions",
         "spark.cassandra.connection.host": ",".join(cassandra.hosts),
