@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 # that Python gets at once, and what it gets in pieces where there is more of it: value, as Kafka calls it, payload in deduplication,
 # event in messages
 RECORDS_AT_ONCE, PIECE_BYTES, LARGE = 1000, 64 * 1024, {"value", "payload", "event"}
-LEFT = "left"
+LEFT, AT = "left", "piece_at"
 
 
 def in_python(
@@ -33,11 +33,11 @@ def _whole(
 
 def in_pieces(records: DataFrame, large: str, size: int) -> DataFrame:
     """The records; one with more bytes in the column `large` is there once for each piece. LEFT: how many more there are to come."""
-    whole = f"array(struct(0 AS {LEFT}, {large}))"
-    cut = f"struct(int((length({large}) - at) div {size}) AS {LEFT}, substring({large}, at, {size}) AS {large})"
-    pieces = f"IF(length({large}) > {size}, transform(sequence(1, length({large}), {size}), at -> {cut}), {whole})"
+    begins = F.expr(f"explode(IF(length({large}) > {size}, sequence(1, length({large}), {size}), array(1))) AS {AT}")
+    left = F.expr(f"coalesce(int((length({large}) - {AT}) div {size}), 0) AS {LEFT}")
+    piece = F.expr(f"substring({large}, {AT}, {size}) AS {large}")
     others = [name for name in records.columns if name != large]
-    return records.select(*others, F.explode(F.expr(pieces)).alias("piece")).select(*others, "piece.*")
+    return records.select("*", begins).select(*others, left, piece)
 
 
 def joined(batches: Iterable[pa.RecordBatch], columns: Sequence[str], large: str) -> Iterator[pa.RecordBatch]:

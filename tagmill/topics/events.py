@@ -7,7 +7,7 @@ from typing import Any
 from tagmill.errors import ConfigurationError
 from tagmill.kafkasettings import TopicSettings
 from tagmill.topics.columns import fields
-from tagmill.topics.fields import BEHIND_LAST_MS, Unfit, finder, milliseconds, values_at
+from tagmill.topics.fields import BEHIND_LAST_MS, Unfit, finder, key_reader, milliseconds
 from tagmill.topics.formats import Decoder, avro_decoder, json_decoder, protobuf_decoder
 from tagmill.topics.ids import UniqueId, unique_id
 
@@ -16,34 +16,33 @@ class Reader:
     """Reads the values of one pipeline's topics. `contents`: its schema files by version; raises ConfigurationError for wrong ones."""
 
     def __init__(self, chosen: TopicSettings, contents: Mapping[str, bytes]) -> None:
-        self.chosen, self.key = chosen, chosen.key
+        self.chosen, self.key = chosen, key_reader(chosen.key)
         self.decode = decoder(chosen, {version: contents[version] for version in chosen.versions})
         older = {version: contents[version] for version in contents if version not in chosen.versions}
         self.older = {version: decoder(chosen, {version: content}) for version, content in older.items()}
-        self.fields = [(field.name, field.reader()) for field in fields(chosen.columns)]
+        columns = fields(chosen.columns)
+        self.names = ("unique_id", "shard", "created_at", "schema_version", *(field.name for field in columns))
+        self.fields = [field.reader() for field in columns]
+        self.created_at = finder(chosen.created_at) if chosen.created_at else None
 
     def id_of(self, value: bytes, schema_version: str) -> UniqueId:
         """The id of an event that was read with a schema of this version; raises Unfit."""
         if self.chosen.format == "avro" and not self.chosen.framed and schema_version not in self.chosen.schema_files:
             raise Unfit(f"its schema, {schema_version}, is not among schema_files")
         decode = self.older.get(schema_version, self.decode)
-        return unique_id(values_at(decode(value).event, self.key), self.chosen.shards)
+        return unique_id(self.key(decode(value)[0]), self.chosen.shards)
 
-    def read(self, value: bytes, timestamp_ms: int) -> dict[str, Any]:
-        """unique_id, shard, created_at (milliseconds), schema_version and the pipeline's own columns; raises Unfit."""
-        found = self.decode(value)
-        one = unique_id(values_at(found.event, self.key), self.chosen.shards)
-        row = {name: read(found.event) for name, read in self.fields}
-        row["unique_id"], row["shard"] = one.unique_id, one.shard
-        row["created_at"], row["schema_version"] = self._created_at(found.event, timestamp_ms), found.schema_version
-        return row
+    def read(self, value: bytes, timestamp_ms: int) -> tuple[Any, ...]:
+        """The values of `names`, created_at in milliseconds; raises Unfit."""
+        event, version = self.decode(value)
+        shard, one = unique_id(self.key(event), self.chosen.shards)
+        created_at = self._created_at(event, timestamp_ms)
+        return (one, shard, created_at, version, *[read(event) for read in self.fields])
 
     def _created_at(self, event: Mapping[str, Any], timestamp_ms: int) -> int:
-        path = self.chosen.created_at
-        if path is None:
-            where, found = "Kafka's timestamp", timestamp_ms
-        else:
-            where, value = f"field {path}", finder(path)(event)
+        where, found = "Kafka's timestamp", timestamp_ms
+        if self.created_at is not None:
+            where, value = f"field {self.chosen.created_at}", self.created_at(event)
             if value is None:
                 raise Unfit(f"{where} is missing")
             try:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from tagmill.batches.columns import Column
+from tagmill.topics.ids import Value
 
 EPOCH = date(1970, 1, 1)
 # of moments, in milliseconds since 1970: 2100
@@ -24,6 +25,7 @@ class Unfit(ValueError):
 
 
 Event = Mapping[str, Any]
+PLAIN = frozenset((str, int, float, bool))
 
 
 @cache
@@ -191,17 +193,24 @@ class Field:
         )
 
 
-def values_at(event: Event, paths: Sequence[str]) -> list[str | int | float | bool]:
-    """The fields that make an event unique; raises Unfit where one is missing or no plain value."""
-    found = []
-    for path in paths:
-        value = finder(path)(event)
-        if isinstance(value, str | int | float | bool):  # nearly always so
-            found.append(value)
-        elif isinstance(value, uuid.UUID | datetime | date | time | Decimal):
-            found.append(str(value))
-        elif value is None:
-            raise Unfit(f"field {path}, of the key, is missing")
-        else:
-            raise Unfit(f"field {path}, of the key, is no plain value")
-    return found
+def key_reader(paths: Sequence[str]) -> Callable[[Event], list[Value]]:
+    """What takes the fields that make an event unique out of it; that raises Unfit where one is missing or no plain value."""
+    finders = [(path, finder(path)) for path in paths]
+
+    def read(event: Event) -> list[Value]:
+        values = [find(event) for _, find in finders]
+        if PLAIN.issuperset(map(type, values)):  # nearly always so
+            return values
+        return [_plain(path, value) for (path, _), value in zip(finders, values, strict=True)]
+
+    return read
+
+
+def _plain(path: str, value: Any) -> Value:
+    if isinstance(value, str | int | float | bool):
+        return value
+    if isinstance(value, uuid.UUID | datetime | date | time | Decimal):
+        return str(value)
+    if value is None:
+        raise Unfit(f"field {path}, of the key, is missing")
+    raise Unfit(f"field {path}, of the key, is no plain value")

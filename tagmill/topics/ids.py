@@ -5,8 +5,8 @@ unique_id = the first 16 bytes, in hexadecimal, of SHA-256 over all parts, each 
 shard     = bytes 16 to 23 of the same SHA-256, as an unsigned big-endian number, modulo the number of shards
 """
 
-import hashlib
 from collections.abc import Sequence
+from hashlib import sha256
 from typing import NamedTuple
 
 Value = str | int | float | bool
@@ -22,16 +22,16 @@ class UniqueId(NamedTuple):
 
 def unique_id(values: Sequence[Value], shards: int) -> UniqueId:
     """The id of these values, in their order: the fields that the pipeline names, the producer's id behind them."""
-    parts = [_part(value).encode("utf-8", "surrogatepass") for value in values]
-    found = hashlib.sha256(b"".join([len(part).to_bytes(4, "big") + part for part in parts])).digest()
+    parts = [_part(value) for value in values]
+    found = sha256(b"".join([len(part).to_bytes(4, "big") + part for part in parts])).digest()
     return UniqueId(int.from_bytes(found[SHARDED], "big") % shards, found[:16].hex())
 
 
-def _part(value: Value) -> str:
+def _part(value: Value) -> bytes:
     if isinstance(value, str):
-        return f"s:{value}"
+        return b"s:" + value.encode("utf-8", "surrogatepass")
     if isinstance(value, bool):
-        return f"b:{str(value).lower()}"
+        return b"b:true" if value else b"b:false"
     if isinstance(value, int):
-        return f"i:{value}"
-    return f"f:{value!r}"
+        return b"i:%d" % value
+    return b"f:" + repr(value).encode()

@@ -22,7 +22,7 @@ ARROW = {
     "String": pa.string(), "Int8": pa.int8(), "Int16": pa.int16(), "Int32": pa.int32(), "Int64": pa.int64(), "UInt8": pa.int16(),
     "UInt16": pa.int32(),
 }  # fmt: skip
-EVENT = {"kind": "event"}
+UNREADABLE = "unreadable"
 # columns that go through as Kafka has them, and what they are called there
 AS_IT_CAME = {"topic": "topic", "partition": "partition", "offset": "offset", "payload": "value"}
 HEADERS = pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}))
@@ -55,27 +55,38 @@ def decoded(raw: DataFrame, chosen: TopicSettings, contents: Mapping[str, bytes]
 
 def _decode(batches: Iterable[pa.RecordBatch], chosen: TopicSettings, contents: Mapping[str, bytes]) -> Iterator[pa.RecordBatch]:
     reader, schema = Reader(chosen, contents), schema_of(chosen)
-    made = pa.struct([field for field in schema if field.name not in AS_IT_CAME])
+    names = ("kind", "reason", *reader.names)
     for batch in batches:
-        moments = batch["timestamp"].cast(pa.int64()).to_pylist()  # microseconds; below 0: the record has none
-        rows = [_row(reader, value, max(at // 1000, 0)) for value, at in zip(batch["value"].to_pylist(), moments, strict=True)]
-        for index, row in enumerate(rows):
-            if row["kind"] == "unreadable":
-                row |= {"key": batch["key"][index].as_py(), "headers": batch["headers"][index].as_py() or []}
-        found = pa.RecordBatch.from_struct_array(pa.array(rows, made))
-        columns = [batch[AS_IT_CAME[name]] if name in AS_IT_CAME else found[name] for name in schema.names]
-        yield pa.RecordBatch.from_arrays(
-            [one.cast(field.type) for one, field in zip(columns, schema, strict=True)], schema=schema
-        )
+        if batch.num_rows:
+            moments = batch["timestamp"].cast(pa.int64()).to_pylist()  # microseconds; below 0: the record has none
+            values = zip(batch["value"].to_pylist(), moments, strict=True)
+            rows = [_row(reader, value, max(at // 1000, 0)) for value, at in values]
+            made = dict(zip(names, zip(*rows, strict=True), strict=True)) | _beside(batch, rows)
+            columns = [
+                batch[AS_IT_CAME[field.name]].cast(field.type) if field.name in AS_IT_CAME else pa.array(made[field.name], field.type)
+                for field in schema
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _row(reader: Reader, value: bytes | None, at_ms: int) -> dict[str, Any]:
-    if value is None:
-        return {"kind": "tombstone", "created_at": at_ms}
-    try:
-        return reader.read(value, at_ms) | EVENT
-    except Unfit as error:
-        return {"kind": "unreadable", "created_at": at_ms, "reason": str(error)[:1000]}
+def _row(reader: Reader, value: bytes | None, at_ms: int) -> tuple[Any, ...]:
+    """Its kind, the reason, and the reader's values."""
+    kind, reason = "tombstone", None
+    if value is not None:
+        try:
+            return ("event", None, *reader.read(value, at_ms))
+        except Unfit as error:
+            kind, reason = UNREADABLE, str(error)[:1000]
+    return (kind, reason, *(at_ms if name == "created_at" else None for name in reader.names))
+
+
+def _beside(batch: pa.RecordBatch, rows: Sequence[tuple[Any, ...]]) -> dict[str, Sequence[Any]]:
+    """Key and headers, only of what can't be read."""
+    keys, headers = [None] * len(rows), [None] * len(rows)
+    for index, (kind, *_) in enumerate(rows):
+        if kind == UNREADABLE:
+            keys[index], headers[index] = batch["key"][index].as_py(), batch["headers"][index].as_py() or []
+    return {"key": keys, "headers": headers}
 
 
 def placed(staged: DataFrame, names: Sequence[str], columns: Sequence[str]) -> DataFrame:

@@ -15,7 +15,7 @@ from tagmill.errors import ConfigurationError
 from tagmill.kafkasettings import TopicColumn, TopicSettings
 from tagmill.topics.columns import fields
 from tagmill.topics.events import Reader
-from tagmill.topics.fields import Unfit, values_at
+from tagmill.topics.fields import Unfit, key_reader
 
 EVENT = {
     "project": "p",
@@ -37,7 +37,11 @@ def chosen(**keys):
 
 def read(event, **keys):
     value = event if isinstance(event, bytes) else json.dumps(event).encode()
-    return Reader(chosen(**keys), {}).read(value, 1000)
+    return as_row(Reader(chosen(**keys), {}), value, 1000)
+
+
+def as_row(reader, value, at_ms):
+    return dict(zip(reader.names, reader.read(value, at_ms), strict=True))
 
 
 def test_a_json_event_has_its_id_its_time_and_its_columns():
@@ -103,7 +107,7 @@ def test_an_event_of_a_time_that_clickhouse_cannot_hold_is_refused_unless_a_fiel
     value = json.dumps(EVENT).encode()
     with pytest.raises(Unfit, match="Kafka's timestamp is not between 1970 and 2100"):
         Reader(chosen(), {}).read(value, 1_795_000_000_000_000)
-    assert Reader(chosen(created_at="at"), {}).read(value, 1_795_000_000_000_000)["created_at"] == AT_MS
+    assert as_row(Reader(chosen(created_at="at"), {}), value, 1_795_000_000_000_000)["created_at"] == AT_MS
 
 
 AVRO = {
@@ -131,8 +135,8 @@ def avro_reader(framed=False, versions=("3",)):
 
 
 def test_avro_with_a_schema_file_and_framed_by_a_registry_give_the_same():
-    plain = avro_reader().read(avro(AVRO_EVENT), 0)
-    framed = avro_reader(framed=True, versions=("3", "70000")).read(b"\x00" + (70_000).to_bytes(4, "big") + avro(AVRO_EVENT), 0)
+    plain = as_row(avro_reader(), avro(AVRO_EVENT), 0)
+    framed = as_row(avro_reader(framed=True, versions=("3", "70000")), b"\x00" + (70_000).to_bytes(4, "big") + avro(AVRO_EVENT), 0)
     assert (plain["created_at"], plain["note"], plain["schema_version"]) == (AT_MS, "n", "3")
     assert framed == plain | {"schema_version": "70000"} and plain["unique_id"] == read(EVENT)["unique_id"]
 
@@ -144,7 +148,7 @@ def test_an_older_event_without_a_frame_is_identified_by_the_schema_that_it_came
     reader, older = Reader(settings, both), avro(AVRO_EVENT)
     now = io.BytesIO()
     fastavro.schemaless_writer(now, newer, {**AVRO_EVENT, "price": 3})
-    assert reader.read(now.getvalue(), AT_MS)["schema_version"] == "2"
+    assert as_row(reader, now.getvalue(), AT_MS)["schema_version"] == "2"
     assert reader.id_of(now.getvalue(), "2") == reader.id_of(older, "1")
     with pytest.raises(Unfit, match="its schema, 0, is not among schema_files"):
         reader.id_of(now.getvalue(), "0")
@@ -196,7 +200,7 @@ PROTOBUF = b"\x0a\x01p\x12\x07created\x18\x07"
 
 
 def test_a_protobuf_event_has_the_id_that_the_same_fields_have_in_json():
-    row = protobuf_reader().read(PROTOBUF, 5)
+    row = as_row(protobuf_reader(), PROTOBUF, 5)
     assert (row["unique_id"], row["schema_version"], row["created_at"]) == (read(EVENT)["unique_id"], "5", 5)
 
 
@@ -247,10 +251,10 @@ def test_an_enum_of_the_key_counts_only_once_it_has_a_name(path, field):
     old, new = (Reader(settings, {"5": with_enum(values)}) for values in (["NONE"], ["NONE", "SENT"]))
     with pytest.raises(Unfit, match=f"field {path}, of the key, is 1, which the descriptor set has no name for"):
         old.read(PROTOBUF + field, 0)
-    assert new.read(PROTOBUF + field, 0)["unique_id"] != new.read(PROTOBUF + field[:-1] + b"\0", 0)["unique_id"]
+    assert as_row(new, PROTOBUF + field, 0)["unique_id"] != as_row(new, PROTOBUF + field[:-1] + b"\0", 0)["unique_id"]
     columns = [{"name": "x", "path": path}]
     aside = chosen(format="protobuf", schema_files={"5": Path("e.desc")}, message_type="shop.Event", columns=columns)
-    assert Reader(aside, {"5": with_enum(["NONE"])}).read(PROTOBUF + field, 0)["x"] == "1"
+    assert as_row(Reader(aside, {"5": with_enum(["NONE"])}), PROTOBUF + field, 0)["x"] == "1"
 
 
 def test_a_wrong_descriptor_is_a_mistake_in_the_configuration():
@@ -266,7 +270,7 @@ def test_a_wrong_descriptor_is_a_mistake_in_the_configuration():
 def test_what_a_decoder_makes_of_a_key_field_counts_by_its_text():
     one = uuid.UUID(int=5)
     event = {"at": time(1, 2, 3), "on": date(2026, 11, 22), "of": one}
-    assert values_at(event, ["at", "on", "of"]) == ["01:02:03", "2026-11-22", str(one)]
+    assert key_reader(["at", "on", "of"])(event) == ["01:02:03", "2026-11-22", str(one)]
 
 
 def test_an_id_of_sixteen_bytes_is_a_uuid():
