@@ -30,7 +30,7 @@ class Reader:
         if self.chosen.format == "avro" and not self.chosen.framed and schema_version not in self.chosen.schema_files:
             raise Unfit(f"its schema, {schema_version}, is not among schema_files")
         decode = self.older.get(schema_version, self.decode)
-        return unique_id(self.key(decode(value)[0]), self.chosen.shards)
+        return unique_id(self.key(decode(value).event), self.chosen.shards)
 
     def read(self, value: bytes, timestamp_ms: int) -> tuple[Any, ...]:
         """The values of `names`, created_at in milliseconds; raises Unfit."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
-from functools import cache
 from typing import Any
 
 import msgspec
@@ -28,7 +27,6 @@ Event = Mapping[str, Any]
 PLAIN = frozenset((str, int, float, bool))
 
 
-@cache
 def finder(path: str) -> Callable[[Event], Any]:
     """What finds the field at a dotted path of an event: None where it, or what it would be in, is missing."""
     first, *rest = path.split(".")

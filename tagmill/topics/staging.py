@@ -16,13 +16,13 @@ from tagmill.kafkasettings import TopicSettings
 from tagmill.topics.columns import layout
 from tagmill.topics.events import Reader
 from tagmill.topics.fields import Unfit
-from tagmill.topics.staged import INDEX_BITS, PLACE, Source
+from tagmill.topics.staged import INDEX_BITS, KINDS, PLACE, Source
 
 ARROW = {
     "String": pa.string(), "Int8": pa.int8(), "Int16": pa.int16(), "Int32": pa.int32(), "Int64": pa.int64(), "UInt8": pa.int16(),
     "UInt16": pa.int32(),
 }  # fmt: skip
-UNREADABLE = "unreadable"
+EVENT, TOMBSTONE, UNREADABLE = KINDS
 # columns that go through as Kafka has them, and what they are called there
 AS_IT_CAME = {"topic": "topic", "partition": "partition", "offset": "offset", "payload": "value"}
 HEADERS = pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}))
@@ -61,20 +61,17 @@ def _decode(batches: Iterable[pa.RecordBatch], chosen: TopicSettings, contents: 
             moments = batch["timestamp"].cast(pa.int64()).to_pylist()  # microseconds; below 0: the record has none
             values = zip(batch["value"].to_pylist(), moments, strict=True)
             rows = [_row(reader, value, max(at // 1000, 0)) for value, at in values]
-            made = dict(zip(names, zip(*rows, strict=True), strict=True)) | _beside(batch, rows)
-            columns = [
-                batch[AS_IT_CAME[field.name]].cast(field.type) if field.name in AS_IT_CAME else pa.array(made[field.name], field.type)
-                for field in schema
-            ]
-            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+            made = dict(zip(names, zip(*rows, strict=True), strict=True))
+            came = {name: batch[there] for name, there in AS_IT_CAME.items()}
+            yield pa.RecordBatch.from_pydict({**made, **came, **_beside(batch, rows)}, schema)
 
 
 def _row(reader: Reader, value: bytes | None, at_ms: int) -> tuple[Any, ...]:
     """Its kind, the reason, and the reader's values."""
-    kind, reason = "tombstone", None
+    kind, reason = TOMBSTONE, None
     if value is not None:
         try:
-            return ("event", None, *reader.read(value, at_ms))
+            return (EVENT, None, *reader.read(value, at_ms))
         except Unfit as error:
             kind, reason = UNREADABLE, str(error)[:1000]
     return (kind, reason, *(at_ms if name == "created_at" else None for name in reader.names))
@@ -82,7 +79,8 @@ def _row(reader: Reader, value: bytes | None, at_ms: int) -> tuple[Any, ...]:
 
 def _beside(batch: pa.RecordBatch, rows: Sequence[tuple[Any, ...]]) -> dict[str, Sequence[Any]]:
     """Key and headers, only of what can't be read."""
-    keys, headers = [None] * len(rows), [None] * len(rows)
+    keys: list[Any] = [None] * len(rows)
+    headers = keys.copy()
     for index, (kind, *_) in enumerate(rows):
         if kind == UNREADABLE:
             keys[index], headers[index] = batch["key"][index].as_py(), batch["headers"][index].as_py() or []

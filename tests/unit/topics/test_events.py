@@ -136,7 +136,9 @@ def avro_reader(framed=False, versions=("3",)):
 
 def test_avro_with_a_schema_file_and_framed_by_a_registry_give_the_same():
     plain = as_row(avro_reader(), avro(AVRO_EVENT), 0)
-    framed = as_row(avro_reader(framed=True, versions=("3", "70000")), b"\x00" + (70_000).to_bytes(4, "big") + avro(AVRO_EVENT), 0)
+    framed = as_row(
+        avro_reader(framed=True, versions=("3", "70000")), b"\x00" + (70_000).to_bytes(4, "big") + avro(AVRO_EVENT), 0
+    )
     assert (plain["created_at"], plain["note"], plain["schema_version"]) == (AT_MS, "n", "3")
     assert framed == plain | {"schema_version": "70000"} and plain["unique_id"] == read(EVENT)["unique_id"]
 
