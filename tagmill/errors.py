@@ -46,6 +46,10 @@ class StoreUnavailable(TransientError):
     """Cassandra or ClickHouse did not answer within the time limit."""
 
 
+class SparkEnded(TransientError):
+    """Spark's JVM, or one of its Python workers, ended in the middle: killed, or without memory."""
+
+
 class DataQualityStop(TagmillError):
     """The quality gate stopped the run before anything was sealed; `docs_page` shows why."""
 

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from tagmill.rowgroups import slots_of
+from tagmill.rowgroups import fitting, slots_of
 from tagmill.settings import CassandraSettings
 from tagmill.stores.bulk import PIECE_BYTES, Rows, Target, write_rows
 from tagmill.stores.cassandra import connected
@@ -105,9 +105,9 @@ def _of_slots(
 def _in_order(rows: pa.Table, order: Order) -> Iterator[pa.Table]:
     """The rows in this order, some PIECE_BYTES at once."""
     places = pa.array(order(rows))
-    fitting = max(1, rows.num_rows * PIECE_BYTES // max(1, rows.nbytes))
-    for begin in range(0, rows.num_rows, fitting):
-        yield rows.take(places[begin : begin + fitting])
+    at_once = fitting(rows, PIECE_BYTES)
+    for begin in range(0, rows.num_rows, at_once):
+        yield rows.take(places[begin : begin + at_once])
 
 
 def _merged(files: RunFiles, names: Sequence[str], slots: range) -> Iterator[pa.Table]:
@@ -142,6 +142,5 @@ def _rows(files: RunFiles, name: str, columns: Sequence[str] | None) -> Iterator
         file = pq.ParquetFile(source, buffer_size=READ_AHEAD_BYTES)
         for number in range(file.num_row_groups):
             group = file.metadata.row_group(number)
-            fitting = PIECE_BYTES * group.num_rows // max(1, group.total_byte_size)
-            at_once = max(1, min(ROWS_AT_ONCE, fitting))
+            at_once = max(1, min(ROWS_AT_ONCE, PIECE_BYTES * group.num_rows // max(1, group.total_byte_size)))
             yield from file.iter_batches(at_once, row_groups=[number], columns=None if columns is None else list(columns))

@@ -2,10 +2,14 @@
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import BinaryIO
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from tagmill.stores.files import RunFiles
 
 GROUP_BYTES = 32 * 1024 * 1024
 # for Spark's writer, which looks at the size first behind so many rows: each may have 5 MB
@@ -14,19 +18,41 @@ CODEC = {"compression": "zstd", "compression_level": 1}
 SLOTS = "slots"
 
 
+def fitting(rows: pa.RecordBatch | pa.Table, size: int) -> int:
+    """How many of these rows have so many bytes together, if they are alike; at least one."""
+    return max(1, int(rows.num_rows * size // max(1, rows.nbytes)))
+
+
 def row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     """The rows, less than two GROUP_BYTES at once, or one row that is larger."""
     waiting, size = list[pa.RecordBatch](), 0
     for batch in batches:
-        fitting = max(1, batch.num_rows * GROUP_BYTES // max(1, batch.nbytes))
-        for begin in range(0, batch.num_rows, fitting):
-            waiting.append(batch.slice(begin, fitting))
+        at_once = fitting(batch, GROUP_BYTES)
+        for begin in range(0, batch.num_rows, at_once):
+            waiting.append(batch.slice(begin, at_once))
             size += waiting[-1].nbytes
             if size >= GROUP_BYTES:
                 yield pa.Table.from_batches(waiting)
                 waiting, size = [], 0
     if waiting:
         yield pa.Table.from_batches(waiting)
+
+
+def write_file(
+    files: RunFiles, folder: str, schema: pa.Schema, groups: Iterator[pa.Table], repeated: Sequence[str]
+) -> str | None:
+    """Write a file of these row groups, under a name that no other attempt has; None: there are none, and no file.
+
+    `repeated`: columns whose values are the same in many rows. Raises StoreUnavailable.
+    """
+    first = next(groups, None)
+    if first is None:
+        return None
+    name = f"{folder}/{uuid4().hex}.parquet"
+    with files.create(name) as sink, pq.ParquetWriter(sink, schema, **CODEC, use_dictionary=list(repeated)) as writer:
+        for group in chain((first,), groups):
+            writer.write_table(group, group.num_rows)
+    return name
 
 
 def write_groups(sink: BinaryIO, schema: pa.Schema, groups: Iterable[tuple[int, pa.Table]]) -> None:

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
+from subprocess import TimeoutExpired
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
-from tagmill.errors import ConfigurationError
+from tagmill.errors import ConfigurationError, SparkEnded, TagmillError
 from tagmill.settings import Settings
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ FEW_PROCESSORS = 2
 # ten times Java's own: its second compiler costs a short job more than it gives, but for what runs very often
 HOT = {"InvocationThreshold": 50_000, "MinInvocationThreshold": 6_000, "CompileThreshold": 150_000, "BackEdgeThreshold": 400_000}
 READS_AT = "spark.cassandra.input.consistency.level"
+WORKER_ENDED, NOT_STARTED = "Python worker exited unexpectedly", "[JAVA_GATEWAY_EXITED]"
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
@@ -136,12 +138,35 @@ def setting(spark: SparkSession, key: str, value: str) -> Iterator[None]:
 
 @contextmanager
 def spark_session(settings: Settings, name: str) -> Iterator[SparkSession]:
-    """A session that is stopped at the end."""
-    spark = session(settings, name=name)
+    """A session that is stopped at the end; raises SparkEnded where what Spark runs in ended before."""
     try:
-        yield spark
-    finally:
-        spark.stop()
+        spark = session(settings, name=name)
+        try:
+            yield spark
+        finally:
+            spark.stop()
+    except Exception as error:
+        if isinstance(error, TagmillError) or not (ended := _ended(error)):
+            raise
+        raise SparkEnded(
+            f"{ended}. Where nobody killed it, memory has run out: that of the machine, or spark.driver_memory. Nothing is lost: run the "
+            "same command again; every step is safe to repeat"
+        ) from None
+
+
+def _ended(error: Exception) -> str | None:
+    """What Spark had that runs no more; under spark-submit the JVM outlives this process."""
+    from pyspark import SparkContext
+
+    if NOT_STARTED in str(error):
+        return "Spark's JVM ended while it started (it needs Java 17, by JAVA_HOME or on PATH)"
+    if WORKER_ENDED in str(error):
+        return "a Python worker of Spark ended in the middle of its work"
+    process = getattr(SparkContext._gateway, "proc", None)
+    try:
+        return f"Spark's JVM ended in the middle of its work (exit status {process.wait(1)})" if process else None
+    except TimeoutExpired:
+        return None
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -30,6 +31,8 @@ def deliver(
     as_json: AsJson = False,
 ) -> None:
     """Deliver all that is new, run by run, and finish what was left unfinished. Safe to stop and to start again at any moment."""
+    from tagmill.sparksession import session_when_asked
+
     configured = settings()
     if (reread_from is None) != (reread_until is None):
         raise typer.BadParameter("give both --reread-from and --reread-until, or neither")
@@ -43,8 +46,11 @@ def deliver(
         topics.shown(pipeline, runs, as_json=as_json)
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as display:
-        runs = _Delivery(configured, pipeline, tag, reread, display).run(max_runs)
+    with (
+        Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as display,
+        session_when_asked(configured, f"tagmill deliver {pipeline}") as spark,
+    ):
+        runs = _Delivery(configured, pipeline, tag, reread, display, spark).run(max_runs)
     if as_json:
         print(json.dumps({"pipeline": pipeline, "runs": runs}, default=str))
         return
@@ -93,11 +99,12 @@ def ways_out(pipeline: str, why: str) -> Any:
 
 
 class _Delivery:
-    """Runs one after the other, with one Spark session, started when the first run needs it."""
+    """Runs one after the other."""
 
     def __init__(
-        self, configured: Settings, pipeline: str, tags: list[str] | None, reread: tuple[str, str] | None, display: Progress
-    ) -> None:
+        self, configured: Settings, pipeline: str, tags: list[str] | None, reread: tuple[str, str] | None, display: Progress,
+        spark: Callable[[], Any],
+    ) -> None:  # fmt: skip
         from tagmill.stores.lease import this_process
 
         self.settings = configured
@@ -106,21 +113,17 @@ class _Delivery:
         self.reread = reread
         self.display = display
         self.owner = this_process()
-        self.spark: Any = None
+        self.spark = spark
         self.reread_done = False
 
     def run(self, max_runs: int) -> list[dict[str, Any]]:
         """What each run did."""
         done: list[dict[str, Any]] = []
-        try:
-            while len(done) < max_runs:
-                outcome = self._one()
-                if outcome is None:
-                    break
-                done.append(outcome)
-        finally:
-            if self.spark is not None:
-                self.spark.stop()
+        while len(done) < max_runs:
+            outcome = self._one()
+            if outcome is None:
+                break
+            done.append(outcome)
         return done
 
     def _one(self) -> dict[str, Any] | None:
@@ -138,7 +141,7 @@ class _Delivery:
         self.reread_done = self.reread is not None and planned["slices"] > 0
         if planned["state"] == RunState.PLANNED:
             self.display.update(task, description=f"run {run}: reading and judging {planned['slices'] or ''} slices")
-            steps.seal(self.settings, self.pipeline, run, fence, owner=self.owner, spark=self._session())
+            steps.seal(self.settings, self.pipeline, run, fence, owner=self.owner, spark=self.spark())
         self.display.update(task, description=f"run {run}: pushing")
         steps.push(
             self.settings, self.pipeline, run, fence, owner=self.owner,
@@ -148,13 +151,6 @@ class _Delivery:
         closed = steps.close(self.settings, self.pipeline, run, fence, owner=self.owner)
         self.display.remove_task(task)
         return {**closed, "seconds": round(time.monotonic() - begun, 1)}
-
-    def _session(self) -> Any:
-        if self.spark is None:
-            from tagmill.sparksession import session
-
-            self.spark = session(self.settings, name=f"tagmill deliver {self.pipeline}")
-        return self.spark
 
 
 def _sums(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:

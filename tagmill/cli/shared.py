@@ -55,6 +55,8 @@ def quiet_logs(verbose: bool) -> None:
     for name in ("cassandra", "py4j", "great_expectations", "urllib3", "clickhouse_connect"):
         # what they log as errors comes as an exception, too, and is told in one line
         logging.getLogger(name).setLevel(logging.ERROR if verbose else logging.CRITICAL)
+    # py4j says some of it in nobody's name
+    logging.getLogger().addFilter(lambda record: verbose or record.module != "java_gateway")
 
 
 def one_line_errors(command: Callable[..., R]) -> Callable[..., R]:

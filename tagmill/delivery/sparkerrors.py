@@ -18,7 +18,7 @@ UNANSWERED = re.compile(
     r"|tagmill\.errors\.StoreUnavailable(?=: Cassandra)"
 )
 # a Python worker's own: the line that it says
-UNWRITTEN = re.compile(r"tagmill\.errors\.StoreUnavailable: (\S+ can't be written: .+)")
+UNWRITTEN = re.compile(r"tagmill\.errors\.StoreUnavailable: (\S+ can't be (?:written|read): .+)")
 REFUSED = re.compile(r"tagmill\.errors\.ConfigurationError: (Cassandra at .+)")
 
 

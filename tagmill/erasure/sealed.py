@@ -91,7 +91,7 @@ class SealedBatches:
         try:
             with self.files.open(batch.file) as source:
                 return matches(source, self.ids)
-        except (FileNotFoundError, pa.ArrowInvalid) as error:
+        except pa.ArrowInvalid as error:
             raise SealedFileDamaged(
                 f"{self.files.url(batch.file)}, batch {batch.batch_id} of pipeline {self.name}, can't be read: {error}. Nothing was "
                 "erased; restore it from a backup"

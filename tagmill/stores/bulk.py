@@ -20,6 +20,7 @@ from cassandra.query import BatchStatement, BatchType, PreparedStatement
 
 from tagmill import names
 from tagmill.errors import ConfigurationError
+from tagmill.rowgroups import fitting
 from tagmill.stores.cassandra import Cassandra
 from tagmill.stores.encoding import LENGTH, Part, encoded, one
 
@@ -92,9 +93,9 @@ def _pieces(rows: Iterable[Rows]) -> Iterator[pa.RecordBatch]:
 
 def _cut(tables: Sequence[pa.Table]) -> Iterator[pa.RecordBatch]:
     table = pa.concat_tables(tables)
-    fitting = max(1, table.num_rows * PIECE_BYTES // max(1, table.nbytes))
-    for begin in range(0, table.num_rows, fitting):
-        yield from table.slice(begin, fitting).combine_chunks().to_batches()
+    at_once = fitting(table, PIECE_BYTES)
+    for begin in range(0, table.num_rows, at_once):
+        yield from table.slice(begin, at_once).combine_chunks().to_batches()
 
 
 class _Encoder:

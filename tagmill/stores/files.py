@@ -5,7 +5,7 @@ Layout: <root>/<pipeline>/run-<number>/plan-<attempt>.json, and attempt-<attempt
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
@@ -49,44 +49,49 @@ class RunFiles:
 
     def write(self, relative: str, content: bytes) -> str:
         """Write a whole file under a name of its own; returns its SHA-256."""
-        try:
-            self.filesystem.create_dir(self.path(relative).rpartition("/")[0], recursive=True)
-            with self.filesystem.open_output_stream(self.path(relative)) as stream:
-                stream.write(content)
-        except OSError as error:
-            raise StoreUnavailable(f"{self.url(relative)} can't be written: {error}. Nothing was committed") from None
+        with self.create(relative) as stream:
+            stream.write(content)
         return hashlib.sha256(content).hexdigest()
 
     def read(self, relative: str) -> bytes:
         """A whole file; raises SealedFileDamaged when it is gone."""
-        try:
-            with self.filesystem.open_input_stream(self.path(relative)) as stream:
-                return cast(bytes, stream.read())
-        except FileNotFoundError:
-            raise SealedFileDamaged(f"{self.url(relative)} is gone. Nothing of it was used; restore it from a backup") from None
-        except OSError as error:
-            raise StoreUnavailable(f"{self.url(relative)} can't be read: {error}") from None
+        with self._readable(relative), self.filesystem.open_input_stream(self.path(relative)) as stream:
+            return cast(bytes, stream.read())
 
-    def create(self, relative: str) -> BinaryIO:
-        """A file to write to, piece by piece."""
-        self.filesystem.create_dir(self.path(relative).rpartition("/")[0], recursive=True)
-        return cast(BinaryIO, self.filesystem.open_output_stream(self.path(relative)))
+    @contextmanager
+    def create(self, relative: str) -> Iterator[BinaryIO]:
+        """A file to write to, piece by piece; raises StoreUnavailable where it can't be."""
+        try:
+            self.filesystem.create_dir(self.path(relative).rpartition("/")[0], recursive=True)
+            with self.filesystem.open_output_stream(self.path(relative)) as stream:
+                yield cast(BinaryIO, stream)
+        except OSError as error:
+            raise StoreUnavailable(f"{self.url(relative)} can't be written: {error}. Nothing was committed") from None
 
     def open(self, relative: str) -> BinaryIO:
-        """A file to read from, seekable."""
-        return cast(BinaryIO, self.filesystem.open_input_file(self.path(relative)))
+        """A file to read from, seekable; raises SealedFileDamaged when it is gone."""
+        with self._readable(relative):
+            return cast(BinaryIO, self.filesystem.open_input_file(self.path(relative)))
 
     def open_sealed(self, relative: str, sha256: str) -> BinaryIO:
         """A file to read from, seekable; raises SealedFileDamaged when its bytes are not those that were sealed."""
+        with self._readable(relative):
+            found = self.digest(relative)[1]
+        if found != sha256:
+            raise self._damaged(relative, "has other bytes than were sealed")
+        return self.open(relative)
+
+    @contextmanager
+    def _readable(self, relative: str) -> Iterator[None]:
         try:
-            if self.digest(relative)[1] == sha256:
-                return self.open(relative)
-            problem = "has other bytes than were sealed"
+            yield
         except FileNotFoundError:
-            problem = "is gone"
+            raise self._damaged(relative, "is gone") from None
         except OSError as error:
             raise StoreUnavailable(f"{self.url(relative)} can't be read: {error}") from None
-        raise SealedFileDamaged(f"{self.url(relative)} {problem}. Nothing of it was used; restore it from a backup")
+
+    def _damaged(self, relative: str, problem: str) -> SealedFileDamaged:
+        return SealedFileDamaged(f"{self.url(relative)} {problem}. Nothing of it was used; restore it from a backup")
 
     def digest(self, relative: str) -> tuple[int, str]:
         """Size in bytes and SHA-256 of a file."""

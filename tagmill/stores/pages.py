@@ -17,6 +17,7 @@ from cassandra.parsing import ParseDesc
 from cassandra.protocol import cython_protocol_handler
 
 from tagmill.errors import TagmillError
+from tagmill.rowgroups import fitting
 from tagmill.stores.cassandra import PASSING, Cassandra, explained
 from tagmill.stores.uuids import same_length
 
@@ -58,8 +59,7 @@ class Pages:
                 rows = _as_arrow(page)
                 asked, state = None, page.paging_state
                 if state:
-                    fitting = PAGE_BYTES * rows.num_rows // max(1, rows.nbytes) if rows.num_rows else size
-                    size = max(1, min(fitting, size * GROWTH, LARGEST_PAGE))
+                    size = min(fitting(rows, PAGE_BYTES) if rows.num_rows else size, size * GROWTH, LARGEST_PAGE)
                     asked = ask()
                 if rows.num_rows:
                     yield rows

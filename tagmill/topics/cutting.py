@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tagmill.delivery.model import Batch
-from tagmill.rowgroups import CODEC
+from tagmill.rowgroups import CODEC, fitting
 from tagmill.stores.files import RunFiles
 
 BESIDE = ("shard", "row_checksum")
@@ -89,7 +89,7 @@ class Cutter:
         # ids lie as deduplication has them: they are written to Cassandra in this order, which it takes quickest
         by_id = [("shard", "ascending"), ("unique_id", "ascending")]
         # the size of a page, which a reader has in memory, is looked at behind so many rows only
-        together = max(1, min(1024, PAGE_BYTES * rows.num_rows // max(1, rows.nbytes)))
+        together = min(1024, fitting(rows, PAGE_BYTES))
         pq.write_table(rows.sort_by(by_id) if "shard" in self.columns else rows, sink, write_batch_size=together, **CODEC)
         content, file = sink.getvalue(), f"{self.folder}/batch-{number:05d}.parquet"
         sha256 = self.files.write(file, content)

@@ -7,21 +7,17 @@ names is never read.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
-from typing import cast
-from uuid import uuid4
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from tagmill.batches.columns import Layout
-from tagmill.errors import StoreUnavailable
 from tagmill.pieces import in_python
-from tagmill.rowgroups import CODEC, row_groups
+from tagmill.rowgroups import row_groups, write_file
 from tagmill.stores.files import RunFiles
 from tagmill.topics.checksum import row_checksums
 
@@ -79,22 +75,18 @@ def stage(source: Source, files: RunFiles, folder: str) -> list[StagedFile]:
 def _write(
     work: Work, schema: pa.Schema, layout: Layout, files: RunFiles, folder: str, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    groups = row_groups(_summed(work(batches), schema, layout))
-    first = next(groups, None)
-    if first is None:
-        return
-    name, kinds = f"{folder}/{uuid4().hex}.parquet", dict.fromkeys(KINDS, 0)
-    repeated = ["kind", *(column.name for column in layout.columns if column.repeats)]
-    try:
-        with files.create(name) as sink, pq.ParquetWriter(sink, schema, **CODEC, use_dictionary=repeated) as writer:
-            for group in chain((first,), groups):
-                writer.write_table(group, group.num_rows)
-                for found in group["kind"].value_counts().to_pylist():
-                    kinds[found["values"]] += found["counts"]
-    except OSError as error:
-        raise StoreUnavailable(f"{files.url(name)} can't be written: {error}. Nothing was committed") from None
-    begin = {column: first[column][0].as_py() for column in ("topic", "partition", "offset")}
-    yield pa.RecordBatch.from_pylist([{**begin, "name": name, **kinds}], FILES)
+    begins, kinds = list[dict[str, Any]](), dict.fromkeys(KINDS, 0)
+
+    def counted() -> Iterator[pa.Table]:
+        for group in row_groups(_summed(work(batches), schema, layout)):
+            begins.append({column: group[column][0].as_py() for column in ("topic", "partition", "offset")})
+            for found in group["kind"].value_counts().to_pylist():
+                kinds[found["values"]] += found["counts"]
+            yield group
+
+    name = write_file(files, folder, schema, counted(), ["kind", *(column.name for column in layout.columns if column.repeats)])
+    if name:
+        yield pa.RecordBatch.from_pylist([{**begins[0], "name": name, **kinds}], FILES)
 
 
 def _summed(batches: Iterable[pa.RecordBatch], schema: pa.Schema, layout: Layout) -> Iterator[pa.RecordBatch]:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tagmill.buckets import BucketSize
-from tagmill.rowgroups import write_groups
+from tagmill.rowgroups import fitting, write_groups
 from tagmill.stores.files import RunFiles
 from tagmill.stores.views import view_columns
 from tagmill.timeuuid import TICKS_PER_MILLISECOND
@@ -258,7 +258,7 @@ class _Numbered:
         tags = np.array([crc32(name.encode()) for name in self.names.to_pylist()], np.int64)
         slot = (self.bucket // MINUTE + tags[self.code]) * HASH % 2**32 * SLOTS >> 32
         order = np.lexsort((self.group.ticks[self.parent], self.code, slot))
-        at_once = max(1, PIECE * self.group.rows.num_rows // max(1, self.group.rows.nbytes))
+        at_once = fitting(self.group.rows, PIECE)
         bounds = np.searchsorted(slot[order], np.arange(SLOTS + 1)).tolist()
         for number, (first, end) in enumerate(pairwise(bounds)):
             for begin in range(first, end, at_once):

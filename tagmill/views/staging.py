@@ -7,23 +7,20 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
-from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from tagmill import names
 from tagmill.delivery.scan import FUTURE_TICKS
-from tagmill.errors import StoreUnavailable
 from tagmill.journaltables import OLD_TAGS
 from tagmill.pieces import in_python
-from tagmill.rowgroups import CODEC, row_groups
+from tagmill.rowgroups import row_groups, write_file
 from tagmill.settings import CassandraSettings
 from tagmill.stores.cassandra import Cassandra, connected
 from tagmill.stores.files import RunFiles
@@ -98,22 +95,11 @@ def _rows(journal: Journal, pages: Pages, ranges: Iterable[pa.RecordBatch]) -> I
 
 
 def _write(staging: Staging, folder: str, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    schema, name = schema_of(staging.journal), f"{folder}/{uuid4().hex}.parquet"
+    schema = schema_of(staging.journal)
     groups = row_groups(as_events(batch, schema, staging.until) for batch in rows)
-    first = next(groups, None)
-    if first is None:
-        return
-    try:
-        with (
-            staging.files.create(name) as sink,
-            pq.ParquetWriter(sink, schema, **CODEC, use_dictionary=REPEATED) as writer,
-        ):
-            writer.write_table(first, first.num_rows)
-            for group in groups:
-                writer.write_table(group, group.num_rows)
-    except OSError as error:
-        raise StoreUnavailable(f"{staging.files.url(name)} can't be written: {error}. Nothing was committed") from None
-    yield pa.RecordBatch.from_pylist([{"name": name}], FILES)
+    name = write_file(staging.files, folder, schema, groups, REPEATED)
+    if name:
+        yield pa.RecordBatch.from_pylist([{"name": name}], FILES)
 
 
 def as_events(rows: pa.RecordBatch, schema: pa.Schema, until: int) -> pa.RecordBatch:

@@ -1,4 +1,4 @@
-"""Cassandra goes away in the middle of a run: the command waits, or ends with one line and 75, and the next one finishes."""
+"""Cassandra or Spark goes away in the middle of a run: the command waits, or ends with one line and 75, and the next one finishes."""
 
 import threading
 import time
@@ -101,3 +101,14 @@ def test_rows_in_bulk_wait_for_a_node_that_restarts_and_is_told_the_statement_ag
         assert write_rows(cassandra, Target(keyspace, "t", 1), parts()) == 300
     assert stack.session.execute(f"SELECT count(*) FROM {keyspace}.t").one()[0] == 300
     stack.session.execute(f"DROP KEYSPACE {keyspace}")
+
+
+def test_a_spark_that_is_killed_ends_the_command_with_one_line_and_the_next_one_finishes(
+    delivery: Callable[..., Any], undisturbed: Callable[[str], Any]
+) -> None:
+    expected = undisturbed("gap-middle")
+    one = delivery()
+    ended = one.deliver(at="seal.staged").end_without("java")
+    assert ended.code == 75 and "Spark's JVM ended in the middle of its work (exit status -9)" in ended.error, ended
+    one.finish()
+    expected.equals(one)

@@ -69,6 +69,13 @@ class Command:
             assert time.monotonic() < end, f"still there after the kill: {left}"
             time.sleep(0.05)
 
+    def end_without(self, name: str) -> Ended:
+        """SIGKILL to what it has started that is called so, then to its end."""
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            if child.name() == name:
+                child.kill()
+        return self.end()
+
     def freeze(self) -> None:
         """SIGSTOP: it stands still in the middle of what it does."""
         os.killpg(self.process.pid, signal.SIGSTOP)
