@@ -47,7 +47,7 @@ class StoreUnavailable(TransientError):
 
 
 class SparkEnded(TransientError):
-    """Spark's JVM, or one of its Python workers, ended in the middle: killed, or without memory."""
+    """Spark could not go on: its JVM or a Python worker ended, or there was no memory or disk left."""
 
 
 class DataQualityStop(TagmillError):

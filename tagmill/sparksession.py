@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import sys
 from collections.abc import Callable, Iterator
@@ -25,7 +26,15 @@ FEW_PROCESSORS = 2
 # ten times Java's own: its second compiler costs a short job more than it gives, but for what runs very often
 HOT = {"InvocationThreshold": 50_000, "MinInvocationThreshold": 6_000, "CompileThreshold": 150_000, "BackEdgeThreshold": 400_000}
 READS_AT = "spark.cassandra.input.consistency.level"
-WORKER_ENDED, NOT_STARTED = "Python worker exited unexpectedly", "[JAVA_GATEWAY_EXITED]"
+KILLED = "Where nobody killed it, memory has run out: that of the machine, or spark.driver_memory"
+# what its errors say, and what that means
+ENDED = {
+    r"\[JAVA_GATEWAY_EXITED\]": f"Spark's JVM ended while it started: it needs Java 17, by JAVA_HOME or on PATH. {KILLED}",
+    # at its work, or while it waited for more
+    r"Python worker exited unexpectedly|java\.net\.SocketException.*\bPythonRunner\b": f"a Python worker of Spark ended. {KILLED}",
+    r"java\.lang\.OutOfMemoryError": "Spark's JVM has no memory left: spark.driver_memory",
+    r"java\.io\.IOException: No space left on device": "Spark has no space left on its disk: spark.local.dir, which is /tmp if not set",
+}
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
@@ -148,23 +157,19 @@ def spark_session(settings: Settings, name: str) -> Iterator[SparkSession]:
     except Exception as error:
         if isinstance(error, TagmillError) or not (ended := _ended(error)):
             raise
-        raise SparkEnded(
-            f"{ended}. Where nobody killed it, memory has run out: that of the machine, or spark.driver_memory. Nothing is lost: run the "
-            "same command again; every step is safe to repeat"
-        ) from None
+        raise SparkEnded(f"{ended}. Nothing is lost: run the same command again; every step is safe to repeat") from None
 
 
 def _ended(error: Exception) -> str | None:
-    """What Spark had that runs no more; under spark-submit the JVM outlives this process."""
+    """Why Spark could not go on; under spark-submit the JVM outlives this process. None: it could."""
     from pyspark import SparkContext
 
-    if NOT_STARTED in str(error):
-        return "Spark's JVM ended while it started (it needs Java 17, by JAVA_HOME or on PATH)"
-    if WORKER_ENDED in str(error):
-        return "a Python worker of Spark ended in the middle of its work"
+    for said, means in ENDED.items():
+        if re.search(said, str(error), re.DOTALL):
+            return means
     process = getattr(SparkContext._gateway, "proc", None)
     try:
-        return f"Spark's JVM ended in the middle of its work (exit status {process.wait(1)})" if process else None
+        return f"Spark's JVM ended (exit status {process.wait(1)}). {KILLED}" if process else None
     except TimeoutExpired:
         return None
 

@@ -109,6 +109,6 @@ def test_a_spark_that_is_killed_ends_the_command_with_one_line_and_the_next_one_
     expected = undisturbed("gap-middle")
     one = delivery()
     ended = one.deliver(at="seal.staged").end_without("java")
-    assert ended.code == 75 and "Spark's JVM ended in the middle of its work (exit status -9)" in ended.error, ended
+    assert ended.code == 75 and "Spark's JVM ended (exit status -9). Where nobody killed it" in ended.error, ended
     one.finish()
     expected.equals(one)

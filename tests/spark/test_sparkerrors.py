@@ -1,12 +1,16 @@
 """A store that does not answer a Spark job is one error with one line, however the job was started."""
 
+import os
+import signal
 import socket
 from datetime import UTC, datetime
 
+import psutil
 import pytest
 
+from tagmill import sparksession
 from tagmill.delivery.sparkerrors import explained
-from tagmill.errors import StoreUnavailable
+from tagmill.errors import SparkEnded, StoreUnavailable
 from tagmill.settings import CassandraSettings
 from tagmill.topics.firsts import unknown
 
@@ -40,3 +44,55 @@ def test_what_a_python_worker_raises_otherwise_is_a_defect(spark) -> None:
 
     with pytest.raises(PythonException, match="wrong"), explained("there"):
         spark.range(1).mapInArrow(wrong, "x string").first()
+
+
+@pytest.fixture
+def shared(spark, monkeypatch):
+    """The session that all tests share, as one that a command starts."""
+    monkeypatch.setattr(sparksession, "session", lambda *_, **__: spark)
+    monkeypatch.setattr(spark, "stop", lambda: None)
+    return spark
+
+
+def killed(parts):
+    os.kill(os.getpid(), signal.SIGKILL)
+    yield from parts
+
+
+def idle_workers_killed(parts):
+    """Those that wait for more work, and this one goes on."""
+    for other in psutil.Process(os.getppid()).children():
+        if other.pid != os.getpid():
+            other.kill()
+    yield from parts
+
+
+def test_a_python_worker_that_is_killed_is_told_in_one_line(shared) -> None:
+    with pytest.raises(SparkEnded, match="^a Python worker of Spark ended. .*every step is safe to repeat$"):
+        with sparksession.spark_session(None, "test") as spark:
+            spark.range(1).mapInArrow(killed, "id long").collect()
+
+
+def test_a_python_worker_that_is_killed_while_it_waits_is_told_too(shared) -> None:
+    lines = shared.range(0, 4, numPartitions=4).mapInArrow(lambda parts: parts, "id long")
+    lines.collect()
+    with pytest.raises(SparkEnded, match="^a Python worker of Spark ended"):
+        with sparksession.spark_session(None, "test") as spark:
+            for _ in range(20):
+                spark.range(1).mapInArrow(idle_workers_killed, "id long").collect()
+                lines.collect()
+
+
+def exhausted(parts):
+    raise RuntimeError("java.io.IOException: No space left on device")
+
+
+def test_a_full_disk_of_sparks_is_told_in_one_line(shared) -> None:
+    with pytest.raises(SparkEnded, match="^Spark has no space left on its disk: spark.local.dir"):
+        with sparksession.spark_session(None, "test") as spark:
+            spark.range(1).mapInArrow(exhausted, "id long").collect()
+
+
+def test_a_defect_keeps_its_trace(shared) -> None:
+    with pytest.raises(ZeroDivisionError), sparksession.spark_session(None, "test"):
+        raise ZeroDivisionError
