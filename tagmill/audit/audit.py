@@ -72,6 +72,8 @@ def told(report: AuditReport) -> Result:
 def message(report: AuditReport) -> str:
     """The report in a sentence."""
     rows = f"{report.journal} events in the journal, {report.view} rows in the view, {report.clickhouse} in ClickHouse"
+    if pending := sum(line.pending for line in report.tags):
+        rows += f", {pending} pending (not held against ClickHouse before the next delivery)"
     if report.agrees:
         return f"pipeline {report.pipeline}: audit {report.audit} agrees: {rows}"
     return f"pipeline {report.pipeline}: audit {report.audit} does not agree: {audits.in_words(report.findings)} ({rows})"
