@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tagmill import checkpoints
+from tagmill import checkpoints, names
 from tagmill.errors import ConfigurationError, GuardRefused, PersistenceIdsRefused
 from tagmill.journal.guards import Guards, Seen
 from tagmill.journal.model import Outcome, Total, Wanted, What
@@ -72,14 +72,14 @@ def ids_of(named: Iterable[str] | None, file: Path | None) -> Iterator[str]:
 
     Those of a file are read as they are needed.
     """
-    yield from named or ()
+    yield from map(names.key, named or ())
     if file is None:
         return
     try:
         with file.open(encoding="utf-8-sig") as lines:  # what editors put in front is no part of the first one
             for line in lines:
                 if persistence_id := line.rstrip("\n"):
-                    yield persistence_id
+                    yield names.key(persistence_id)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{file}: can't be read as a list of persistence ids, one a line: {error}") from None
 

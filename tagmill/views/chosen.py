@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tagmill import names
 from tagmill.delivery.model import Document
 from tagmill.errors import ConfigurationError
 from tagmill.views.model import Difference
@@ -19,13 +20,16 @@ class Chosen:
 
     @classmethod
     def of(cls, persistence_ids: Sequence[str], tags: Sequence[str], *, offline: bool) -> "Chosen":
-        """What a person named; raises ConfigurationError unless it is persistence ids, or all since the application is offline."""
+        """What a person named; raises ConfigurationError unless it is persistence ids, or all since the application is offline.
+
+        Also for a name that Cassandra could not have as a key.
+        """
         if bool(persistence_ids) == offline:
             raise ConfigurationError(
                 "name persistence ids that nobody writes to, or say that the application is offline to have all of the journal: one "
                 "of the two. Nothing was changed"
             )
-        return cls(tuple(persistence_ids) or None, tuple(tags) or None)
+        return cls(tuple(map(names.key, persistence_ids)) or None, tuple(map(names.key, tags)) or None)
 
 
 @dataclass(frozen=True, slots=True)
