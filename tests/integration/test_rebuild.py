@@ -322,6 +322,29 @@ def test_progress_that_the_journal_does_not_bear_out(stack, journal, settings, s
     assert reached(stack, written) == {"ahead": (10, 10), "nulls": (5, 5), "gap": (10, 10)}
 
 
+def test_persistence_ids_whose_first_partitions_are_empty_are_found_by_name(stack, journal, settings, spark):
+    written = journal()
+    written.messages(events("high", range(21, 26), BEGIN, partition_nr=9))
+    written.messages(events("higher", range(31, 36), BEGIN, partition_nr=700))
+    written.deleted_to("higher", 2)
+    configured = settings(written.keyspace, tags=["t"], **HOUR)
+    with pytest.raises(ConfigurationError, match="knows none of the persistence ids"):
+        done(rebuild, configured, spark, Chosen(("nobody",)))
+    report = done(rebuild, configured, spark, Chosen(("high", "higher", "nobody")))
+    assert (report.unknown_ids, report.unknown_examples) == (1, ["nobody"])
+    # what is missing in front of them was not deleted, as far as the journal says
+    left = [(line.persistence_id, line.sequence_nr, line.why) for line in report.left_examples]
+    hole = "a sequence_nr is missing and was not deleted"
+    assert left == [("high", 0, hole), ("higher", 2, hole)] and written.rows() == []
+    written.deleted_to("high", 20)
+    written.deleted_to("higher", 30)
+    assert changes(done(rebuild, configured, spark, Chosen(("high", "higher")))) == {"added": 10}
+    assert changes(done(delete, configured, spark, Chosen(("high", "higher")))) == {"removed": 10}
+    stack.session.execute(f"INSERT INTO {written.keyspace}.metadata (persistence_id, deleted_to) VALUES ('high', 0)")
+    said = tagmill(settings.file(only(configured)), "views", "tags", "-p", only(configured), "--persistence-id", "high", "--json")
+    assert said[0] == 0, said
+
+
 def test_a_view_in_buckets_of_another_size_is_not_taken_for_a_damaged_one(stack, journal, settings, spark):
     written = journal()
     written.both(events("p", range(1, 31), BEGIN))
