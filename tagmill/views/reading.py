@@ -87,7 +87,9 @@ class Reader:
         met = self._keys(self.files) if self.files else self.spark.createDataFrame([], EVENT_KEYS)
         met = met.groupBy(ID).agg(F.max("sequence_nr").alias("last"), F.max("partition_nr").alias("partition_nr"))
         from_nr, first = F.coalesce("last", "from_nr"), F.coalesce(F.col("partition_nr") + 1, F.lit(0).cast("bigint"))
-        further = ids.join(met, ID, "left").where("numbered_to > coalesce(last, from_nr) or (numbered_to is null and last is null)")
+        further = ids.join(met, ID, "left").where(
+            "numbered_to > coalesce(last, from_nr) or (numbered_to is null and last is null)"
+        )
         further = self._settled(further.select(ID, from_nr.alias("from_nr"), first.alias("first")))
         if not further.take(1):
             return
