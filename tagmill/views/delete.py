@@ -38,7 +38,7 @@ def delete(
     Raises:
         ConfigurationError: the journal knows none of the persistence ids, or none of the tags.
         GuardRefused: the application numbered meanwhile; nothing was deleted. FenceRaised: another builder took over.
-        LeaseTaken: the pipeline is at work.
+        LeaseTaken: the pipeline is at work. DataQualityStop: the view is in buckets of another size.
     """
     with at_the_numbers(settings, pipeline, owner=owner, spark=spark) as (builds, journal, row):
         deleter = _Deleter(settings, pipeline, builds, journal, spark, tell or (lambda _: None), chosen=chosen)
@@ -52,7 +52,7 @@ def truncate(
 
     Raises:
         GuardRefused: the view has what a rebuild can't bring back, or the application numbered meanwhile; nothing was deleted.
-        FenceRaised, LeaseTaken: as delete.
+        FenceRaised, LeaseTaken, DataQualityStop: as delete.
     """
     with at_the_numbers(settings, pipeline, owner=owner, spark=spark) as (builds, journal, row):
         deleter = _Deleter(settings, pipeline, builds, journal, spark, tell or (lambda _: None), chosen=Chosen())
@@ -90,12 +90,13 @@ class _Deleter(OfChosen):
 
     def seal(self, row: BuildRow, *, dry_run: bool) -> tuple[Manifest, ViewReport, DataFrame]:
         """Find what goes, into files; what the plugin's tables said when it began."""
-        from tagmill.views import numbering
+        from tagmill.views import guards, numbering
 
         self.tell("looking where each persistence id stands")
         places = self.places()
         _, runs, events = self.staged(places)
         standing = self.standing(places)
+        guards.must_have_buckets(standing, self.pipeline, f"{self.journal.keyspace}.{self.journal.view_table}")
         self.tell("comparing")
         limits = self.limits(places)
         begins = numbering.begins(limits, runs)
