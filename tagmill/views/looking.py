@@ -107,17 +107,23 @@ class OfChosen(Attempt):
         return files, runs, events.where("size(tags) > 0")
 
     def standing(self, places: DataFrame) -> DataFrame:
-        """The rows of the view, as differences.with_content leaves them."""
+        """The rows of the view, as differences.with_content leaves them, with `written`."""
         from pyspark.sql import functions as F
 
         from tagmill.connector import table
         from tagmill.views.differences import with_content
 
         self.tell("reading the view")
-        rows = self.of_tags(table(self.spark, self.journal.keyspace, self.journal.view_table))
+        rows = table(self.spark, self.journal.keyspace, self.journal.view_table)
+        # of two cells, since either may be null or have been mended
+        rows = self.of_tags(rows.selectExpr("*", "greatest(writetime(sequence_nr), writetime(event)) AS written"))
         if self.chosen.persistence_ids is not None:
             rows = rows.join(F.broadcast(places.select(ID)), ID, "left_semi")
         return self.fixed(with_content(rows, meta=self.journal.meta), f"{self.url}/standing")
+
+    def latest(self, row: BuildRow) -> int:
+        """Up to which write (microseconds) what is committed now replaces what is there."""
+        return max(row.written_at, time.time_ns() // 1000)
 
     def of_tags(self, rows: DataFrame, column: str = "tag_name") -> DataFrame:
         """The rows of the tags that were chosen."""

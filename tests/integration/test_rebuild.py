@@ -1,6 +1,7 @@
 """A rebuild makes of a damaged view the one that the plugin would write: every row, every column. What is right stays untouched."""
 
 import json
+import time
 import uuid
 from collections import Counter
 from datetime import timedelta
@@ -382,6 +383,29 @@ def test_the_bucket_size_of_an_empty_view_is_the_one_that_the_application_writes
         "added": 30
     }
     assert changes(done(rebuild, settings(written.keyspace, tags=["t"], **HOUR), spark, named)) == {"added": 30}
+
+
+def test_rows_that_a_clock_ahead_has_written_are_not_said_to_be_removed(stack, journal, settings, spark):
+    written, later = journal(), time.time_ns() // 1000 + 3_600_000_000
+    written.messages([row for name in ("extra", "other", "right", "now") for row in events(name, range(1, 4), BEGIN)])
+    written.view([row for name in ("extra", "other", "now") for row in events(name, range(1, 3), BEGIN)])
+    written.view(events("right", range(1, 4), BEGIN), written_at=later)
+    written.view(events("extra", [3], BEGIN, tag_pid_sequence_nr=7), written_at=later)
+    written.view(events("other", [3], BEGIN, event=b"another"), written_at=later)
+    written.view(events("now", [3], BEGIN, tag_pid_sequence_nr=7))
+    before, configured = written.rows(), settings(written.keyspace, tags=["t"], **HOUR)
+    for dry_run in (True, False):
+        report = done(rebuild, configured, spark, dry_run=dry_run)
+        left = [(line.persistence_id, line.sequence_nr) for line in report.left_examples]
+        assert (report.left, left) == (2, [("extra", 2), ("other", 2)])
+        assert "written by a clock that is ahead" in report.left_examples[0].why
+        assert changes(report) == {"same": 5, "added": 1, "removed": 1}
+    kept = [row for row in before if row["persistence_id"] != "now"]
+    assert [row for row in written.rows() if row["persistence_id"] != "now"] == kept
+    report = done(delete, configured, spark)
+    assert (report.left, changes(report)) == (3, {"removed": 3}) and written.rows() == kept
+    truncate(configured, only(configured), owner=OWNER, spark=spark)
+    assert written.rows() == []
 
 
 def test_numbers_that_nothing_else_knows_outlive_deletions_and_truncations(stack, journal, settings, spark):
