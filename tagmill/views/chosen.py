@@ -74,7 +74,8 @@ class Left(Document):
 class ViewReport(Document):
     """What was done to a view, or would be. The lists are the first EXAMPLES.
 
-    `progress`: persistence ids of which lines of tag_write_progress change or go; `left`: those that are left as they are.
+    `progress`: persistence ids of which lines of tag_write_progress change or go; `left`: those that are left as they are. `unfinished`: a
+    build or rebuild that was committed and then killed; what it has not written yet comes first, and a dry run counts without that.
     """
 
     journal: str
@@ -89,6 +90,7 @@ class ViewReport(Document):
     unknown_ids: int
     unknown_examples: list[str]
     unknown_tags: list[str]
+    unfinished: int | None = None
 
     @property
     def lines(self) -> Sequence[Document]:
@@ -108,7 +110,14 @@ class ViewReport(Document):
         ]
         changes += [f"{count} {text}" for count, text in self._others() if count]
         unknown = f"; tags that nothing has: {_listed(self.unknown_tags)}" if self.unknown_tags else ""
-        return f"{self.journal}.{self.view_table}, {self.persistence_ids} persistence ids: {', '.join(changes)}{unknown}"
+        return f"{self.journal}.{self.view_table}, {self.persistence_ids} persistence ids: {', '.join(changes)}{unknown}{self._first}"
+
+    @property
+    def _first(self) -> str:
+        if self.unfinished is None:
+            return ""
+        then = "would be finished first: this is counted against the view as it stands" if self.dry_run else "was finished first"
+        return f"; build {self.unfinished}, committed and not finished, {then}"
 
     def _others(self) -> Sequence[tuple[int, str]]:
         return (

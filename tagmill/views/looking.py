@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tagmill.errors import ConfigurationError, GuardRefused
+from tagmill.stores.builds import BuildState
 from tagmill.views.attempt import Attempt
 from tagmill.views.chosen import EXAMPLES, Changed, Chosen, Left, TagChange, Unknown, ViewReport, nobody
 
@@ -35,19 +36,21 @@ class OfChosen(Attempt):
         try:
             _, report, _ = self.seal(row, dry_run=True)
             check(report)
+            if row.state == BuildState.SEALED:
+                report = report.model_copy(update={"unfinished": row.build})
         finally:
             self.files.remove_folder(self.folder)
         return report
 
     def run(self, row: BuildRow) -> ViewReport:
         """Finish what was left, then change what is to be changed."""
-        row, _ = self.finish_left(row)
+        row, finished = self.finish_left(row)
         manifest, report, places = self.seal(row, dry_run=False)
         if manifest.rows or manifest.removed or manifest.moved:
             self.must_be_offline(places)
             self.write(manifest, self.commit(manifest, row))
         self.sweep()
-        return report
+        return report.model_copy(update={"unfinished": finished.build}) if finished else report
 
     def seal(self, row: BuildRow, *, dry_run: bool) -> tuple[Manifest, ViewReport, DataFrame]:
         """Fix in files what changes; with what is said of it, and what the plugin's tables said when it began."""

@@ -10,6 +10,7 @@ from functools import cache
 import pytest
 
 from local.fixtures import Case
+from tagmill import checkpoints
 from tagmill.errors import ConfigurationError, DataQualityStop, GuardRefused
 from tagmill.stores import schema
 from tagmill.views.chosen import Chosen
@@ -406,6 +407,29 @@ def test_rows_that_a_clock_ahead_has_written_are_not_said_to_be_removed(stack, j
     assert (report.left, changes(report)) == (3, {"removed": 3}) and written.rows() == kept
     truncate(configured, only(configured), owner=OWNER, spark=spark)
     assert written.rows() == []
+
+
+def test_a_dry_run_behind_a_kill_says_what_would_be_finished_first(journal, settings, spark, monkeypatch):
+    written = journal()
+    written.messages(events("p", range(1, 4), BEGIN))
+    configured = settings(written.keyspace, tags=["t"], **HOUR)
+
+    def killed(instant):
+        if instant == "build.after_commit":
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(checkpoints, "reached", killed)
+        done(rebuild, configured, spark)
+    written.messages(events("p", [4], BEGIN))
+    report = done(rebuild, configured, spark, dry_run=True)
+    assert written.rows() == [] and changes(report) == {"added": 4}
+    first = "build 1, committed and not finished,"
+    assert f"4 rows would be added, 0 rows would be changed, 0 rows would be removed; {first} would be finished" in report.message
+    assert report.message.endswith("first: this is counted against the view as it stands")
+    report = done(rebuild, configured, spark)
+    assert report.message.endswith(f"3 right already; {first} was finished first") and changes(report) == {"same": 3, "added": 1}
+    assert done(rebuild, configured, spark).unfinished is None
 
 
 def test_numbers_that_nothing_else_knows_outlive_deletions_and_truncations(stack, journal, settings, spark):
