@@ -432,6 +432,21 @@ def test_a_dry_run_behind_a_kill_says_what_would_be_finished_first(journal, sett
     assert done(rebuild, configured, spark).unfinished is None
 
 
+def test_an_event_with_sequence_nr_0_is_none_as_for_the_plugin(stack, journal, settings, spark):
+    written = journal()
+    written.messages(events("p", range(4), BEGIN))
+    written.messages(events("only", [0], BEGIN))
+    configured = settings(written.keyspace, tags=["t"], **HOUR)
+    report = done(rebuild, configured, spark)
+    assert (report.left, changes(report)) == (0, {"added": 3}) and numbers(written, "p") == {1: 1, 2: 2, 3: 3}
+    report = done(rebuild, configured, spark, Chosen(("p", "only")))
+    assert (report.left, report.unknown_examples, changes(report)) == (0, ["only"], {"same": 3})
+    other = journal()
+    other.messages(events("p", range(4), BEGIN))
+    result = built(settings(other.keyspace, tags=["t"], views="tagmill", **HOUR), spark)
+    assert (result["rows"], result["waiting"]) == (3, 0)
+
+
 def test_numbers_that_nothing_else_knows_outlive_deletions_and_truncations(stack, journal, settings, spark):
     written = journal()
     written.messages(events("p", range(1, 6), BEGIN))
