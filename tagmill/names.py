@@ -1,7 +1,11 @@
-"""Identifiers that stand in CQL and SQL text: the one place that validates and quotes them. Pure."""
+"""Names that people give, validated in one place: identifiers that stand in CQL and SQL text, and keys of Cassandra's. Pure."""
 
 import re
 
+from tagmill.errors import ConfigurationError
+
+# a partition key has at most 65535 bytes, and in messages and tag_views 14 of them are for the bigint beside the name
+LONGEST_KEY_BYTES = 65_535 - 14
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,47}")
 
 
@@ -10,6 +14,23 @@ def identifier(name: str) -> str:
     if not _IDENTIFIER.fullmatch(name):
         raise ValueError(f"{name!r} is no identifier: letters, digits and _, a letter first, at most 48 characters")
     return name
+
+
+def key(text: str) -> str:
+    """The text itself if it can be a tag, a persistence id or another key of Cassandra's; else ConfigurationError.
+
+    Bytes of a command line that are no UTF-8 are lone surrogates in Python.
+    """
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise ConfigurationError(f"{ascii(text)}: what was given is no text in UTF-8. Nothing was done") from None
+    if size > LONGEST_KEY_BYTES:
+        raise ConfigurationError(
+            f"{text[:20]!r}…: what was given has {size} bytes, a tag, a persistence id or another key of Cassandra's has at most "
+            f"{LONGEST_KEY_BYTES}. Nothing was done"
+        )
+    return text
 
 
 def cql(name: str) -> str:

@@ -101,7 +101,9 @@ class PipelineSettings(Section):
     all_persistence_ids_table: Identifier = Field(
         ALL_PERSISTENCE_IDS, description="journal.all-persistence-ids-table of the application"
     )
-    bucket_size: BucketSize = Field(description="events-by-tag.bucket-size of the application")
+    bucket_size: BucketSize = Field(
+        description="events-by-tag.bucket-size of the application; while a journal has fewer than 20 events, nothing tells a wrong one"
+    )
     tags: list[Annotated[str, Field(min_length=1)]] = Field(min_length=1)
     first_time_bucket: Moment = Field(
         description="events-by-tag.first-time-bucket of the application; its bucket counts as a whole"

@@ -18,7 +18,8 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from tagmill.errors import ConfigurationError, TagmillError
+from tagmill import names
+from tagmill.errors import TagmillError
 from tagmill.settings import Settings
 
 # a table that goes to a file or a pipe is not squeezed to 80 columns
@@ -65,18 +66,18 @@ def one_line_errors(command: Callable[..., R]) -> Callable[..., R]:
     @wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> R:
         with one_line():
-            must_be_text(kwargs.values())
+            must_be_keys(kwargs.values())
             return command(*args, **kwargs)
 
     return wrapped
 
 
-def must_be_text(options: Iterable[Any]) -> None:
-    """Raise ConfigurationError for an option whose bytes are no UTF-8, which Python keeps as lone surrogates."""
+def must_be_keys(options: Iterable[Any]) -> None:
+    """Raise ConfigurationError for an option that is text and that Cassandra could not have as a key: most of them are looked up."""
     for option in options:
         for text in option if isinstance(option, list) else [option]:
-            if isinstance(text, str) and any("\ud800" <= letter <= "\udfff" for letter in text):
-                raise ConfigurationError(f"{ascii(text)}: what was given is no text in UTF-8. Nothing was done")
+            if isinstance(text, str):
+                names.key(text)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tagmill import checkpoints
+from tagmill import checkpoints, names
 from tagmill.errors import ConfigurationError, GuardRefused, PersistenceIdsRefused
 from tagmill.journal.guards import Guards, Seen
 from tagmill.journal.model import Outcome, Total, Wanted, What
@@ -30,6 +30,7 @@ SIDE_BY_SIDE, AT_ONCE = 8, 64
 # rows of the view that are read, then deleted
 ROWS_AT_ONCE = 1000
 NAMED = 20
+LAST_SEQUENCE_NR = 2**63 - 1
 
 
 def clean(
@@ -72,14 +73,14 @@ def ids_of(named: Iterable[str] | None, file: Path | None) -> Iterator[str]:
 
     Those of a file are read as they are needed.
     """
-    yield from named or ()
+    yield from map(names.key, named or ())
     if file is None:
         return
     try:
         with file.open(encoding="utf-8-sig") as lines:  # what editors put in front is no part of the first one
             for line in lines:
                 if persistence_id := line.rstrip("\n"):
-                    yield persistence_id
+                    yield names.key(persistence_id)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{file}: can't be read as a list of persistence ids, one a line: {error}") from None
 
@@ -124,10 +125,12 @@ class _Cleaning:
         """Judge one, and delete what goes of it."""
         deleted_to = self.store.deleted_to(persistence_id)
         oldest = self.wanted.oldest_kept(self.store.snapshots(persistence_id)) if self.wanted.what is not What.TO else None
-        partitions = self.store.partitions(persistence_id, deleted_to)
+        asked = self._asked(oldest)
+        partitions, last = self._there(persistence_id, deleted_to, asked)
         if not (partitions or deleted_to or oldest or self._is_known(persistence_id)):
             return Outcome(persistence_id, unknown=True)
-        to = self._to(persistence_id, deleted_to, partitions, oldest)
+        # not beyond the last event: a running actor would write events below it, and never see them again
+        to = asked if self.wanted.what is What.BEFORE_SNAPSHOT else min(asked, last)
         seen = self.guards.look(persistence_id, partitions, to)
         refused = self.guards.refused(persistence_id, seen)
         if refused:
@@ -147,17 +150,25 @@ class _Cleaning:
     def _is_known(self, persistence_id: str) -> bool:
         return self.store.is_listed(persistence_id) or self.for_good.deleted_to(persistence_id) is not None
 
-    def _to(self, persistence_id: str, deleted_to: int, partitions: list[int], oldest: Snapshot | None) -> int:
-        """Up to which event all go; 0: none.
-
-        Not beyond the last event, whatever number was asked for: a running actor would write events below it, and never see them again.
-        """
-        if self.wanted.what is What.SNAPSHOTS:
-            return 0
+    def _asked(self, oldest: Snapshot | None) -> int:
+        """Up to which event all are to go, whatever there is; 0: none."""
         if self.wanted.what is What.BEFORE_SNAPSHOT:
             return oldest.sequence_nr if oldest else 0
-        last = max(deleted_to, self.store.last(persistence_id, partitions[-1]) if partitions else 0)
-        return last if self.wanted.to is None else min(self.wanted.to, last)
+        if self.wanted.what is What.ALL:
+            return LAST_SEQUENCE_NR
+        return self.wanted.to or 0
+
+    def _there(self, persistence_id: str, deleted_to: int, asked: int) -> tuple[list[int], int]:
+        """The partitions that have events, and the last sequence_nr there is or was; behind empty ones where more is asked for."""
+        partitions = self.store.partitions(persistence_id, deleted_to)
+        last = self._last(persistence_id, deleted_to, partitions)
+        if asked > last:
+            partitions = self.store.all_partitions(persistence_id)
+            last = self._last(persistence_id, deleted_to, partitions)
+        return partitions, last
+
+    def _last(self, persistence_id: str, deleted_to: int, partitions: list[int]) -> int:
+        return max(deleted_to, self.store.last(persistence_id, partitions[-1]) if partitions else 0)
 
     def _snapshots_that_go(self, persistence_id: str, oldest: Snapshot | None) -> int:
         if oldest is None:

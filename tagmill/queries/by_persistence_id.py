@@ -15,8 +15,8 @@ from pyspark.sql import functions as F
 from tagmill.connector import table
 from tagmill.queries import columns, gaps
 from tagmill.stores.cassandra import Cassandra
-from tagmill.stores.views import EMPTY_PARTITIONS_AT_END
-from tagmill.views.reading import BY_PARTITION, SEARCHED_PARTITIONS
+from tagmill.stores.views import EMPTY_PARTITIONS_AT_END, SEARCHED_PARTITIONS
+from tagmill.views.reading import BY_PARTITION
 from tagmill.views.tables import ID, Journal, event_tags
 
 COLUMNS = (ID, "sequence_nr", "offset", "event_time", "tags", "partition_nr", *columns.PAYLOAD)

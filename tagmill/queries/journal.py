@@ -7,6 +7,7 @@ from uuid import UUID
 
 from pyspark.sql import DataFrame, SparkSession
 
+from tagmill import names
 from tagmill.delivery.sparkerrors import explained
 from tagmill.errors import ConfigurationError, TerminalError
 from tagmill.queries import by_persistence_id, by_tag
@@ -71,7 +72,8 @@ class ReadJournal:
         """
         self._needs(self.journal.names.messages, *tables.REQUIRED)
         _one_of(gaps)
-        wanted = [persistence_ids] if isinstance(persistence_ids, str) else list(dict.fromkeys(persistence_ids))
+        given = [persistence_ids] if isinstance(persistence_ids, str) else persistence_ids
+        wanted = list(dict.fromkeys(map(names.key, given)))
         with Cassandra(self.settings.cassandra) as cassandra:
             parts = by_persistence_id.partitions(cassandra.application, self.journal, wanted, from_sequence_nr, to_sequence_nr)
         rows = by_persistence_id.rows(self.spark, self.journal, parts, from_sequence_nr, to_sequence_nr)
@@ -96,13 +98,13 @@ class ReadJournal:
 
         Raises:
             EventsMissing: with gaps="fail", a persistence_id's numbers have a gap or come out of order.
-            ConfigurationError: the journal's view is in another table by now.
+            ConfigurationError: the journal's view is in another table by now; the tag is longer than any of Cassandra's keys.
         """
         with Cassandra(self.settings.cassandra) as cassandra:
             check_view(cassandra, self.settings, self.name)
         self._needs(self.journal.view_table, *(name for name in VIEW_COLUMNS if name not in tables.META))
         _one_of(gaps)
-        span = by_tag.Span(tag, self.pipeline.bucket_size, self._after(offset), self._until(until))
+        span = by_tag.Span(names.key(tag), self.pipeline.bucket_size, self._after(offset), self._until(until))
         events = by_tag.events(self.spark, self.journal, span)
         if gaps == "keep":
             return events

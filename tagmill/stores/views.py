@@ -41,7 +41,7 @@ def view_columns(*, meta: bool) -> list[str]:
 
 # an atomic write lies in the partition of its highest number, so a partition may be skipped; two empty ones in a row are the end
 EMPTY_PARTITIONS_AT_END = 2
-# where deletions have emptied the first partitions, events are looked for in so many, as builds do
+# where deletions have emptied partitions, events are looked for in so many
 SEARCHED_PARTITIONS = 1024
 # asked for in one query; most persistence ids have one partition
 FIRST_PARTITIONS, MOST_PARTITIONS = 3, 64
@@ -142,7 +142,7 @@ class Views:
         """Whether there are events of a persistence_id, or were and are deleted."""
         there = self.cassandra.cluster.metadata.keyspaces[self.keyspace].tables
         deleted_to = self.deleted_to(persistence_id) if self.tables.metadata in there else 0
-        return bool(deleted_to or partitions_of(self.cassandra, self.messages, persistence_id, deleted_to))
+        return bool(deleted_to or partitions_of(self.cassandra, self.messages, persistence_id, 0, SEARCHED_PARTITIONS))
 
     def of_ids(self, persistence_ids: Collection[str]) -> Iterator[ViewRow]:
         """All rows of persistence ids, wherever they lie: partition by partition, so this reads the view from end to end.

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tagmill import names
 from tagmill.delivery.model import Document
 from tagmill.errors import ConfigurationError
 from tagmill.views.model import Difference
@@ -19,13 +20,16 @@ class Chosen:
 
     @classmethod
     def of(cls, persistence_ids: Sequence[str], tags: Sequence[str], *, offline: bool) -> "Chosen":
-        """What a person named; raises ConfigurationError unless it is persistence ids, or all since the application is offline."""
+        """What a person named; raises ConfigurationError unless it is persistence ids, or all since the application is offline.
+
+        Also for a name that Cassandra could not have as a key.
+        """
         if bool(persistence_ids) == offline:
             raise ConfigurationError(
                 "name persistence ids that nobody writes to, or say that the application is offline to have all of the journal: one "
                 "of the two. Nothing was changed"
             )
-        return cls(tuple(persistence_ids) or None, tuple(tags) or None)
+        return cls(tuple(map(names.key, persistence_ids)) or None, tuple(map(names.key, tags)) or None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,8 @@ class Left(Document):
 class ViewReport(Document):
     """What was done to a view, or would be. The lists are the first EXAMPLES.
 
-    `progress`: persistence ids of which lines of tag_write_progress change or go; `left`: those that are left as they are.
+    `progress`: persistence ids of which lines of tag_write_progress change or go; `left`: those that are left as they are. `unfinished`: a
+    build or rebuild that was committed and then killed; what it has not written yet comes first, and a dry run counts without that.
     """
 
     journal: str
@@ -85,6 +90,7 @@ class ViewReport(Document):
     unknown_ids: int
     unknown_examples: list[str]
     unknown_tags: list[str]
+    unfinished: int | None = None
 
     @property
     def lines(self) -> Sequence[Document]:
@@ -104,7 +110,14 @@ class ViewReport(Document):
         ]
         changes += [f"{count} {text}" for count, text in self._others() if count]
         unknown = f"; tags that nothing has: {_listed(self.unknown_tags)}" if self.unknown_tags else ""
-        return f"{self.journal}.{self.view_table}, {self.persistence_ids} persistence ids: {', '.join(changes)}{unknown}"
+        return f"{self.journal}.{self.view_table}, {self.persistence_ids} persistence ids: {', '.join(changes)}{unknown}{self._first}"
+
+    @property
+    def _first(self) -> str:
+        if self.unfinished is None:
+            return ""
+        then = "would be finished first: this is counted against the view as it stands" if self.dry_run else "was finished first"
+        return f"; build {self.unfinished}, committed and not finished, {then}"
 
     def _others(self) -> Sequence[tuple[int, str]]:
         return (

@@ -38,7 +38,7 @@ def delete(
     Raises:
         ConfigurationError: the journal knows none of the persistence ids, or none of the tags.
         GuardRefused: the application numbered meanwhile; nothing was deleted. FenceRaised: another builder took over.
-        LeaseTaken: the pipeline is at work.
+        LeaseTaken: the pipeline is at work. DataQualityStop: the view is in buckets of another size.
     """
     with at_the_numbers(settings, pipeline, owner=owner, spark=spark) as (builds, journal, row):
         deleter = _Deleter(settings, pipeline, builds, journal, spark, tell or (lambda _: None), chosen=chosen)
@@ -52,55 +52,35 @@ def truncate(
 
     Raises:
         GuardRefused: the view has what a rebuild can't bring back, or the application numbered meanwhile; nothing was deleted.
-        FenceRaised, LeaseTaken: as delete.
+        FenceRaised, LeaseTaken, DataQualityStop: as delete.
     """
     with at_the_numbers(settings, pipeline, owner=owner, spark=spark) as (builds, journal, row):
-        deleter = _Deleter(settings, pipeline, builds, journal, spark, tell or (lambda _: None), chosen=Chosen())
-        return deleter.look(row, deleter.must_come_back) if dry_run else deleter.truncate(row)
+        truncater = _Truncater(settings, pipeline, builds, journal, spark, tell or (lambda _: None), chosen=Chosen())
+        return truncater.look(row, truncater.must_come_back) if dry_run else truncater.truncate(row)
 
 
 class _Deleter(OfChosen):
-    """Deletes what was chosen."""
+    """Deletes what was chosen, `row_by_row`: those that were written by a clock that is ahead stay."""
 
-    def truncate(self, row: BuildRow) -> ViewReport:
-        """Finish what was left, empty the tables, and note in our own record what is gone."""
-        row, _ = self.finish_left(row)
-        manifest, report, places = self.seal(row, dry_run=False)
-        self.must_come_back(report)
-        self.must_be_offline(places)
-        for table in (self.journal.view_table, *WRITERS_TABLES):
-            if table in self.journal.tables:
-                self.tell(f"truncating {table}")
-                self.builds.cassandra.execute(f"TRUNCATE {names.cql(self.journal.keyspace)}.{table}")
-            checkpoints.reached("truncate.after_table")
-        # the tables are empty: what is left to write is our own record
-        self.write(manifest, self.commit(manifest.model_copy(update={"removed": 0, "forgotten": 0}), row))
-        return report
-
-    def must_come_back(self, report: ViewReport) -> None:
-        """Refuse when a rebuild could not make the view again."""
-        kept = self.spark.read.parquet(f"{self.url}/kept").count()
-        if report.total("unknown") or kept or report.left:
-            raise GuardRefused(
-                f"journal {self.journal.keyspace}: {report.total('unknown')} rows of tag_views are of events that the journal doesn't "
-                f"know (any more), {kept} lines of tag_write_progress hold numbers that can't be counted anew, since events were "
-                f"deleted, and {report.left} persistence ids can't be rebuilt. Nothing was deleted; tagmill views delete --offline "
-                "leaves those and deletes the rest"
-            )
+    row_by_row = True
 
     def seal(self, row: BuildRow, *, dry_run: bool) -> tuple[Manifest, ViewReport, DataFrame]:
         """Find what goes, into files; what the plugin's tables said when it began."""
-        from tagmill.views import numbering
+        from tagmill.views import guards, numbering
 
         self.tell("looking where each persistence id stands")
         places = self.places()
         _, runs, events = self.staged(places)
         standing = self.standing(places)
+        guards.must_have_buckets(standing, self.pipeline, f"{self.journal.keyspace}.{self.journal.view_table}")
         self.tell("comparing")
         limits = self.limits(places)
         begins = numbering.begins(limits, runs)
         ends = numbering.within(numbering.ends(runs, begins), limits, cut=True)
-        left = self.fixed(ends.where("reason is not null"), f"{self.url}/left")
+        left = ends.where("reason is not null").select(ID, "upto", "reason")
+        if self.row_by_row:
+            left = self._with_ahead(left, standing, self.latest(row))
+        left = self.fixed(left, f"{self.url}/left")
         lines = self._judged(standing.join(left.select(ID), ID, "left_anti"), events)
         tags, _ = counts(lines)
         begins = begins.join(left.select(ID), ID, "left_anti")
@@ -116,6 +96,17 @@ class _Deleter(OfChosen):
         unknown = self.unknown(places, runs, standing, events, tags)
         report = self.report(manifest, tags, lines, left, unknown, dry_run=dry_run)
         return manifest, report, places
+
+    def _with_ahead(self, left: DataFrame, standing: DataFrame, latest: int) -> DataFrame:
+        """And those that have a row which no deletion would cover (differences.written_ahead)."""
+        from pyspark.sql import functions as F
+
+        from tagmill.views import differences
+        from tagmill.views.model import Difference, Reason
+
+        goes = standing.withColumn("what", F.lit(Difference.REMOVED.value))
+        ahead = differences.written_ahead(goes, latest).withColumn("reason", F.lit(Reason.WRITTEN_AHEAD.value))
+        return left.unionByName(ahead.join(left, ID, "left_anti"))
 
     def _judged(self, standing: DataFrame, events: DataFrame) -> DataFrame:
         """The rows of the view (differences.judged); writes `removed` (keys)."""
@@ -172,3 +163,35 @@ class _Deleter(OfChosen):
             ),
             f"{self.url}/records",
         )  # fmt: skip
+
+
+class _Truncater(_Deleter):
+    """Empties the tables, whenever their rows were written."""
+
+    row_by_row = False
+
+    def truncate(self, row: BuildRow) -> ViewReport:
+        """Finish what was left, empty the tables, and note in our own record what is gone."""
+        row, _ = self.finish_left(row)
+        manifest, report, places = self.seal(row, dry_run=False)
+        self.must_come_back(report)
+        self.must_be_offline(places)
+        for table in (self.journal.view_table, *WRITERS_TABLES):
+            if table in self.journal.tables:
+                self.tell(f"truncating {table}")
+                self.builds.cassandra.execute(f"TRUNCATE {names.cql(self.journal.keyspace)}.{table}")
+            checkpoints.reached("truncate.after_table")
+        # the tables are empty: what is left to write is our own record
+        self.write(manifest, self.commit(manifest.model_copy(update={"removed": 0, "forgotten": 0}), row))
+        return report
+
+    def must_come_back(self, report: ViewReport) -> None:
+        """Refuse when a rebuild could not make the view again."""
+        kept = self.spark.read.parquet(f"{self.url}/kept").count()
+        if report.total("unknown") or kept or report.left:
+            raise GuardRefused(
+                f"journal {self.journal.keyspace}: {report.total('unknown')} rows of tag_views are of events that the journal doesn't "
+                f"know (any more), {kept} lines of tag_write_progress hold numbers that can't be counted anew, since events were "
+                f"deleted, and {report.left} persistence ids can't be rebuilt. Nothing was deleted; tagmill views delete --offline "
+                "leaves those and deletes the rest"
+            )

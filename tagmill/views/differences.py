@@ -14,18 +14,21 @@ ID = "persistence_id"
 
 
 def with_content(rows: DataFrame, *, meta: bool) -> DataFrame:
-    """Rows of tag_views by VIEW_KEY, sequence_nr and `content`: a hash of all that is no key; null is another value than any."""
+    """Rows of tag_views by VIEW_KEY, sequence_nr and `content`: a hash of all that is no key; null is another value than any.
+
+    And `written` (microseconds), where the rows have it.
+    """
     names = [name for name in view_columns(meta=meta) if name not in VIEW_KEY]
     content = F.xxhash64(*[part for name in names for part in (F.col(name), F.col(name).isNull())])
-    return rows.select(*VIEW_KEY, "sequence_nr", content.alias("content"))
+    return rows.select(*VIEW_KEY, "sequence_nr", content.alias("content"), *({"written"} & set(rows.columns)))
 
 
 def compared(right: DataFrame, standing: DataFrame, cleaned_of: CleanedOf, size: BucketSize) -> DataFrame:
     """One line a row that is right or stands there.
 
-    In: `right` and `standing` as with_content leaves them; `cleaned_of` of tables.cleaned: partitions that a cleanup took away; `size`
-    of the view's buckets.
-    Out: VIEW_KEY, sequence_nr, `what` (a Difference; REMOVED: there is no such row, judged tells why).
+    In: `right` and `standing` (with `written`) as with_content leaves them; `cleaned_of` of tables.cleaned: partitions that a cleanup took
+    away; `size` of the view's buckets.
+    Out: VIEW_KEY, sequence_nr, `what` (a Difference; REMOVED: there is no such row, judged tells why), `written`.
     """
     key = list(VIEW_KEY)
     joined = right.withColumnsRenamed({"sequence_nr": "right_nr", "content": "right"}).join(standing, key, "full_outer")
@@ -40,7 +43,7 @@ def compared(right: DataFrame, standing: DataFrame, cleaned_of: CleanedOf, size:
         .when(F.col("is_cleaned"), Difference.CLEANED.value)
         .otherwise(Difference.ADDED.value)
     )
-    return joined.select(*key, F.coalesce("right_nr", "sequence_nr").alias("sequence_nr"), what.alias("what"))
+    return joined.select(*key, F.coalesce("right_nr", "sequence_nr").alias("sequence_nr"), what.alias("what"), "written")
 
 
 def judged(lines: DataFrame, known: DataFrame) -> DataFrame:
@@ -65,3 +68,13 @@ def number_taken(lines: DataFrame) -> DataFrame:
     kept = kept.select(*number, F.col("sequence_nr").alias("kept"))
     right = lines.where(F.col("what").isin(Difference.SAME.value, Difference.ADDED.value, Difference.CHANGED.value))
     return kept.join(right, number).groupBy(ID).agg((F.min("kept") - 1).alias("upto"))
+
+
+def written_ahead(lines: DataFrame, latest: int) -> DataFrame:
+    """Persistence ids of which a row would have to go or to change that was written later than `latest` (microseconds).
+
+    Cassandra keeps what was written last: neither a deletion nor a row of an earlier moment covers it.
+    In: what judged returns. Out: persistence_id, upto (in front of that row's event).
+    """
+    goes = F.col("what").isin(Difference.REMOVED.value, Difference.CHANGED.value) & (F.col("written") > latest)
+    return lines.where(goes).groupBy(ID).agg((F.coalesce(F.min("sequence_nr"), F.lit(1)) - 1).alias("upto"))

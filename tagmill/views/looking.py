@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tagmill.errors import ConfigurationError, GuardRefused
+from tagmill.stores.builds import BuildState
 from tagmill.views.attempt import Attempt
 from tagmill.views.chosen import EXAMPLES, Changed, Chosen, Left, TagChange, Unknown, ViewReport, nobody
 
@@ -35,19 +36,21 @@ class OfChosen(Attempt):
         try:
             _, report, _ = self.seal(row, dry_run=True)
             check(report)
+            if row.state == BuildState.SEALED:
+                report = report.model_copy(update={"unfinished": row.build})
         finally:
             self.files.remove_folder(self.folder)
         return report
 
     def run(self, row: BuildRow) -> ViewReport:
         """Finish what was left, then change what is to be changed."""
-        row, _ = self.finish_left(row)
+        row, finished = self.finish_left(row)
         manifest, report, places = self.seal(row, dry_run=False)
         if manifest.rows or manifest.removed or manifest.moved:
             self.must_be_offline(places)
             self.write(manifest, self.commit(manifest, row))
         self.sweep()
-        return report
+        return report.model_copy(update={"unfinished": finished.build}) if finished else report
 
     def seal(self, row: BuildRow, *, dry_run: bool) -> tuple[Manifest, ViewReport, DataFrame]:
         """Fix in files what changes; with what is said of it, and what the plugin's tables said when it began."""
@@ -107,17 +110,23 @@ class OfChosen(Attempt):
         return files, runs, events.where("size(tags) > 0")
 
     def standing(self, places: DataFrame) -> DataFrame:
-        """The rows of the view, as differences.with_content leaves them."""
+        """The rows of the view, as differences.with_content leaves them, with `written`."""
         from pyspark.sql import functions as F
 
         from tagmill.connector import table
         from tagmill.views.differences import with_content
 
         self.tell("reading the view")
-        rows = self.of_tags(table(self.spark, self.journal.keyspace, self.journal.view_table))
+        rows = table(self.spark, self.journal.keyspace, self.journal.view_table)
+        # of two cells, since either may be null or have been mended
+        rows = self.of_tags(rows.selectExpr("*", "greatest(writetime(sequence_nr), writetime(event)) AS written"))
         if self.chosen.persistence_ids is not None:
             rows = rows.join(F.broadcast(places.select(ID)), ID, "left_semi")
         return self.fixed(with_content(rows, meta=self.journal.meta), f"{self.url}/standing")
+
+    def latest(self, row: BuildRow) -> int:
+        """Up to which write (microseconds) what is committed now replaces what is there."""
+        return max(row.written_at, time.time_ns() // 1000)
 
     def of_tags(self, rows: DataFrame, column: str = "tag_name") -> DataFrame:
         """The rows of the tags that were chosen."""

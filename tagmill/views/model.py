@@ -22,6 +22,7 @@ class Reason(StrEnum):
     YOUNG = "young"
     ELSEWHERE = "elsewhere"
     NUMBER_TAKEN = "number_taken"
+    WRITTEN_AHEAD = "written_ahead"
 
     @property
     def text(self) -> str:
@@ -39,6 +40,7 @@ _TEXTS = {
     Reason.YOUNG: "younger than eventual_consistency_delay_seconds",
     Reason.ELSEWHERE: "somebody else has numbered it since the last build",
     Reason.NUMBER_TAKEN: "a row that is kept, of an event without tags in the journal, has a number that another event would get",
+    Reason.WRITTEN_AHEAD: "a row that would go or change was written by a clock that is ahead: nothing covers it until that time has come",
 }
 
 

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from tagmill.connector import table
 from tagmill.journaltables import OLD_TAGS
 from tagmill.stores.cassandra import Cassandra
+from tagmill.stores.views import SEARCHED_PARTITIONS
 from tagmill.views.model import Tell
 from tagmill.views.staging import Staging
 from tagmill.views.tables import ID, all_events, event_tags
@@ -24,8 +25,6 @@ FIRST_WINDOW = 2
 # a window that would be larger, or is no smaller than this share of what lies before it, is read by partition
 LARGEST_WINDOW = 4096
 WHOLE_SHARE = 16
-# where deletions have emptied the first partitions, the next event is looked for in so many
-SEARCHED_PARTITIONS = 1024
 # a task holds a page of each partition that it reads side by side: the connector's own 512 times 5000 rows wouldn't fit
 BY_PARTITION = {"spark.cassandra.concurrent.reads": "32", "spark.cassandra.input.fetch.sizeInRows": "1000"}
 SCAN = {"spark.cassandra.input.fetch.sizeInRows": "1000"}
@@ -78,17 +77,20 @@ class Reader:
             return
         first = ids.select(ID, "from_nr", F.lit(0).cast("bigint").alias("first"))
         self._partitions(first.where("from_nr = 0").unionByName(self._behind_deletions(first.where("from_nr > 0"))))
-        self._behind_gaps(ids.where("numbered_to > from_nr"))
+        self._behind_gaps(ids)
 
     def _behind_gaps(self, ids: DataFrame) -> None:
-        """Read on behind empty partitions where an event that was numbered has not been met: it lies behind them, or is gone."""
-        if not ids.take(1):
-            return
+        """Read on behind empty partitions where an event that was numbered has not been met: it lies behind them, or is gone.
+
+        Also where no event has been met, and nothing was numbered that says that all of them are deleted.
+        """
         met = self._keys(self.files) if self.files else self.spark.createDataFrame([], EVENT_KEYS)
         met = met.groupBy(ID).agg(F.max("sequence_nr").alias("last"), F.max("partition_nr").alias("partition_nr"))
         from_nr, first = F.coalesce("last", "from_nr"), F.coalesce(F.col("partition_nr") + 1, F.lit(0).cast("bigint"))
-        further = ids.join(met, ID, "left").select(ID, "numbered_to", from_nr.alias("from_nr"), first.alias("first"))
-        further = self._settled(further.where("numbered_to > from_nr").drop("numbered_to"))
+        further = ids.join(met, ID, "left").where(
+            "numbered_to > coalesce(last, from_nr) or (numbered_to is null and last is null)"
+        )
+        further = self._settled(further.select(ID, from_nr.alias("from_nr"), first.alias("first")))
         if not further.take(1):
             return
         ahead = F.explode(F.sequence("first", F.col("first") + (SEARCHED_PARTITIONS - 1))).alias("partition_nr")

@@ -68,9 +68,10 @@ class _Rebuilder(OfChosen):
         records, sums = self.numbered(self.folder, staged, runs, whole, stands)
         self.tell("comparing")
         left = ends.where("reason is not null").select(ID, "upto", "reason")
-        lines, rows_in, taken = self._compared(standing.join(left.select(ID), ID, "left_anti"), events, whole)
-        if taken is not None:
-            left, records = left.unionByName(taken), records.join(taken.select(ID), ID, "left_anti")
+        standing_of_whole = standing.join(left.select(ID), ID, "left_anti")
+        lines, rows_in, in_the_way = self._compared(standing_of_whole, events, whole, self.latest(row))
+        if in_the_way is not None:
+            left, records = left.unionByName(in_the_way), records.join(in_the_way.select(ID), ID, "left_anti")
         tags, late_from = counts(lines) if rows_in == "changes" else all_added(sums)
         manifest = self.manifest(
             row,
@@ -85,7 +86,9 @@ class _Rebuilder(OfChosen):
         report = self.report(manifest, tags, lines, left, unknown, dry_run=dry_run)
         return manifest, report, places
 
-    def _compared(self, standing: DataFrame, events: DataFrame, whole: DataFrame) -> tuple[DataFrame, str, DataFrame | None]:
+    def _compared(
+        self, standing: DataFrame, events: DataFrame, whole: DataFrame, latest: int
+    ) -> tuple[DataFrame, str, DataFrame | None]:
         """The numbered rows held against the view (differences.judged), and which rows are to be written; writes `removed` (keys).
 
         At last, persistence_id, upto and reason of those that the view's own rows are in the way of, if there are any.
@@ -111,26 +114,30 @@ class _Rebuilder(OfChosen):
             differences.compared(right, standing, cleaned_of, self.pipeline.bucket_size), f"{self.url}/compared"
         )
         known = events.join(of_whole, ID).where("sequence_nr > from_nr and sequence_nr <= upto").select(ID, "sequence_nr")
-        lines, taken = self._without_taken(self.fixed(differences.judged(compared, known), f"{self.url}/lines"))
+        lines, in_the_way = self._possible(self.fixed(differences.judged(compared, known), f"{self.url}/lines"), latest)
         written = lines.where(F.col("what").isin(Difference.ADDED.value, Difference.CHANGED.value)).select(*VIEW_KEY)
         changes = rows.join(written, list(VIEW_KEY), "left_semi").sortWithinPartitions("tag_name", "timebucket", "timestamp")
         changes.write.options(**BY_SPARK).parquet(f"{self.url}/changes")
         removed = lines.where(F.col("what").isin(Difference.REMOVED.value, Difference.CHANGED.value)).select(*VIEW_KEY)
         removed.write.parquet(f"{self.url}/removed")
-        return lines, "changes", taken
+        return lines, "changes", in_the_way
 
-    def _without_taken(self, lines: DataFrame) -> tuple[DataFrame, DataFrame | None]:
-        """The lines without those of persistence ids that differences.number_taken names, and these: persistence_id, upto, reason."""
+    def _possible(self, lines: DataFrame, latest: int) -> tuple[DataFrame, DataFrame | None]:
+        """The lines of persistence ids that no row of the view is in the way of; the others: persistence_id, upto, reason.
+
+        These are those that differences.number_taken and written_ahead name.
+        """
         from pyspark.sql import functions as F
 
         from tagmill.views import differences
         from tagmill.views.model import Difference, Reason
 
-        if lines.where(F.col("what") == Difference.UNKNOWN.value).isEmpty():
+        if lines.where((F.col("what") == Difference.UNKNOWN.value) | (F.col("written") > latest)).isEmpty():
             return lines, None
         taken = differences.number_taken(lines).withColumn("reason", F.lit(Reason.NUMBER_TAKEN.value))
-        taken = self.fixed(taken, f"{self.url}/taken")
-        return lines.join(taken.select(ID), ID, "left_anti"), taken
+        ahead = differences.written_ahead(lines, latest).withColumn("reason", F.lit(Reason.WRITTEN_AHEAD.value))
+        in_the_way = self.fixed(taken.unionByName(ahead.join(taken, ID, "left_anti")), f"{self.url}/in_the_way")
+        return lines.join(in_the_way.select(ID), ID, "left_anti"), in_the_way
 
     def _rows(self) -> DataFrame:
         """The rows of tag_views that the journal gives."""

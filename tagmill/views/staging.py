@@ -83,15 +83,15 @@ def _scan(
 
 
 def _rows(journal: Journal, pages: Pages, ranges: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows of these ranges of tokens."""
+    """The events in these ranges of tokens (tables.all_events)."""
     columns = ", ".join(map(names.cql, journal.columns))
     token = f"token({ID}, partition_nr)"
     query = f"SELECT {columns} FROM {journal.names.cql(journal.names.messages)} WHERE {token} > ? AND {token} <= ?"
     for part in ranges:
         for low, high in zip(part["low"].to_pylist(), part["high"].to_pylist(), strict=True):
             for rows in pages.of(query, low, high):
-                # a partition whose events are all deleted keeps its static column (plugins before 1.0): a row without key
-                yield rows.filter(rows["sequence_nr"].is_valid()) if rows["sequence_nr"].null_count else rows
+                events = pc.fill_null(pc.greater(rows["sequence_nr"], 0), False)
+                yield rows if pc.all(events).as_py() else rows.filter(events)
 
 
 def _write(staging: Staging, folder: str, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

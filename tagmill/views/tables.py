@@ -19,7 +19,6 @@ PROGRESS = "array<struct<tag:string,number:bigint,sequence_nr:bigint,offset:stri
 REQUIRED = "persistence_id partition_nr sequence_nr timestamp tags event event_manifest ser_id ser_manifest writer_uuid".split()
 META = ["meta_ser_id", "meta_ser_manifest", "meta"]
 CleanedOf = Mapping[BucketSize, DataFrame]
-STATIC = "used"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +95,13 @@ class Journal:
 
 
 def all_events(spark: SparkSession, journal: Journal, columns: Collection[str] | None = None, **options: str) -> DataFrame:
-    """The rows of messages, from end to end, with these columns, else with those that a build reads."""
-    rows = table(spark, journal.keyspace, journal.names.messages, **options)
-    # a partition whose events are all deleted keeps its static column (plugins before 1.0): Cassandra returns it as a row without key
-    kept = rows.where("sequence_nr > 0") if STATIC in journal.messages else rows
-    return kept.select(*(columns or journal.columns))
+    """The events of messages, from end to end, with these columns, else with those that a build reads.
+
+    As for the plugin, they begin with sequence_nr 1. A partition whose events are all deleted keeps its static column (plugins before 1.0):
+    Cassandra returns it as a row without key.
+    """
+    rows = table(spark, journal.keyspace, journal.names.messages, **options).where("sequence_nr > 0")
+    return rows.select(*(columns or journal.columns))
 
 
 def event_tags(columns: Collection[str]) -> Column:

@@ -114,6 +114,27 @@ def test_an_unknown_pipeline_and_an_unknown_tag_name_the_known_ones(settings, jo
 
 
 @pytest.mark.parametrize(
+    "arguments",
+    [
+        ("events", "--tag"),
+        ("events", "--persistence-id"),
+        ("views", "rebuild", "--yes", "--persistence-id"),
+        ("views", "delete", "--yes", "--offline", "--tag"),
+        ("views", "migrate", "--yes", "--persistence-id"),
+        ("views", "tags", "--persistence-id"),
+        ("journal", "clean", "--yes", "--all", "--persistence-id"),
+        ("erase", "--yes", "--why", "asked", "--persistence-id"),
+        ("holds", "close", "--yes", "--why", "found", "--persistence-id", "a", "--tag"),
+        ("progress", "rebase", "--yes", "--why", "found", "--tag", "t", "--persistence-id"),
+        ("kafka-journal", "head"),
+    ],
+)
+def test_a_name_that_is_longer_than_any_key_is_refused(command, journal, arguments):
+    code, said = command(journal().keyspace, *arguments, 70_000 * "x", apply=False)
+    assert code == 2 and "has 70000 bytes, a tag, a persistence id or another key of Cassandra's has at most 65521" in said
+
+
+@pytest.mark.parametrize(
     ("begin", "end", "words"),
     [
         ("yesterday", "2026-11-21", "Give ISO date-times, such as 2026-01-31T00:00:00Z"),

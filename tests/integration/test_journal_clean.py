@@ -127,6 +127,26 @@ def test_events_go_from_every_partition_also_behind_emptied_and_skipped_ones(app
     assert cleaned(case.settings, "p", "all")["events"] == 5 and case.deleted_to()["p"] == 40
 
 
+def test_events_go_also_behind_several_empty_partitions(applied):
+    ids = "abcd"
+    case = applied(
+        [
+            *(record for name in ids for record in events(name, range(1, 6), BEGIN)),
+            *({**record, "partition_nr": 40} for name in ids for record in events(name, range(6, 11), BEGIN)),
+            *({**record, "partition_nr": 9} for record in events("first", range(1, 6), BEGIN)),
+        ]
+    )
+    add_snapshots(case.session, case.snapshots, "c", {9: BEGIN})
+    assert cleaned(case.settings, "a", "all", delete=False)["events"] == 10
+    assert cleaned(case.settings, "a", "all", views=True)["view_rows"] == 10
+    assert cleaned(case.settings, "b", "to", to=8)["events"] == 8
+    assert cleaned(case.settings, "c", "before_snapshot")["events"] == 9
+    assert cleaned(case.settings, "d", "to", to=3)["events"] == 3
+    assert cleaned(case.settings, ["first"], "to", to=2)["events"] == 2
+    assert case.events() == {"b": [9, 10], "c": [10], "d": list(range(4, 11)), "first": [3, 4, 5]}
+    assert case.deleted_to() == {"a": 10, "b": 8, "c": 9, "d": 3, "first": 2}
+
+
 def test_nothing_is_deleted_beyond_the_last_event_and_deleted_to_never_goes_back(applied):
     case = applied([record for name in "ab" for record in events(name, range(1, 6), BEGIN)])
     cleaned(case.settings, "ab", "to", to=1000)

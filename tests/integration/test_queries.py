@@ -264,6 +264,9 @@ def test_what_is_wrong_is_said_at_once(keyspace, read_journal, settings, spark, 
         read.current_events_by_tag("tag-0", until="tomorrow")
     with pytest.raises(TerminalError, match='it is "fail" or "keep"'):
         read.current_events_by_tag("tag-0", gaps="ignore")
+    for query in (read.current_events_by_tag, read.current_events_by_persistence_id):
+        with pytest.raises(ConfigurationError, match="has 70000 bytes, .* at most 65521. Nothing was done"):
+            query(70_000 * "x")
     bare = journal().keyspace
     stack.session.execute(f"DROP TABLE {bare}.tag_views")
     with pytest.raises(ConfigurationError, match=f"keyspace {bare} has no table tag_views"):

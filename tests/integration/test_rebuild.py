@@ -1,6 +1,7 @@
 """A rebuild makes of a damaged view the one that the plugin would write: every row, every column. What is right stays untouched."""
 
 import json
+import time
 import uuid
 from collections import Counter
 from datetime import timedelta
@@ -9,6 +10,7 @@ from functools import cache
 import pytest
 
 from local.fixtures import Case
+from tagmill import checkpoints
 from tagmill.errors import ConfigurationError, DataQualityStop, GuardRefused
 from tagmill.stores import schema
 from tagmill.views.chosen import Chosen
@@ -322,6 +324,29 @@ def test_progress_that_the_journal_does_not_bear_out(stack, journal, settings, s
     assert reached(stack, written) == {"ahead": (10, 10), "nulls": (5, 5), "gap": (10, 10)}
 
 
+def test_persistence_ids_whose_first_partitions_are_empty_are_found_by_name(stack, journal, settings, spark):
+    written = journal()
+    written.messages(events("high", range(21, 26), BEGIN, partition_nr=9))
+    written.messages(events("higher", range(31, 36), BEGIN, partition_nr=700))
+    written.deleted_to("higher", 2)
+    configured = settings(written.keyspace, tags=["t"], **HOUR)
+    with pytest.raises(ConfigurationError, match="knows none of the persistence ids"):
+        done(rebuild, configured, spark, Chosen(("nobody",)))
+    report = done(rebuild, configured, spark, Chosen(("high", "higher", "nobody")))
+    assert (report.unknown_ids, report.unknown_examples) == (1, ["nobody"])
+    # what is missing in front of them was not deleted, as far as the journal says
+    left = [(line.persistence_id, line.sequence_nr, line.why) for line in report.left_examples]
+    hole = "a sequence_nr is missing and was not deleted"
+    assert left == [("high", 0, hole), ("higher", 2, hole)] and written.rows() == []
+    written.deleted_to("high", 20)
+    written.deleted_to("higher", 30)
+    assert changes(done(rebuild, configured, spark, Chosen(("high", "higher")))) == {"added": 10}
+    assert changes(done(delete, configured, spark, Chosen(("high", "higher")))) == {"removed": 10}
+    stack.session.execute(f"INSERT INTO {written.keyspace}.metadata (persistence_id, deleted_to) VALUES ('high', 0)")
+    said = tagmill(settings.file(only(configured)), "views", "tags", "-p", only(configured), "--persistence-id", "high", "--json")
+    assert said[0] == 0, said
+
+
 def test_a_view_in_buckets_of_another_size_is_not_taken_for_a_damaged_one(stack, journal, settings, spark):
     written = journal()
     written.both(events("p", range(1, 31), BEGIN))
@@ -330,9 +355,96 @@ def test_a_view_in_buckets_of_another_size_is_not_taken_for_a_damaged_one(stack,
         DataQualityStop, match='30 of 30 rows are in Hour buckets, the pipeline says Day. .* bucket_size = "Hour"'
     ):
         done(rebuild, settings(written.keyspace, tags=["t"], **{**HOUR, "bucket_size": "Day"}), spark)
+    with pytest.raises(DataQualityStop, match="30 of 30 rows are in Hour buckets, the pipeline says Day"):
+        done(delete, settings(written.keyspace, tags=["t"], **{**HOUR, "bucket_size": "Day"}), spark)
     # and the size that was wrong is forgotten
     assert changes(done(rebuild, settings(written.keyspace, tags=["t"], **HOUR), spark)) == {"same": 30}
     assert written.rows() == before
+
+
+def test_the_bucket_size_of_an_empty_view_is_the_one_that_the_application_writes_beside_its_events(
+    stack, journal, settings, spark
+):
+    written, named = journal(), Chosen(("p",))
+    records = events("p", range(1, 31), BEGIN + timedelta(minutes=2))
+    written.messages(records)
+    stack.session.execute(  # as plugins before 0.80 wrote it
+        f"UPDATE {written.keyspace}.messages SET timebucket = '20170101' WHERE persistence_id = 'p' AND partition_nr = 0"
+        f" AND sequence_nr = 1 AND timestamp = {records[0]['timestamp']}"
+    )
+    for keys in ({}, {"views": "tagmill"}):
+        wrong = settings(written.keyspace, tags=["t"], **{**HOUR, "bucket_size": "Minute"}, **keys)
+        with pytest.raises(
+            DataQualityStop, match='29 of 30 events were .* in Hour buckets, the pipeline says Minute. .* bucket_size = "Hour"'
+        ):
+            built(wrong, spark) if keys else done(rebuild, wrong, spark, named)
+    assert written.rows() == []
+    meant = {"bucket_size": "Minute", "quality": {"max_wrong_bucket_share_percent": 100}}
+    assert changes(done(rebuild, settings(written.keyspace, tags=["t"], **{**HOUR, **meant}), spark, named, dry_run=True)) == {
+        "added": 30
+    }
+    assert changes(done(rebuild, settings(written.keyspace, tags=["t"], **HOUR), spark, named)) == {"added": 30}
+
+
+def test_rows_that_a_clock_ahead_has_written_are_not_said_to_be_removed(stack, journal, settings, spark):
+    written, later = journal(), time.time_ns() // 1000 + 3_600_000_000
+    written.messages([row for name in ("extra", "other", "right", "now") for row in events(name, range(1, 4), BEGIN)])
+    written.view([row for name in ("extra", "other", "now") for row in events(name, range(1, 3), BEGIN)])
+    written.view(events("right", range(1, 4), BEGIN), written_at=later)
+    written.view(events("extra", [3], BEGIN, tag_pid_sequence_nr=7), written_at=later)
+    written.view(events("other", [3], BEGIN, event=b"another"), written_at=later)
+    written.view(events("now", [3], BEGIN, tag_pid_sequence_nr=7))
+    before, configured = written.rows(), settings(written.keyspace, tags=["t"], **HOUR)
+    for dry_run in (True, False):
+        report = done(rebuild, configured, spark, dry_run=dry_run)
+        left = [(line.persistence_id, line.sequence_nr) for line in report.left_examples]
+        assert (report.left, left) == (2, [("extra", 2), ("other", 2)])
+        assert "written by a clock that is ahead" in report.left_examples[0].why
+        assert changes(report) == {"same": 5, "added": 1, "removed": 1}
+    kept = [row for row in before if row["persistence_id"] != "now"]
+    assert [row for row in written.rows() if row["persistence_id"] != "now"] == kept
+    report = done(delete, configured, spark)
+    assert (report.left, changes(report)) == (3, {"removed": 3}) and written.rows() == kept
+    truncate(configured, only(configured), owner=OWNER, spark=spark)
+    assert written.rows() == []
+
+
+def test_a_dry_run_behind_a_kill_says_what_would_be_finished_first(journal, settings, spark, monkeypatch):
+    written = journal()
+    written.messages(events("p", range(1, 4), BEGIN))
+    configured = settings(written.keyspace, tags=["t"], **HOUR)
+
+    def killed(instant):
+        if instant == "build.after_commit":
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(checkpoints, "reached", killed)
+        done(rebuild, configured, spark)
+    written.messages(events("p", [4], BEGIN))
+    report = done(rebuild, configured, spark, dry_run=True)
+    assert written.rows() == [] and changes(report) == {"added": 4}
+    first = "build 1, committed and not finished,"
+    assert f"4 rows would be added, 0 rows would be changed, 0 rows would be removed; {first} would be finished" in report.message
+    assert report.message.endswith("first: this is counted against the view as it stands")
+    report = done(rebuild, configured, spark)
+    assert report.message.endswith(f"3 right already; {first} was finished first") and changes(report) == {"same": 3, "added": 1}
+    assert done(rebuild, configured, spark).unfinished is None
+
+
+def test_an_event_with_sequence_nr_0_is_none_as_for_the_plugin(stack, journal, settings, spark):
+    written = journal()
+    written.messages(events("p", range(4), BEGIN))
+    written.messages(events("only", [0], BEGIN))
+    configured = settings(written.keyspace, tags=["t"], **HOUR)
+    report = done(rebuild, configured, spark)
+    assert (report.left, changes(report)) == (0, {"added": 3}) and numbers(written, "p") == {1: 1, 2: 2, 3: 3}
+    report = done(rebuild, configured, spark, Chosen(("p", "only")))
+    assert (report.left, report.unknown_examples, changes(report)) == (0, ["only"], {"same": 3})
+    other = journal()
+    other.messages(events("p", range(4), BEGIN))
+    result = built(settings(other.keyspace, tags=["t"], views="tagmill", **HOUR), spark)
+    assert (result["rows"], result["waiting"]) == (3, 0)
 
 
 def test_numbers_that_nothing_else_knows_outlive_deletions_and_truncations(stack, journal, settings, spark):

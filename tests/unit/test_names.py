@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tagmill import names
+from tagmill.errors import ConfigurationError
 
 QUOTING = (names.identifier, names.cql, names.sql)
 
@@ -16,6 +17,19 @@ def test_plain_identifiers_come_through(name: str) -> None:
     assert names.identifier(name) == name
     assert names.cql(name) == f'"{name}"'
     assert names.sql(name) == f"`{name}`"
+
+
+def test_a_key_is_text_that_cassandra_can_look_up() -> None:
+    for text in ("", "o-1", "\U0001f600", "x" * names.LONGEST_KEY_BYTES):
+        assert names.key(text) == text
+    with pytest.raises(
+        ConfigurationError, match=r"'x{20}'…: what was given has 65522 bytes, .* at most 65521\. Nothing was done"
+    ):
+        names.key("x" * 65_522)
+    with pytest.raises(ConfigurationError, match="has 70000 bytes"):
+        names.key("é" * 35_000)
+    with pytest.raises(ConfigurationError, match="no text in UTF-8"):
+        names.key("\udcff")
 
 
 @pytest.mark.parametrize("quote", QUOTING)
