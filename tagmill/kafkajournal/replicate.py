@@ -143,15 +143,14 @@ class _Attempt:
 
     def _seal(self, ranges: list[Range], warnings: list[str], row: ReplicationRow) -> tuple[Manifest, ReplicationRow]:
         from tagmill.connector import await_tables
-        from tagmill.kafka.source import explained, kafka_records
+        from tagmill.kafka.source import with_records
         from tagmill.kafkajournal import staging
 
         folder, spark = f"{self.home}/attempt-{uuid4().hex[:12]}", self.spark()
         url = self.files.url(folder)
         self.tell(f"reading {sum(one.end - one.first for one in ranges)} records of {len(ranges)} partitions")
         checkpoints.reached("replicate.planned")
-        with explained(self.kafka):
-            staged = _fixed(spark, staging.decoded(kafka_records(spark, self.kafka, ranges)), f"{url}/records")
+        staged = with_records(spark, self.kafka, ranges, lambda raw: _fixed(spark, staging.decoded(raw), f"{url}/records"))
         checkpoints.reached("replicate.staged")
         self.tell("finding out what they do")
         await_tables(spark, self.chosen.keyspace, {"metajournal": ["seq_nr"], "journal": ["seq_nr"]})
@@ -212,8 +211,8 @@ def _read(files: RunFiles, row: ReplicationRow) -> Manifest:
 
 
 def _fixed(spark: SparkSession, rows: DataFrame, url: str) -> DataFrame:
-    """The same rows whenever they are read again."""
-    rows.write.parquet(url)
+    """The same rows whenever they are read again; what an earlier try has left there goes."""
+    rows.write.mode("overwrite").parquet(url)
     return spark.read.schema(rows.schema).parquet(url)
 
 

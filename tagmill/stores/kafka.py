@@ -33,8 +33,9 @@ REFUSED = {
 LEADERLESS = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}
 UNKNOWN = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.TOPIC_EXCEPTION}
 POLLED = 1000
-# a record's timestamp is what its producer says; later ones (microseconds taken for milliseconds, say) count as this
-LATEST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+# a record's timestamp is what its producer says: later ones (microseconds taken for milliseconds, say) count as the last of these,
+# earlier ones (-1 is that of a record without one) as the first
+EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +225,6 @@ class Kafka:
         patience = time.monotonic() + self.settings.request_timeout_seconds
         while time.monotonic() < patience:
             for message in self._some(consumer):
-                patience = time.monotonic() + self.settings.request_timeout_seconds
                 error, offset = message.error(), message.offset()
                 if error is not None and error.code() != KafkaError._PARTITION_EOF:
                     raise KafkaException(error)
@@ -232,6 +232,7 @@ class Kafka:
                     yield _record(message)
                 if error is not None or offset >= span.end - 1:
                     return
+                patience = time.monotonic() + self.settings.request_timeout_seconds  # whoever takes the records may take time
         raise StoreUnavailable(f"{self.where}: records did not come in {self.settings.request_timeout_seconds:g} s. Try again")
 
     @staticmethod
@@ -259,7 +260,7 @@ def _leaderless(error: BaseException) -> bool:
 
 def _record(message: Any) -> KafkaRecord:
     kind, milliseconds = message.timestamp()
-    seconds = 0 if kind == TIMESTAMP_NOT_AVAILABLE else min(milliseconds / 1000, LATEST.timestamp())
+    seconds = 0 if kind == TIMESTAMP_NOT_AVAILABLE else max(min(milliseconds / 1000, LATEST.timestamp()), EARLIEST.timestamp())
     place = (str(message.topic()), int(message.partition() or 0), int(message.offset() or 0))
     return KafkaRecord(
         *place, datetime.fromtimestamp(seconds, UTC), message.key(), message.value(), list(message.headers() or ())

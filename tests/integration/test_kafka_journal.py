@@ -261,16 +261,25 @@ def test_what_cannot_be_read_is_kept_as_it_came_and_the_rest_flows(kafka_journal
     assert letters[2].record.key == b"\xff\xfe" and "without a key" in letters[1].reason
 
 
-def test_a_producer_whose_clock_counts_microseconds_stops_nothing(kafka_journal, spark):
+@pytest.mark.parametrize("factor", [1000, 1_000_000], ids=["microseconds", "nanoseconds"])
+def test_a_producer_whose_clock_counts_other_than_milliseconds_stops_nothing(kafka_journal, spark, factor):
+    from tagmill.kafkajournal.head import heads
+
     journal = kafka_journal()
     run, topic = replicator(journal, spark), journal.topic("a", 1, **{"message.timestamp.after.max.ms": str(2**63 - 1)})
     topic.append("x", [(1, 1)])
-    topic.clock *= 1000
+    topic.clock *= factor
     topic.append("x", [(2, 2)], expire_after="1 day")
     topic.send("x", b"cut", [append_header(3, 3)])
+    topic.clock = -topic.clock
+    topic.append("x", [(3, 3)])
     topic.flush()
+    (before,) = heads(journal.settings(FEW_ROWS), journal.name, "x")
     report = run()
-    assert (report.counts.unreadable, report.counts.appends, journal.seq_nrs("x")) == (1, 2, [1, 2])
+    (after,) = heads(journal.settings(FEW_ROWS), journal.name, "x")
+    assert (report.counts.unreadable, report.counts.appends, journal.seq_nrs("x")) == (1, 3, [1, 2, 3])
+    assert [event.timestamp.year for event in after.events] == [2026, 9999, 1970]
+    assert [event.timestamp for event in before.events] == [event.timestamp for event in after.events]
 
 
 def test_aborted_transactions_and_their_markers_are_no_records(kafka_journal, kafka, spark):
