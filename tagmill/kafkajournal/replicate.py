@@ -17,7 +17,7 @@ from uuid import uuid4
 from tagmill import checkpoints
 from tagmill.delivery.runfiles import read_document, write_document
 from tagmill.errors import TagmillError
-from tagmill.kafka.ranges import Range, capped, misplaced, others, places, same_topics, unread
+from tagmill.kafka.ranges import Range, capped, in_step, misplaced, others, places, same_topics, unread
 from tagmill.kafkajournal.model import Counts, Manifest, PartitionStatus, ReplicationReport, Tell
 from tagmill.settings import Settings
 from tagmill.stores.cassandra import Cassandra
@@ -139,7 +139,7 @@ class _Attempt:
     def _unread(self, ends: Mapping[Place, Span], accept_lost: bool) -> tuple[list[Range], list[str]]:
         read_to = {place: one.offset + 1 for place, one in self.tables.pointers(list(ends)).items()}
         ranges, warnings = unread(self.name, ends, read_to, accept_lost=accept_lost, go_on=self.go_on)
-        return capped(ranges, self.chosen.max_records_per_run), warnings
+        return in_step(self.kafka, ranges, capped(ranges, self.chosen.max_records_per_run)), warnings
 
     def _seal(self, ranges: list[Range], warnings: list[str], row: ReplicationRow) -> tuple[Manifest, ReplicationRow]:
         from tagmill.connector import await_tables

@@ -99,15 +99,13 @@ class Kafka:
     def spans(self, places: Iterable[Place]) -> dict[Place, Span]:
         """From the first record that is still there to behind the last one that is committed."""
         places = list(places)
-        patience = Retrying(
-            retry=retry_if_exception(_leaderless), wait=wait_fixed(0.5), reraise=True,
-            stop=stop_after_delay(self.settings.request_timeout_seconds),
-        )  # fmt: skip
-        try:
-            ends = [patience(self._offsets, places, spec) for spec in (OffsetSpec.earliest(), OffsetSpec.latest())]  # type: ignore[no-untyped-call]
-        except KafkaException as error:
-            raise self._explained(error) from None
-        return {place: Span(ends[0][place], ends[1][place]) for place in places}
+        first, end = (self._offsets(places, spec) for spec in (OffsetSpec.earliest(), OffsetSpec.latest()))  # type: ignore[no-untyped-call]
+        return {place: Span(first[place], end[place]) for place in places}
+
+    def since(self, places: Iterable[Place], moment: datetime) -> dict[Place, int]:
+        """The offset of the first record with this timestamp or a later one, of places that have one."""
+        found = self._offsets(list(places), OffsetSpec.for_timestamp(round(moment.timestamp() * 1000)))
+        return {place: offset for place, offset in found.items() if offset >= 0}
 
     def read(self, topic: str, partition: int, span: Span) -> Iterator[KafkaRecord]:
         """The records of a span one by one: for few. Raises StoreUnavailable when they don't come in request_timeout_seconds."""
@@ -208,6 +206,16 @@ class Kafka:
         return ("SASL_" if self.settings.sasl_mechanism else "") + ("SSL" if self.settings.tls else "PLAINTEXT")
 
     def _offsets(self, places: list[Place], spec: OffsetSpec) -> Mapping[Place, int]:
+        patience = Retrying(
+            retry=retry_if_exception(_leaderless), wait=wait_fixed(0.5), reraise=True,
+            stop=stop_after_delay(self.settings.request_timeout_seconds),
+        )  # fmt: skip
+        try:
+            return patience(self._asked, places, spec)
+        except KafkaException as error:
+            raise self._explained(error) from None
+
+    def _asked(self, places: list[Place], spec: OffsetSpec) -> Mapping[Place, int]:
         if not places:
             return {}
         seconds = self.settings.request_timeout_seconds

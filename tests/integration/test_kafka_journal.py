@@ -226,6 +226,29 @@ def test_topics_and_partitions_that_appear_are_read_and_an_id_that_moves_keeps_i
     assert rows == [(first.name, "moves", 6), (second.name, "moves", 1), (third.name, "new", 1)]
 
 
+@pytest.mark.parametrize("began", [False, True], ids=["from the beginning", "going on"])
+def test_an_id_that_moved_is_replicated_in_its_order_however_small_the_pieces(kafka_journal, spark, began):
+    journal = kafka_journal()
+    run, topic = replicator(journal, spark, max_records_per_run=4), journal.topic("a", 2)
+    topic.append("moves", [(1, "old"), (2, "old"), (3, "old")], partition=1)
+    topic.flush()
+    if began:
+        run()
+    for n in range(1, 12):
+        topic.append("stays", [(n, n)], partition=1)
+    topic.purge("moves", partition=1)
+    topic.grow(3)  # to a partition that there was, and to a new one
+    for key, partition in (("moves", 0), ("new", 2)):
+        topic.append(key, [(1, "new"), (2, "new")], partition=partition)
+    topic.append("stays", [(12, 12)], partition=1)
+    topic.flush()
+    report = run()
+    assert report.counts.records == 16 - began and report.replications > 3
+    assert [(row["seq_nr"], row["payload_txt"]) for row in journal.rows() if row["id"] == "moves"] == [(1, '"new"'), (2, '"new"')]
+    assert journal.entries()["moves"]["seq_nr"] == 2 and journal.seq_nrs("stays") == [*range(1, 13)]
+    assert journal.pointers() == {(topic.name, 0): 0, (topic.name, 1): 13, (topic.name, 2): 0}
+
+
 def test_what_cannot_be_read_is_kept_as_it_came_and_the_rest_flows(kafka_journal, stack, spark, capsys):
     from tagmill.stores.cassandra import Cassandra
     from tagmill.stores.deadletters import DeadLetters
