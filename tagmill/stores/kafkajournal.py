@@ -110,6 +110,15 @@ class KafkaJournalTables:
                 key, topic, segment, after, page=EVENTS_AT_ONCE,
             )  # fmt: skip
 
+    def filled(self, key: str, topic: str, segments: Iterable[int], after: int) -> Iterator[int]:
+        """Those of these segments, of which there are not too many, that have a row above `after`, in their order."""
+        segments = list(segments)
+        found = self.cassandra.execute_many(
+            f"SELECT seq_nr FROM {self.keyspace}.journal WHERE id = ? AND topic = ? AND segment = ? AND seq_nr > ? LIMIT 1",
+            [(key, topic, segment, after) for segment in segments],
+        )
+        return (segment for segment, rows in zip(segments, found, strict=True) if rows)
+
     def newest(self, asked: Iterable[tuple[str, str, int, int, int]]) -> Iterator[list[Any]]:
         """Rows of journal (EVENT), the highest seq_nr first. In: id, topic, segment, the seq_nr below them, how many at most."""
         return self.cassandra.execute_many(

@@ -1,5 +1,6 @@
 """Kafka Journal replicated: each storage case and action rule on a real broker and real Cassandra."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
@@ -11,6 +12,7 @@ from tagmill.kafkajournal.replicate import replicate
 from tagmill.kafkajournal.staging import LONGEST_ID
 from tagmill.stores import schema
 from tests.conftest import FEW_ROWS
+from tests.support.delivery import tagmill
 from tests.support.kafka import KafkaJournal, Topic, append_header, binary, delete, header, made, moment
 
 
@@ -519,6 +521,29 @@ def test_a_head_is_what_readers_see_of_cassandra_and_of_kafka_behind_it(kafka_jo
     topic.flush()
     assert shown() == (None, None, 1, [])
     assert heads(settings, journal.name, "nobody") == []
+
+
+def test_a_head_of_numbers_that_skip_is_given_in_bounded_time(kafka_journal, spark):
+    from tagmill.kafkajournal.head import heads
+
+    journal = kafka_journal()
+    run, topic = replicator(journal, spark, segment_size=2), journal.topic()
+    settings = journal.settings(FEW_ROWS)
+    for key, numbers in (("skips", (1, 2, 7001, 7002)), ("far", (1, FAR))):
+        topic.append(key, [(n, n) for n in numbers])
+    topic.flush()
+    run()
+    topic.append("far", [(FAR + 1, "in Kafka")])
+    topic.flush()
+    (skips,) = heads(settings, journal.name, "skips")
+    assert [event.seq_nr for event in skips.events] == [1, 2, 7001, 7002] and skips.looked_to is None
+    begun = time.monotonic()
+    (far,) = heads(settings, journal.name, "far", seconds=2)
+    assert time.monotonic() - begun < 20
+    assert (far.seq_nr, [event.seq_nr for event in far.events]) == (FAR + 1, [1, FAR + 1])
+    assert far.more and far.looked_to is not None and 1 < far.looked_to < FAR
+    code, shown, _ = tagmill(journal.file, "kafka-journal", "head", "--pipeline", journal.name, "--seconds", "1", "far")
+    assert code == 0 and "--seconds" in shown and "in Kafka" in shown
 
 
 def test_expired_ids_are_purged_through_kafka_once(kafka_journal, kafka, spark):
