@@ -286,6 +286,22 @@ def test_what_cannot_be_read_is_kept_as_it_came_and_the_rest_flows(kafka_journal
     assert letters[2].record.key == b"\xff\xfe" and "without a key" in letters[1].reason
 
 
+def test_an_empty_id_and_strange_ones_are_ids(kafka_journal, spark):
+    from tagmill.kafkajournal.head import heads
+
+    journal = kafka_journal()
+    run, topic = replicator(journal, spark), journal.topic()
+    for key in ("", "\0", " ", "\U0001f600"):
+        topic.append(key, [(1, 1), (2, 2)])
+        topic.delete(key, 1)
+    topic.purge(" ")
+    topic.flush()
+    report = run()
+    assert report.counts.unreadable == 0
+    assert sorted(journal.entries()) == ["", "\0", "\U0001f600"] and journal.seq_nrs("") == [2]
+    assert heads(journal.settings(FEW_ROWS), journal.name, "")[0].seq_nr == 2
+
+
 @pytest.mark.parametrize("factor", [1000, 1_000_000], ids=["microseconds", "nanoseconds"])
 def test_a_producer_whose_clock_counts_other_than_milliseconds_stops_nothing(kafka_journal, spark, factor):
     from tagmill.kafkajournal.head import heads
