@@ -1,14 +1,18 @@
 """`tagmill deadletters`: records of Kafka that could not be read."""
 
 import json
+from collections.abc import Iterable
 from itertools import islice
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tagmill.cli.shared import AsJson, Pipeline, one_line_errors, out, settings, show
 from tagmill.errors import ConfigurationError
 from tagmill.settings import Settings
+
+if TYPE_CHECKING:
+    from tagmill.stores.deadletters import DeadLetter
 
 app = typer.Typer(help="Records of Kafka that could not be read, kept as they came.", no_args_is_help=True)
 COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "bytes", "reason")
@@ -33,26 +37,34 @@ def list_letters(
     configured = settings()
     _of_kafka(configured, pipeline)
     with Cassandra(configured.cassandra) as cassandra:
-        found = list(islice(DeadLetters(cassandra, configured.cassandra.ledger_keyspace, pipeline).listed(), limit))
-    rows = [
-        {
-            "topic": one.record.topic,
-            "partition": one.record.partition,
-            "offset": one.record.offset,
-            "timestamp": one.record.timestamp,
-            "key": None if one.record.key is None else one.record.key.decode("utf-8", "backslashreplace"),
-            "bytes": len(one.record.value or b""),
-            "reason": one.reason,
-        }
-        for one in found
-    ]
-    if as_json:
-        values = [{"value": None if one.record.value is None else one.record.value.hex()} for one in found]
-        print(json.dumps([row | value for row, value in zip(rows, values, strict=True)], default=str))
-    elif rows:
+        found = islice(DeadLetters(cassandra, configured.cassandra.ledger_keyspace, pipeline).listed(), limit)
+        if as_json:
+            _print_all(found)
+            return
+        rows = [_row(one) for one in found]  # without their bytes
+    if rows:
         show(rows, COLUMNS, as_json=False)
     else:
         out.print(f"{pipeline} has no dead letters", markup=False)
+
+
+def _row(one: "DeadLetter") -> dict[str, Any]:
+    record = one.record
+    key = None if record.key is None else record.key.decode("utf-8", "backslashreplace")
+    return {
+        "topic": record.topic, "partition": record.partition, "offset": record.offset, "timestamp": record.timestamp, "key": key,
+        "bytes": len(record.value or b""), "reason": one.reason,
+    }  # fmt: skip
+
+
+def _print_all(found: "Iterable[DeadLetter]") -> None:
+    """A JSON array, one after the other: each may have megabytes."""
+    before = "["
+    for one in found:
+        value = None if one.record.value is None else one.record.value.hex()
+        print(before + json.dumps(_row(one) | {"value": value}, default=str), end="")
+        before = ", "
+    print("[]" if before == "[" else "]")
 
 
 @app.command()

@@ -100,12 +100,15 @@ def head(
     pipeline: Pipeline,
     key: Annotated[str, typer.Argument(metavar="ID", help="An id of the journal (its key in Kafka).")],
     limit: Annotated[int, typer.Option("--limit", min=1, max=100_000, help="Show so many events.")] = 100,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0, help="Look for events no longer than this, where sequence numbers skip far.")
+    ] = 30,
     as_json: AsJson = False,
 ) -> None:
     """Show an id as its readers see it now: seq_nr, delete_to and events, of Cassandra and of what is only in Kafka yet."""
     from tagmill.kafkajournal.head import heads
 
-    found = heads(settings(), pipeline, key, most=limit)
+    found = heads(settings(), pipeline, key, most=limit, seconds=seconds)
     if as_json:
         print(json.dumps([one.model_dump(mode="json") for one in found]))
         return
@@ -116,10 +119,16 @@ def head(
     show([one.model_dump() for one in found], columns, as_json=False)
     for one in (one for one in found if one.events):
         events = [event.model_dump() | {"tags": ", ".join(event.tags)} for event in one.events]
-        more = f" (the first {len(events)}: --limit)" if one.more else ""
+        more = f" (the first {len(events)}: --limit)" if one.more and one.looked_to is None else ""
         show(
             events,
             ("seq_nr", "timestamp", "tags", "payload_type", "payload", "replicated"),
             as_json=False,
             title=f"{one.topic}{more}",
+        )
+    for one in (one for one in found if one.looked_to is not None):
+        out.print(
+            f"{one.topic}: sequence numbers skip, and after {seconds:g} s Cassandra's events were looked for up to {one.looked_to}. "
+            f"Those between that and {one.seq_nr} are not shown: --seconds",
+            markup=False,
         )

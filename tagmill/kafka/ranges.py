@@ -132,3 +132,22 @@ def capped(ranges: Sequence[Range], most: int) -> list[Range]:
         done.append(one.model_copy(update={"end": end}))
         left -= end - one.first
     return sorted(done, key=lambda one: one.place)
+
+
+def in_step(kafka: Kafka, wanted: Sequence[Range], pieces: Sequence[Range]) -> list[Range]:
+    """The first pieces of what is wanted, cut so that none of a topic's records comes before an older one of another partition.
+
+    Where topics get more partitions ids move, and Kafka knows no order between their records in one and in the other but their timestamps.
+    """
+    ends, done = {one.place: one.end for one in wanted}, list[Range]()
+    for topic in {one.topic for one in pieces}:
+        own = [one for one in pieces if one.topic == topic]
+        cut = [one for one in own if one.end < ends[one.place]] if len(own) > 1 else []
+        behind = ((next(kafka.read(*one.place, Span(one.end, ends[one.place])), None), one.place) for one in cut)
+        moment, last = min(((record.timestamp, place) for record, place in behind if record), default=(None, None))
+        later = kafka.since([one.place for one in own if one.place != last], moment) if moment else {}
+        for one in own:
+            end = min(one.end, max(one.first, later.get(one.place, one.end)))
+            if end > one.first or one.end == one.first:
+                done.append(one.model_copy(update={"end": end}))
+    return sorted(done, key=lambda one: one.place)

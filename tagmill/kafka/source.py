@@ -2,29 +2,53 @@
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from datetime import datetime
+from typing import Any, TypeVar
 
 from py4j.protocol import Py4JJavaError
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.errors import PythonException
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tagmill.errors import GuardRefused, StoreUnavailable
+from tagmill.errors import ConfigurationError, GuardRefused, StoreUnavailable
 from tagmill.kafka.ranges import Range
-from tagmill.stores.kafka import LATEST, Kafka
+from tagmill.kafka.workers import RECORDS_PER_TASK, records_by_workers
+from tagmill.stores.kafka import EARLIEST, LATEST, Kafka
 
-RECORDS_PER_TASK = 200_000
-GONE = re.compile(r"OffsetOutOfRangeException|Some data may have been lost|offset was changed from|Cannot fetch offset")
+Made = TypeVar("Made")
+GONE = re.compile(
+    r"OffsetOutOfRangeException|Some data may have been lost|offset was changed from|Cannot fetch offset|Offset out of range"
+)
 UNANSWERED = re.compile(
     r"org\.apache\.kafka\.common\.(errors\.\w+|KafkaException)|Cannot fetch record for offset|TimeoutException"
 )
+# a Python worker's own
+UNREAD = re.compile(r"tagmill\.errors\.(?P<kind>StoreUnavailable|ConfigurationError): (?P<line>Kafka at .+)")
+# milliseconds that are more than Spark's microseconds hold
+OVERFLOWN = "java.lang.ArithmeticException: long overflow"
+
+
+def with_records(spark: SparkSession, kafka: Kafka, ranges: Sequence[Range], work: Callable[[DataFrame], Made]) -> Made:
+    """What `work` makes of the records of these ranges. It may be called a second time, when what it did with the first records failed.
+
+    Raises GuardRefused: records went before they were read. StoreUnavailable: Kafka did not answer.
+    """
+    with explained(kafka):
+        try:
+            return work(kafka_records(spark, kafka, ranges))
+        except Py4JJavaError as error:
+            if OVERFLOWN not in str(error):
+                raise
+        return work(records_by_workers(spark, kafka.settings, ranges))
 
 
 def kafka_records(spark: SparkSession, kafka: Kafka, ranges: Sequence[Range]) -> DataFrame:
     """The records of these ranges, as Spark's Kafka source gives them, with headers; holes in the offsets are no matter.
 
-    A timestamp is at most LATEST: a producer may send any, and what is later no datetime of Python's holds.
+    A timestamp is one from EARLIEST to LATEST: a producer may send any, and not all are a datetime of Python's. Where one is no timestamp
+    of Spark's either, reading fails (OVERFLOWN), whichever columns are asked for.
     """
     tasks = sum(-(-(one.end - one.first) // RECORDS_PER_TASK) for one in ranges)
     return (
@@ -32,16 +56,19 @@ def kafka_records(spark: SparkSession, kafka: Kafka, ranges: Sequence[Range]) ->
         .options(**kafka.spark_options(), includeHeaders="true", failOnDataLoss="true", minPartitions=str(max(1, tasks)))
         .options(assign=_assigned(ranges), startingOffsets=_offsets(ranges, "first"), endingOffsets=_offsets(ranges, "end"))
         .load()
-        .withColumn("timestamp", F.least("timestamp", F.timestamp_seconds(F.lit(int(LATEST.timestamp())))))
+        .withColumn("timestamp", F.greatest(F.least("timestamp", _moment(LATEST)), _moment(EARLIEST)))
     )
 
 
 @contextmanager
 def explained(kafka: Kafka) -> Iterator[None]:
-    """Raise GuardRefused where records went before Spark read them, StoreUnavailable where Kafka did not answer."""
+    """Raise GuardRefused where records went before they were read, StoreUnavailable where Kafka did not answer.
+
+    ConfigurationError: Kafka refused what a Python worker asked of it.
+    """
     try:
         yield
-    except Py4JJavaError as error:
+    except (Py4JJavaError, PythonException) as error:
         text = str(error)
         if GONE.search(text):
             raise GuardRefused(f"{kafka.where}: records went while they were read. Nothing was sealed; run it again") from None
@@ -49,7 +76,13 @@ def explained(kafka: Kafka) -> Iterator[None]:
             raise StoreUnavailable(
                 f"{kafka.where} did not answer Spark ({found[0].rpartition('.')[2]}). Nothing was sealed. Run the same command again"
             ) from None
+        if said := UNREAD.search(text):
+            raise (ConfigurationError if said["kind"] == "ConfigurationError" else StoreUnavailable)(said["line"]) from None
         raise
+
+
+def _moment(at: datetime) -> Column:
+    return F.timestamp_seconds(F.lit(int(at.timestamp())))
 
 
 def _assigned(ranges: Sequence[Range]) -> str:

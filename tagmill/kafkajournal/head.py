@@ -1,10 +1,10 @@
 """One id of a Kafka Journal as its readers see it: what is in Cassandra, and what is in Kafka behind it."""
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from tagmill.errors import TerminalError
 from tagmill.kafka.ranges import places
 from tagmill.kafkajournal import records
 from tagmill.kafkajournal.model import Head, HeadEvent
@@ -14,15 +14,18 @@ from tagmill.stores.cassandra import Cassandra, utc
 from tagmill.stores.kafka import Kafka, KafkaRecord, Place, Span
 from tagmill.stores.kafkajournal import KafkaJournalTables, Pointer, milliseconds, uuid
 
-MOST_SEGMENTS = 100_000
+# that are looked for at once, at most; the first ones one by one, for they have what is wanted unless numbers skip
+SEGMENTS_AT_ONCE = 1024
 
 
-def heads(settings: Settings, pipeline: str, key: str, *, most: int = 100) -> list[Head]:
+def heads(settings: Settings, pipeline: str, key: str, *, most: int = 100, seconds: float = 30) -> list[Head]:
     """The id in each of the pipeline's topics that knows it, with its first `most` events. Nothing is written.
 
     Kafka is read from behind the pointers to its end, as Kafka Journal's own readers do: that takes long where replication is far behind.
+    Events in Cassandra are looked for no longer than `seconds` in a topic: sequence numbers may skip, and what is in between can't be
+    passed over.
 
-    Raises ConfigurationError: a named topic doesn't exist. TerminalError: its sequence numbers skip too far to look for all events.
+    Raises ConfigurationError: a named topic doesn't exist.
     """
     chosen = settings.kafka_journal(pipeline)
     with Cassandra(settings.cassandra) as cassandra, Kafka(settings.kafka) as kafka:
@@ -31,15 +34,19 @@ def heads(settings: Settings, pipeline: str, key: str, *, most: int = 100) -> li
         found: dict[str, list[Place]] = {}
         for place in places(kafka, pipeline, chosen.topics, chosen.topic_prefixes):
             found.setdefault(place[0], []).append(place)
-        every = (_Reader(tables if there else None, kafka, topic, parts).head(key, most) for topic, parts in found.items())
+        readers = (_Reader(tables if there else None, kafka, topic, parts, seconds) for topic, parts in found.items())
+        every = (reader.head(key, most) for reader in readers)
         return [one for one in every if one.seq_nr is not None or one.unreplicated]
 
 
 class _Reader:
-    """Reads one topic."""
+    """Reads one id of one topic."""
 
-    def __init__(self, tables: KafkaJournalTables | None, kafka: Kafka, topic: str, parts: Sequence[Place]) -> None:
-        self.tables, self.kafka, self.topic, self.parts = tables, kafka, topic, parts
+    def __init__(
+        self, tables: KafkaJournalTables | None, kafka: Kafka, topic: str, parts: Sequence[Place], seconds: float
+    ) -> None:
+        self.tables, self.kafka, self.topic, self.parts, self.seconds = tables, kafka, topic, parts, seconds
+        self.looked_to: int | None = None
 
     def head(self, key: str, most: int) -> Head:
         pointers = self.tables.pointers(self.parts) if self.tables else {}  # first: what is replicated meanwhile is read twice
@@ -60,7 +67,8 @@ class _Reader:
         entry = fold.entry
         return Head(
             topic=self.topic, id=key, seq_nr=entry.seq_nr, delete_to=entry.delete_to, created=entry.created, updated=entry.updated,
-            expire_on=entry.expire_on, unreplicated=count, events=events, more=more,
+            expire_on=entry.expire_on, unreplicated=count, events=events, more=more or self.looked_to is not None,
+            looked_to=self.looked_to,
         )  # fmt: skip
 
     def _entry(self, key: str) -> Entry | None:
@@ -102,12 +110,17 @@ class _Reader:
 
     def _events(self, key: str, entry: Entry, after: int) -> Iterator[HeadEvent]:
         assert self.tables is not None
-        first, last = segment_of(after + 1, entry.segment_size), segment_of(entry.seq_nr, entry.segment_size)
-        if last - first >= MOST_SEGMENTS:
-            raise TerminalError(f"id {key!r} has {last - first + 1} segments, too many to look through. Nothing was read")
-        for row in self.tables.events(key, self.topic, range(first, last + 1), after):
-            if of_this_life(entry.record_id, row.meta_record_id):
-                yield _event(row)
+        left = range(segment_of(after + 1, entry.segment_size), segment_of(entry.seq_nr, entry.segment_size) + 1)
+        end, at_once = time.monotonic() + self.seconds, 1
+        while left:
+            if time.monotonic() > end:
+                self.looked_to = left.start * entry.segment_size
+                return
+            filled = self.tables.filled(key, self.topic, left[:at_once], after)
+            for row in self.tables.events(key, self.topic, filled, after):
+                if of_this_life(entry.record_id, row.meta_record_id):
+                    yield _event(row)
+            left, at_once = left[at_once:], min(2 * at_once, SEGMENTS_AT_ONCE)
 
 
 def _event(row: Any) -> HeadEvent:

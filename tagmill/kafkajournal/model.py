@@ -53,7 +53,10 @@ class HeadEvent(Document):
 
 
 class Head(Document):
-    """An id as its readers see it now. `seq_nr` None: there is no such journal; `unreplicated`: its records that are only in Kafka yet."""
+    """An id as its readers see it now. `seq_nr` None: there is no such journal; `unreplicated`: its records that are only in Kafka yet.
+
+    `looked_to`: the sequence number up to which Cassandra's events were looked for until the time was over; None: all were.
+    """
 
     topic: str
     id: str
@@ -65,6 +68,7 @@ class Head(Document):
     unreplicated: int = 0
     events: list[HeadEvent] = []
     more: bool = False
+    looked_to: int | None = None
 
 
 class PartitionStatus(Document):

@@ -17,7 +17,7 @@ from uuid import uuid4
 from tagmill import checkpoints
 from tagmill.delivery.runfiles import read_document, write_document
 from tagmill.errors import TagmillError
-from tagmill.kafka.ranges import Range, capped, misplaced, others, places, same_topics, unread
+from tagmill.kafka.ranges import Range, capped, in_step, misplaced, others, places, same_topics, unread
 from tagmill.kafkajournal.model import Counts, Manifest, PartitionStatus, ReplicationReport, Tell
 from tagmill.settings import Settings
 from tagmill.stores.cassandra import Cassandra
@@ -139,19 +139,18 @@ class _Attempt:
     def _unread(self, ends: Mapping[Place, Span], accept_lost: bool) -> tuple[list[Range], list[str]]:
         read_to = {place: one.offset + 1 for place, one in self.tables.pointers(list(ends)).items()}
         ranges, warnings = unread(self.name, ends, read_to, accept_lost=accept_lost, go_on=self.go_on)
-        return capped(ranges, self.chosen.max_records_per_run), warnings
+        return in_step(self.kafka, ranges, capped(ranges, self.chosen.max_records_per_run)), warnings
 
     def _seal(self, ranges: list[Range], warnings: list[str], row: ReplicationRow) -> tuple[Manifest, ReplicationRow]:
         from tagmill.connector import await_tables
-        from tagmill.kafka.source import explained, kafka_records
+        from tagmill.kafka.source import with_records
         from tagmill.kafkajournal import staging
 
         folder, spark = f"{self.home}/attempt-{uuid4().hex[:12]}", self.spark()
         url = self.files.url(folder)
         self.tell(f"reading {sum(one.end - one.first for one in ranges)} records of {len(ranges)} partitions")
         checkpoints.reached("replicate.planned")
-        with explained(self.kafka):
-            staged = _fixed(spark, staging.decoded(kafka_records(spark, self.kafka, ranges)), f"{url}/records")
+        staged = with_records(spark, self.kafka, ranges, lambda raw: _fixed(spark, staging.decoded(raw), f"{url}/records"))
         checkpoints.reached("replicate.staged")
         self.tell("finding out what they do")
         await_tables(spark, self.chosen.keyspace, {"metajournal": ["seq_nr"], "journal": ["seq_nr"]})
@@ -212,8 +211,8 @@ def _read(files: RunFiles, row: ReplicationRow) -> Manifest:
 
 
 def _fixed(spark: SparkSession, rows: DataFrame, url: str) -> DataFrame:
-    """The same rows whenever they are read again."""
-    rows.write.parquet(url)
+    """The same rows whenever they are read again; what an earlier try has left there goes."""
+    rows.write.mode("overwrite").parquet(url)
     return spark.read.schema(rows.schema).parquet(url)
 
 

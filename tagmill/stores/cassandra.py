@@ -168,7 +168,7 @@ class Cassandra:
             for success, outcome in results:
                 row = values.popleft()
                 if success:
-                    yield list(outcome) if outcome is not None else []
+                    yield _taken(outcome)
                 elif isinstance(outcome, PASSING):
                     yield self.retried(partial(self._rows, statement, row))
                 else:
@@ -209,6 +209,14 @@ class Cassandra:
             with attempt:
                 return call()
         raise AssertionError("unreachable")
+
+
+def _taken(outcome: Any) -> list[Any]:
+    """All rows of an answer, which the driver keeps no longer: its timer and it name each other, and large ones would pile up."""
+    if outcome is None:
+        return []
+    rows, outcome.response_future._timer = list(outcome), None
+    return rows
 
 
 _kept: list[Cassandra] = []

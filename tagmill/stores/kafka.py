@@ -33,8 +33,9 @@ REFUSED = {
 LEADERLESS = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}
 UNKNOWN = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.TOPIC_EXCEPTION}
 POLLED = 1000
-# a record's timestamp is what its producer says; later ones (microseconds taken for milliseconds, say) count as this
-LATEST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+# a record's timestamp is what its producer says: later ones (microseconds taken for milliseconds, say) count as the last of these,
+# earlier ones (-1 is that of a record without one) as the first
+EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +99,13 @@ class Kafka:
     def spans(self, places: Iterable[Place]) -> dict[Place, Span]:
         """From the first record that is still there to behind the last one that is committed."""
         places = list(places)
-        patience = Retrying(
-            retry=retry_if_exception(_leaderless), wait=wait_fixed(0.5), reraise=True,
-            stop=stop_after_delay(self.settings.request_timeout_seconds),
-        )  # fmt: skip
-        try:
-            ends = [patience(self._offsets, places, spec) for spec in (OffsetSpec.earliest(), OffsetSpec.latest())]  # type: ignore[no-untyped-call]
-        except KafkaException as error:
-            raise self._explained(error) from None
-        return {place: Span(ends[0][place], ends[1][place]) for place in places}
+        first, end = (self._offsets(places, spec) for spec in (OffsetSpec.earliest(), OffsetSpec.latest()))  # type: ignore[no-untyped-call]
+        return {place: Span(first[place], end[place]) for place in places}
+
+    def since(self, places: Iterable[Place], moment: datetime) -> dict[Place, int]:
+        """The offset of the first record with this timestamp or a later one, of places that have one."""
+        found = self._offsets(list(places), OffsetSpec.for_timestamp(round(moment.timestamp() * 1000)))
+        return {place: offset for place, offset in found.items() if offset >= 0}
 
     def read(self, topic: str, partition: int, span: Span) -> Iterator[KafkaRecord]:
         """The records of a span one by one: for few. Raises StoreUnavailable when they don't come in request_timeout_seconds."""
@@ -207,6 +206,16 @@ class Kafka:
         return ("SASL_" if self.settings.sasl_mechanism else "") + ("SSL" if self.settings.tls else "PLAINTEXT")
 
     def _offsets(self, places: list[Place], spec: OffsetSpec) -> Mapping[Place, int]:
+        patience = Retrying(
+            retry=retry_if_exception(_leaderless), wait=wait_fixed(0.5), reraise=True,
+            stop=stop_after_delay(self.settings.request_timeout_seconds),
+        )  # fmt: skip
+        try:
+            return patience(self._asked, places, spec)
+        except KafkaException as error:
+            raise self._explained(error) from None
+
+    def _asked(self, places: list[Place], spec: OffsetSpec) -> Mapping[Place, int]:
         if not places:
             return {}
         seconds = self.settings.request_timeout_seconds
@@ -224,7 +233,6 @@ class Kafka:
         patience = time.monotonic() + self.settings.request_timeout_seconds
         while time.monotonic() < patience:
             for message in self._some(consumer):
-                patience = time.monotonic() + self.settings.request_timeout_seconds
                 error, offset = message.error(), message.offset()
                 if error is not None and error.code() != KafkaError._PARTITION_EOF:
                     raise KafkaException(error)
@@ -232,6 +240,7 @@ class Kafka:
                     yield _record(message)
                 if error is not None or offset >= span.end - 1:
                     return
+                patience = time.monotonic() + self.settings.request_timeout_seconds  # whoever takes the records may take time
         raise StoreUnavailable(f"{self.where}: records did not come in {self.settings.request_timeout_seconds:g} s. Try again")
 
     @staticmethod
@@ -259,7 +268,7 @@ def _leaderless(error: BaseException) -> bool:
 
 def _record(message: Any) -> KafkaRecord:
     kind, milliseconds = message.timestamp()
-    seconds = 0 if kind == TIMESTAMP_NOT_AVAILABLE else min(milliseconds / 1000, LATEST.timestamp())
+    seconds = 0 if kind == TIMESTAMP_NOT_AVAILABLE else max(min(milliseconds / 1000, LATEST.timestamp()), EARLIEST.timestamp())
     place = (str(message.topic()), int(message.partition() or 0), int(message.offset() or 0))
     return KafkaRecord(
         *place, datetime.fromtimestamp(seconds, UTC), message.key(), message.value(), list(message.headers() or ())

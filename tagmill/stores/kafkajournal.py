@@ -20,11 +20,12 @@ from tagmill.stores.schema import statements
 TABLES = ("locks", "setting", "journal", "metajournal", "pointer2")
 LOCK, SETTING, SETTING_VALUE = "tagmill-schema", "tagmill-schema", "1"
 DAY_MS = 86_400_000
-# of an id in one answer: each may have a megabyte
+# each may have a megabyte
 EVENTS_AT_ONCE = 100
 ENTRY = (
     "partition", "offset", "segment_size", "seq_nr", "delete_to", "created", "updated", "origin", "record_id", "expire_after", "expire_on",
 )  # fmt: skip
+PLACE = ("seq_nr", "partition", "offset", "meta_record_id")
 EVENT = (
     "seq_nr", "timestamp", "partition", "offset", "origin", "version", "meta_record_id", "tags", "metadata", "payload_type", "payload_txt",
     "payload_bin", "headers",
@@ -110,18 +111,34 @@ class KafkaJournalTables:
                 key, topic, segment, after, page=EVENTS_AT_ONCE,
             )  # fmt: skip
 
+    def filled(self, key: str, topic: str, segments: Iterable[int], after: int) -> Iterator[int]:
+        """Those of these segments, of which there are not too many, that have a row above `after`, in their order."""
+        segments = list(segments)
+        found = self.cassandra.execute_many(
+            f"SELECT seq_nr FROM {self.keyspace}.journal WHERE id = ? AND topic = ? AND segment = ? AND seq_nr > ? LIMIT 1",
+            [(key, topic, segment, after) for segment in segments],
+        )
+        return (segment for segment, rows in zip(segments, found, strict=True) if rows)
+
     def newest(self, asked: Iterable[tuple[str, str, int, int, int]]) -> Iterator[list[Any]]:
-        """Rows of journal (EVENT), the highest seq_nr first. In: id, topic, segment, the seq_nr below them, how many at most."""
+        """Rows of journal (PLACE), the highest seq_nr first. In: id, topic, segment, the seq_nr below them, how many at most."""
         return self.cassandra.execute_many(
-            f"SELECT {', '.join(EVENT)} FROM {self.keyspace}.journal WHERE id = ? AND topic = ? AND segment = ? AND seq_nr > ?"
+            f"SELECT {', '.join(PLACE)} FROM {self.keyspace}.journal WHERE id = ? AND topic = ? AND segment = ? AND seq_nr > ?"
             " ORDER BY seq_nr DESC LIMIT ?",
             asked, concurrency=32,
         )  # fmt: skip
 
+    def above(self, asked: Iterable[tuple[str, str, int, int]]) -> Iterator[list[Any]]:
+        """Rows of journal (EVENT), in their order: all of them may be in memory at once. In: id, topic, segment, the seq_nr below them."""
+        return self.cassandra.execute_many(
+            f"SELECT {', '.join(EVENT)} FROM {self.keyspace}.journal WHERE id = ? AND topic = ? AND segment = ? AND seq_nr > ?",
+            asked,
+        )
+
     def places(self, key: str, topic: str, segment: int, after: int) -> Iterator[Any]:
-        """seq_nr, partition, offset and meta_record_id of one segment's rows above `after`, the highest seq_nr first."""
+        """Of one segment's rows above `after`, PLACE, the highest seq_nr first."""
         return self.cassandra.stream(
-            f"SELECT seq_nr, partition, offset, meta_record_id FROM {self.keyspace}.journal"
+            f"SELECT {', '.join(PLACE)} FROM {self.keyspace}.journal"
             " WHERE id = ? AND topic = ? AND segment = ? AND seq_nr > ? ORDER BY seq_nr DESC",
             key, topic, segment, after, page=500,
         )  # fmt: skip

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC
 from functools import partial
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +22,7 @@ from tagmill.kafkasettings import JournalSettings
 from tagmill.settings import CassandraSettings
 from tagmill.stores.cassandra import Cassandra, utc
 from tagmill.stores.kafka import Place
-from tagmill.stores.kafkajournal import KafkaJournalTables, uuid
+from tagmill.stores.kafkajournal import EVENTS_AT_ONCE, KafkaJournalTables, uuid
 from tagmill.topics.columns import JOURNAL
 from tagmill.topics.model import TopicPlan
 from tagmill.topics.staged import Source
@@ -35,7 +35,7 @@ SCHEMA = pa.schema(
     }
 )  # fmt: skip
 TOUCHED = ("topic", "id", "segment", "partition", "segment_size", "seq_nr", "delete_to", "record_id")
-# of most ids so many events at most are new: they come with the first question
+# of most ids so many events at most are new: where they are comes with the first question, and only they with the second
 NEWEST, IDS_AT_ONCE = 50, 100
 ROWS_AT_ONCE, BYTES_AT_ONCE = 2000, 16 * 1024 * 1024
 # sequence numbers may skip: beyond so many segments of an id, those that exist are looked for
@@ -101,15 +101,23 @@ class Events:
         while taken := list(islice(entries, IDS_AT_ONCE)):
             part = [entry for entry in taken if self._counts(entry)]
             asked = [(entry["id"], entry["topic"], _top(entry), entry["delete_to"] or 0, NEWEST) for entry in part]
+            few = list[tuple[dict[str, Any], list[Any]]]()
             for entry, newest in zip(part, self.tables.newest(asked), strict=True):
-                own = [row for row in newest if _of_this_life(entry, row)]
-                whole = len(newest) < NEWEST and not _lower(entry, _top(entry))
-                if whole or any(self._is_old(entry, row) for row in own):
-                    found: Iterable[Any] = reversed(own)
-                else:
-                    found = self._from(entry, *self._begin(entry))
-                for row in found:
+                new = self._behind_old(entry, newest)
+                if len(new) < len(newest) or (len(newest) < NEWEST and not _lower(entry, _top(entry))):
+                    few.append((entry, new))
+                    continue
+                for row in self._from(entry, *self._begin(entry)):
                     yield from self._tagged(entry, row)
+            for entry, row in self._of_few(few):
+                yield from self._tagged(entry, row)
+
+    def _of_few(self, few: Iterable[tuple[dict[str, Any], list[Any]]]) -> Iterator[tuple[dict[str, Any], Any]]:
+        """Each entry with its new events. In: entries, and where their new events are: in the segment of the highest number."""
+        for part in _together([one for one in few if one[1]]):
+            asked = [(entry["id"], entry["topic"], _top(entry), new[-1].seq_nr - 1) for entry, new in part]
+            for (entry, _), rows in zip(part, self.tables.above(asked), strict=True):
+                yield from ((entry, row) for row in rows if _of_this_life(entry, row))
 
     def _counts(self, entry: dict[str, Any]) -> bool:
         """False: an older row of metajournal, beside which there is one where today's are."""
@@ -121,10 +129,9 @@ class Events:
         begin = (_top(entry), (entry["delete_to"] or 0) + 1)
         for segment in (_top(entry), *_lower(entry, _top(entry))):
             for row in self.tables.places(entry["id"], entry["topic"], segment, entry["delete_to"] or 0):
-                if _of_this_life(entry, row):
-                    if self._is_old(entry, row):
-                        return begin
-                    begin = (segment, row.seq_nr)
+                if self._is_old(entry, row):
+                    return begin
+                begin = (segment, row.seq_nr)
         return begin
 
     def _from(self, entry: dict[str, Any], segment: int, seq_nr: int) -> Iterator[Any]:
@@ -132,12 +139,16 @@ class Events:
         rows = self.tables.events(entry["id"], entry["topic"], sorted({*later, _top(entry)}), seq_nr - 1)
         return (row for row in rows if _of_this_life(entry, row))
 
+    def _behind_old(self, entry: dict[str, Any], newest: Iterable[Any]) -> list[Any]:
+        return list(takewhile(lambda row: not self._is_old(entry, row), newest))
+
     def _is_old(self, entry: dict[str, Any], row: Any) -> bool:
         """Delivered by an earlier run, and so is what has lower numbers: they grow with the offsets of the id's partition.
 
         Rows of a partition that it was in before topics got more partitions say nothing of that.
         """
-        return bool(row.partition == entry["partition"] and row.offset < self.firsts[entry["topic"], row.partition])
+        of_this_partition = row.partition == entry["partition"] and _of_this_life(entry, row)
+        return bool(of_this_partition and row.offset < self.firsts[entry["topic"], row.partition])
 
     def _tagged(self, entry: dict[str, Any], row: Any) -> Iterator[dict[str, Any]]:
         found = self.ranges.get((entry["topic"], row.partition))
@@ -153,6 +164,19 @@ class Events:
                 "headers": json.dumps(dict(row.headers or {}), sort_keys=True), "payload_type": row.payload_type or "",
                 "payload": bytes(payload),
             }  # fmt: skip
+
+
+def _together(few: Iterable[tuple[dict[str, Any], list[Any]]]) -> Iterator[list[tuple[dict[str, Any], list[Any]]]]:
+    """Parts of them with EVENTS_AT_ONCE new events at most."""
+    part, size = list[tuple[dict[str, Any], list[Any]]](), 0
+    for one in few:
+        if part and size + len(one[1]) > EVENTS_AT_ONCE:
+            yield part
+            part, size = [], 0
+        part.append(one)
+        size += len(one[1])
+    if part:
+        yield part
 
 
 def _top(entry: dict[str, Any]) -> int:

@@ -93,9 +93,10 @@ class _Rekeying:
             return Rekeyed(pipeline=self.name, old_rule=self.chosen.rule, new_rule=self.chosen.rule, dry_run=dry_run)
         if found.before and not dry_run:
             self._none_open(found.rule)
-            self._forget(found.before, self._number(f"ids of {found.before} go"))
+            self._forget(found.before, self._claimed(self.ledger.free_number(self.name), f"ids of {found.before} go"))
         if found.rule == self.chosen.rule:
             return Rekeyed(pipeline=self.name, old_rule=found.rule, new_rule=found.rule, dry_run=dry_run)
+        number = self.ledger.free_number(self.name)
         self._none_open(found.rule)
         contents = schema_contents(self.chosen.schema_files)
         staged = self._staged(self._home(found.rule, contents), found.rule, contents)
@@ -108,10 +109,12 @@ class _Rekeying:
                 f"({'; '.join(done.examples)}). Nothing was changed. With --drop-unreadable their ids go: such an event is delivered again "
                 "if it comes again"
             )
-        number = self._number(f"dedup rekey {found.rule} to {self.chosen.rule}")
+        self._claimed(number, f"dedup rekey {found.rule} to {self.chosen.rule}")
         self.tell(f"writing {done.ids - done.unreadable - done.equal} ids")
         self._write(staged, number)
         checkpoints.reached("rekey.written")
+        if self.ledger.last_run(self.name) != number:
+            raise FenceRaised(f"pipeline {self.name} has delivered events meanwhile. The rule in force stays; make the ids again")
         if not self.rules.switch(found.rule, self.chosen.rule):
             raise FenceRaised(f"pipeline {self.name}: somebody else has changed the rule of its ids. Nothing of this is in force")
         checkpoints.reached("rekey.switched")
@@ -191,9 +194,8 @@ class _Rekeying:
         Deduplication(self.ledger.cassandra, self.keyspace, self.name, rule).forget_all(shards_of(rule), number)
         self.rules.forget(rule)
 
-    def _number(self, what: str) -> int:
-        """A run of its own, later than whatever wrote ids before."""
-        number = self.ledger.free_number(self.name)
+    def _claimed(self, number: int, what: str) -> int:
+        """A run of its own, later than whatever wrote ids before; raises FenceRaised when another one has this number by now."""
         self.ledger.claim(self.name, number)
         self.ledger.create_run(self.name, number, kind=KIND, state=RunState.CLOSED, owner=self.owner, reason=what)
         self.ledger.record_intervention(self.name, number, self.who, what, "")

@@ -18,7 +18,7 @@ from tagmill.delivery.model import Batch
 from tagmill.delivery.runfiles import write_document
 from tagmill.errors import FenceRaised, GuardRefused
 from tagmill.kafka.ranges import went
-from tagmill.kafka.source import explained, kafka_records
+from tagmill.kafka.source import with_records
 from tagmill.kafkasettings import JournalSettings, TopicSettings
 from tagmill.loading import Part, load
 from tagmill.settings import Settings
@@ -86,8 +86,7 @@ class _Sealing:
 
     def run(self) -> TopicManifest:
         """All of it but the commit."""
-        source = self._source()
-        staged = self._staged(source)
+        source, staged = self._staged()
         checkpoints.reached("seal.staged")
         kept, distinct = self._new(source, staged)
         checkpoints.reached("seal.judged")
@@ -122,28 +121,25 @@ class _Sealing:
         self._fixed(rows.join(there, same, "left_anti").select(PLACE), "new")
         return masks(self.files, staged, f"{self.folder}/new"), None
 
-    def _source(self) -> Source:
+    def _staged(self) -> tuple[Source, list[StagedFile]]:
         cassandra = self.settings.cassandra
         if isinstance(self.chosen, JournalSettings):
-            return journal.staged(self.spark, cassandra, self.chosen, self.plan, self._fixed)
+            return self._stage(journal.staged(self.spark, cassandra, self.chosen, self.plan, self._fixed))
         if self.plan.letters:
-            raw = staging.dead_letters(self.spark, cassandra.ledger_keyspace, self.plan.pipeline)
-        else:
-            with Kafka(self.settings.kafka) as kafka:
-                raw = kafka_records(self.spark, kafka, self.plan.ranges)
-        return staging.decoded(raw, self.chosen, schema_contents(self.chosen.schema_files))
-
-    def _staged(self, source: Source) -> list[StagedFile]:
-        folder = f"{self.folder}/staged"
-        if isinstance(self.chosen, JournalSettings) or self.plan.letters:
-            return stage(source, self.files, folder)
+            return self._decode(staging.dead_letters(self.spark, cassandra.ledger_keyspace, self.plan.pipeline))
         with Kafka(self.settings.kafka) as kafka:
             try:
-                with explained(kafka):
-                    return stage(source, self.files, folder)
+                return with_records(self.spark, kafka, self.plan.ranges, self._decode)
             except GuardRefused:
                 self._nothing_gone(kafka)
                 raise
+
+    def _decode(self, raw: DataFrame) -> tuple[Source, list[StagedFile]]:
+        assert isinstance(self.chosen, TopicSettings)
+        return self._stage(staging.decoded(raw, self.chosen, schema_contents(self.chosen.schema_files)))
+
+    def _stage(self, source: Source) -> tuple[Source, list[StagedFile]]:
+        return source, stage(source, self.files, f"{self.folder}/staged")
 
     def _nothing_gone(self, kafka: Kafka) -> None:
         """Raise GuardRefused, with their number and the way on, where Kafka has no more all records of the plan, which never changes."""

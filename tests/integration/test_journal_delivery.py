@@ -1,16 +1,22 @@
 """A Kafka Journal's tables delivered to ClickHouse: what its readers see, each event once, whatever its replicator has gone through."""
 
 import json
+import tracemalloc
 import uuid
+from datetime import UTC, datetime
 
 import pytest
 
 from tagmill import connector
 from tagmill.errors import ConfigurationError
+from tagmill.kafka.ranges import Range
 from tagmill.kafkajournal.replicate import replicate
 from tagmill.kafkajournal.rules import entry_segments
 from tagmill.stores import schema
+from tagmill.stores.cassandra import Cassandra
+from tagmill.stores.kafkajournal import KafkaJournalTables
 from tagmill.topics import journal as source
+from tagmill.topics.model import TopicPlan
 from tagmill.topics.report import topic_line
 from tests.conftest import FEW_ROWS
 from tests.support.delivery import tagmill
@@ -171,6 +177,39 @@ def test_a_backlog_is_many_runs_and_a_long_id_is_found_from_its_end(shop, monkey
     assert [n for key, n in one.events() if key == "hot"] == [*range(1, 11)] and len(one.events()) == 20
     with_more = one.topic.append("hot", [(11, 11)])
     assert with_more and [run["rows"] for run in one.both(segment_size=3)] == [1]
+
+
+def test_large_events_of_many_ids_are_in_memory_some_at_a_time(shop, stack):
+    one = shop()
+    ids, events, size = 80, 20, 50_000
+    insert = stack.session.prepare(
+        f"INSERT INTO {one.journal.name}.journal (id, topic, segment, seq_nr, timestamp, partition, offset, payload_type, payload_bin) "
+        "VALUES (?, 't', 0, ?, 1, 0, ?, 'binary', ?)"
+    )
+    for number in range(ids):
+        for seq_nr in range(1, events + 1):
+            stack.session.execute(insert, (f"k{number}", seq_nr, number * events + seq_nr, b"x" * size))
+    entries = [
+        {"topic": "t", "id": f"k{number}", "segment": entry_segments(f"k{number}")[0], "partition": 0, "segment_size": 10_000,
+         "seq_nr": events, "delete_to": None, "record_id": None, "segments": None}
+        for number in range(ids)
+    ]  # fmt: skip
+    new = [Range(topic="t", partition=0, first=5, end=10_000)]
+    plan = TopicPlan(
+        pipeline="p", run=1, planned_at=datetime.now(UTC), ranges=new, known_since=0, rule="", warnings=[], more=False
+    )
+    with Cassandra(one.settings.cassandra) as cassandra:
+        rows = source.Events(KafkaJournalTables(cassandra, one.journal.name), plan, frozenset()).of(iter(entries))
+        tracemalloc.start()
+        try:
+            found = [(row["id"], row["seq_nr"], len(row["payload"])) for row in rows]
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    expected = [(f"k{number}", seq_nr, size) for number in range(ids) for seq_nr in range(1, events + 1)][4:]
+    assert sorted(found) == sorted(expected) and peak < ids * events * size // 2, peak
+    numbers = [seq_nr for key, seq_nr, _ in found if key == "k7"]
+    assert numbers == sorted(numbers)
 
 
 def test_an_id_that_moves_to_a_new_partition_is_delivered_from_both_though_its_old_one_is_a_backlog(shop):

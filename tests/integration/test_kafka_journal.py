@@ -1,5 +1,6 @@
 """Kafka Journal replicated: each storage case and action rule on a real broker and real Cassandra."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
@@ -11,6 +12,7 @@ from tagmill.kafkajournal.replicate import replicate
 from tagmill.kafkajournal.staging import LONGEST_ID
 from tagmill.stores import schema
 from tests.conftest import FEW_ROWS
+from tests.support.delivery import tagmill
 from tests.support.kafka import KafkaJournal, Topic, append_header, binary, delete, header, made, moment
 
 
@@ -226,6 +228,29 @@ def test_topics_and_partitions_that_appear_are_read_and_an_id_that_moves_keeps_i
     assert rows == [(first.name, "moves", 6), (second.name, "moves", 1), (third.name, "new", 1)]
 
 
+@pytest.mark.parametrize("began", [False, True], ids=["from the beginning", "going on"])
+def test_an_id_that_moved_is_replicated_in_its_order_however_small_the_pieces(kafka_journal, spark, began):
+    journal = kafka_journal()
+    run, topic = replicator(journal, spark, max_records_per_run=4), journal.topic("a", 2)
+    topic.append("moves", [(1, "old"), (2, "old"), (3, "old")], partition=1)
+    topic.flush()
+    if began:
+        run()
+    for n in range(1, 12):
+        topic.append("stays", [(n, n)], partition=1)
+    topic.purge("moves", partition=1)
+    topic.grow(3)  # to a partition that there was, and to a new one
+    for key, partition in (("moves", 0), ("new", 2)):
+        topic.append(key, [(1, "new"), (2, "new")], partition=partition)
+    topic.append("stays", [(12, 12)], partition=1)
+    topic.flush()
+    report = run()
+    assert report.counts.records == 16 - began and report.replications > 3
+    assert [(row["seq_nr"], row["payload_txt"]) for row in journal.rows() if row["id"] == "moves"] == [(1, '"new"'), (2, '"new"')]
+    assert journal.entries()["moves"]["seq_nr"] == 2 and journal.seq_nrs("stays") == [*range(1, 13)]
+    assert journal.pointers() == {(topic.name, 0): 0, (topic.name, 1): 13, (topic.name, 2): 0}
+
+
 def test_what_cannot_be_read_is_kept_as_it_came_and_the_rest_flows(kafka_journal, stack, spark, capsys):
     from tagmill.stores.cassandra import Cassandra
     from tagmill.stores.deadletters import DeadLetters
@@ -261,16 +286,41 @@ def test_what_cannot_be_read_is_kept_as_it_came_and_the_rest_flows(kafka_journal
     assert letters[2].record.key == b"\xff\xfe" and "without a key" in letters[1].reason
 
 
-def test_a_producer_whose_clock_counts_microseconds_stops_nothing(kafka_journal, spark):
+def test_an_empty_id_and_strange_ones_are_ids(kafka_journal, spark):
+    from tagmill.kafkajournal.head import heads
+
+    journal = kafka_journal()
+    run, topic = replicator(journal, spark), journal.topic()
+    for key in ("", "\0", " ", "\U0001f600"):
+        topic.append(key, [(1, 1), (2, 2)])
+        topic.delete(key, 1)
+    topic.purge(" ")
+    topic.flush()
+    report = run()
+    assert report.counts.unreadable == 0
+    assert sorted(journal.entries()) == ["", "\0", "\U0001f600"] and journal.seq_nrs("") == [2]
+    assert heads(journal.settings(FEW_ROWS), journal.name, "")[0].seq_nr == 2
+
+
+@pytest.mark.parametrize("factor", [1000, 1_000_000], ids=["microseconds", "nanoseconds"])
+def test_a_producer_whose_clock_counts_other_than_milliseconds_stops_nothing(kafka_journal, spark, factor):
+    from tagmill.kafkajournal.head import heads
+
     journal = kafka_journal()
     run, topic = replicator(journal, spark), journal.topic("a", 1, **{"message.timestamp.after.max.ms": str(2**63 - 1)})
     topic.append("x", [(1, 1)])
-    topic.clock *= 1000
+    topic.clock *= factor
     topic.append("x", [(2, 2)], expire_after="1 day")
     topic.send("x", b"cut", [append_header(3, 3)])
+    topic.clock = -topic.clock
+    topic.append("x", [(3, 3)])
     topic.flush()
+    (before,) = heads(journal.settings(FEW_ROWS), journal.name, "x")
     report = run()
-    assert (report.counts.unreadable, report.counts.appends, journal.seq_nrs("x")) == (1, 2, [1, 2])
+    (after,) = heads(journal.settings(FEW_ROWS), journal.name, "x")
+    assert (report.counts.unreadable, report.counts.appends, journal.seq_nrs("x")) == (1, 3, [1, 2, 3])
+    assert [event.timestamp.year for event in after.events] == [2026, 9999, 1970]
+    assert [event.timestamp for event in before.events] == [event.timestamp for event in after.events]
 
 
 def test_aborted_transactions_and_their_markers_are_no_records(kafka_journal, kafka, spark):
@@ -487,6 +537,29 @@ def test_a_head_is_what_readers_see_of_cassandra_and_of_kafka_behind_it(kafka_jo
     topic.flush()
     assert shown() == (None, None, 1, [])
     assert heads(settings, journal.name, "nobody") == []
+
+
+def test_a_head_of_numbers_that_skip_is_given_in_bounded_time(kafka_journal, spark):
+    from tagmill.kafkajournal.head import heads
+
+    journal = kafka_journal()
+    run, topic = replicator(journal, spark, segment_size=2), journal.topic()
+    settings = journal.settings(FEW_ROWS)
+    for key, numbers in (("skips", (1, 2, 7001, 7002)), ("far", (1, FAR))):
+        topic.append(key, [(n, n) for n in numbers])
+    topic.flush()
+    run()
+    topic.append("far", [(FAR + 1, "in Kafka")])
+    topic.flush()
+    (skips,) = heads(settings, journal.name, "skips")
+    assert [event.seq_nr for event in skips.events] == [1, 2, 7001, 7002] and skips.looked_to is None
+    begun = time.monotonic()
+    (far,) = heads(settings, journal.name, "far", seconds=2)
+    assert time.monotonic() - begun < 20
+    assert (far.seq_nr, [event.seq_nr for event in far.events]) == (FAR + 1, [1, FAR + 1])
+    assert far.more and far.looked_to is not None and 1 < far.looked_to < FAR
+    code, shown, _ = tagmill(journal.file, "kafka-journal", "head", "--pipeline", journal.name, "--seconds", "1", "far")
+    assert code == 0 and "--seconds" in shown and "in Kafka" in shown
 
 
 def test_expired_ids_are_purged_through_kafka_once(kafka_journal, kafka, spark):

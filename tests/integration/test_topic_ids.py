@@ -5,7 +5,8 @@ from unittest.mock import patch
 
 import pytest
 
-from tagmill.errors import GuardRefused, StoreUnavailable
+from tagmill import checkpoints
+from tagmill.errors import FenceRaised, GuardRefused, StoreUnavailable
 from tagmill.stores.ledger import Ledger
 from tagmill.topics import steps
 from tagmill.topics.expire import expire
@@ -125,6 +126,31 @@ def test_ids_of_the_old_rule_wait_for_a_run_that_began_after_the_switch(shop):
     one.finish(again)
     assert one.products() == [1, 2] and "nothing to do" in rekeyed(one).message
     assert len(one.ids()) == 2 and rules(one) == {one.settings.topic(one.name).rule}
+
+
+@pytest.mark.parametrize("instant", ["rekey.slice", "rekey.written"])
+def test_what_is_delivered_while_a_rekeying_was_frozen_keeps_its_ids(shop, instant):
+    one = shop(shards=3, unique_id=["product_id", "colour"])
+    one.send(1, colour="red")
+    one.deliver()
+    delivered: list[int] = []
+
+    def reached(name):
+        if name == instant and not delivered:
+            delivered.append(2)
+            one.configure(unique_id=["product_id", "colour"])
+            one.send(2, colour="red")
+            one.deliver()
+            one.configure(unique_id=["product_id"])
+
+    one.configure(unique_id=["product_id"])
+    with patch.object(checkpoints, "reached", reached), pytest.raises(FenceRaised):
+        rekeyed(one)
+    assert delivered and one.products() == [1, 2]
+    assert (rekeyed(one).ids, len(one.ids())) == (2, 2)
+    one.send(2, colour="blue")
+    (run,) = one.deliver()
+    assert (run["rows"], run["known"]) == (0, 1)
 
 
 def expired(one, **options):

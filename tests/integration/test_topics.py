@@ -160,15 +160,23 @@ def test_what_cannot_be_read_is_kept_and_the_rest_flows(shop):
     assert code == 0 and "product_id" in out
 
 
-def test_a_producer_whose_clock_counts_microseconds_stops_nothing(shop):
-    one = shop(config={"message.timestamp.after.max.ms": str(2**63 - 1)})
+@pytest.mark.parametrize("factor", [1000, 1_000_000], ids=["microseconds", "nanoseconds"])
+def test_a_producer_whose_clock_counts_other_than_milliseconds_stops_nothing(shop, factor):
+    one = shop(2, config={"message.timestamp.after.max.ms": str(2**63 - 1)}, max_records_per_run=5)
     one.send(1)
-    one.topic.clock *= 1000
-    one.send(2)
-    one.topic.clock //= 1000
+    one.topic.clock *= factor
+    one.send(2, much="x" * 900_000)
+    one.topic.clock = -one.topic.clock
     one.send(3)
-    (run,) = one.deliver()
-    assert (run["rows"], run["unreadable"]) == (2, 1) and one.products() == [1, 3]
+    one.topic.clock //= -factor
+    for product in (4, 5, 6):
+        one.send(product)
+    one.send(7, partition=1)
+    first, second = one.deliver()
+    assert (first["rows"] + second["rows"], first["unreadable"] + second["unreadable"]) == (6, 1)
+    assert one.products() == [1, 3, 4, 5, 6, 7] and one.offsets() == {0: 6, 1: 1}
+    # below 0, as Kafka says of a record without one
+    assert [at.year for (at,) in one.rows("created_at")] == [2026, 1970, 2026, 2026, 2026, 2026]
     code, out, _ = tagmill(one.file, "deadletters", "list", "--pipeline", one.name, "--json")
     (letter,) = json.loads(out)
     assert code == 0 and letter["timestamp"].startswith("9999") and "between 1970 and 2100" in letter["reason"]

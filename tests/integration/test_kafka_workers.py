@@ -1,0 +1,60 @@
+"""Records of a real broker as Spark's Python workers read them, beside how Spark's own source does."""
+
+import pytest
+
+from tagmill.errors import ConfigurationError, GuardRefused, StoreUnavailable
+from tagmill.kafka import workers
+from tagmill.kafka.ranges import Range
+from tagmill.kafka.source import explained, kafka_records
+from tagmill.kafka.workers import records_by_workers
+from tagmill.stores.kafka import Kafka
+from tests.conftest import FEW_ROWS
+from tests.support.kafka import lose
+
+
+@pytest.fixture
+def read(kafka_journal, spark):
+    """read(records, ranges) -> rows; and a topic of two partitions."""
+    journal = kafka_journal()
+    settings, topic = journal.settings(FEW_ROWS).kafka, journal.topic("a", 2)
+
+    def rows(way, *spans, **changed):
+        ranges = [Range(topic=topic.name, partition=number, first=first, end=end) for number, first, end in spans]
+        with Kafka(settings) as kafka, explained(kafka):
+            found = way(spark, kafka if way is kafka_records else settings.model_copy(update=changed), ranges)
+            columns = [field.name for field in workers.RECORDS]
+            return sorted(map(tuple, found.select(columns).collect()), key=lambda row: row[:3])
+
+    return topic, rows
+
+
+def test_workers_read_what_spark_reads(read, monkeypatch):
+    monkeypatch.setattr(workers, "RECORDS_PER_TASK", 3)
+    topic, rows = read
+    topic.send("k", b"v" * 100_000, [("one", b"1"), ("one", b"\xff")])
+    topic.send(None, None)
+    for abort in (True, False):
+        with topic.transaction(abort=abort):
+            topic.send("t", b"\x00\xff")
+    for n in range(7):
+        topic.send(b"\xff", str(n).encode(), partition=1)
+    topic.flush()
+    spans = [(0, 0, 6), (1, 1, 6)]
+    assert rows(records_by_workers, *spans) == rows(kafka_records, *spans)
+    assert [row[2] for row in rows(records_by_workers, *spans)] == [0, 1, 4, 1, 2, 3, 4, 5]
+
+
+def test_what_went_and_a_kafka_that_does_not_answer_is_said_in_a_line(read, kafka):
+    topic, rows = read
+    for n in range(3):
+        topic.send("k", str(n).encode())
+    topic.flush()
+    with pytest.raises(StoreUnavailable, match="Kafka at") as silent:
+        rows(records_by_workers, (0, 0, 3), bootstrap_servers=["127.0.0.1:1"], request_timeout_seconds=2)
+    with pytest.raises(ConfigurationError, match="Kafka at") as refused:
+        rows(records_by_workers, (0, 0, 3), tls=True, tls_ca_file="/nowhere")
+    assert "\n" not in str(silent.value) + str(refused.value)
+    lose(kafka.port, topic.name, 0, 2)
+    with pytest.raises(GuardRefused, match="went while they were read"):
+        rows(records_by_workers, (0, 0, 3))
+    assert [row[2] for row in rows(records_by_workers, (0, 2, 3))] == [2]
