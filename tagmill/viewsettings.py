@@ -102,7 +102,7 @@ class PipelineSettings(Section):
         ALL_PERSISTENCE_IDS, description="journal.all-persistence-ids-table of the application"
     )
     bucket_size: BucketSize = Field(
-        description="events-by-tag.bucket-size of the application; while a journal has fewer than 20 events, nothing tells a wrong one"
+        description="events-by-tag.bucket-size of the application; while the view is empty, nothing tells a wrong one"
     )
     tags: list[Annotated[str, Field(min_length=1)]] = Field(min_length=1)
     first_time_bucket: Moment = Field(

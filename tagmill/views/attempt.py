@@ -146,12 +146,9 @@ def at_the_numbers(
     """Nobody else numbers a pipeline's journal meanwhile: lease and fence, given back at a good end.
 
     Raises FenceRaised: another builder took over. LeaseTaken: the pipeline is at work. ConfigurationError: a table is missing.
-    DataQualityStop: the application that wrote the events has another bucket size.
     """
     from tagmill.delivery.sparkerrors import explained
     from tagmill.delivery.steps import leased
-    from tagmill.stores.journalviews import JournalViews
-    from tagmill.views import guards
     from tagmill.views.tables import Journal
 
     chosen = settings.pipeline(pipeline)
@@ -159,12 +156,6 @@ def at_the_numbers(
         builds = Builds(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace)
         journal = Journal.look(ledger.cassandra, chosen.journal)
         row = builds.take_over(owner, chosen.bucket_size.value)
-        if (
-            not row.build
-            and JournalViews(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace).standing() is None
-        ):
-            # nothing of ours says yet what the size is
-            guards.must_have_the_writers_buckets(ledger.cassandra, journal, chosen)
         with _wide_joins(spark), _fenced(builds, row), explained(ledger.cassandra.where):
             yield builds, journal, row
         lease.give_back()

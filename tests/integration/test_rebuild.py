@@ -362,30 +362,6 @@ def test_a_view_in_buckets_of_another_size_is_not_taken_for_a_damaged_one(stack,
     assert written.rows() == before
 
 
-def test_the_bucket_size_of_an_empty_view_is_the_one_that_the_application_writes_beside_its_events(
-    stack, journal, settings, spark
-):
-    written, named = journal(), Chosen(("p",))
-    records = events("p", range(1, 31), BEGIN + timedelta(minutes=2))
-    written.messages(records)
-    stack.session.execute(  # as plugins before 0.80 wrote it
-        f"UPDATE {written.keyspace}.messages SET timebucket = '20170101' WHERE persistence_id = 'p' AND partition_nr = 0"
-        f" AND sequence_nr = 1 AND timestamp = {records[0]['timestamp']}"
-    )
-    for keys in ({}, {"views": "tagmill"}):
-        wrong = settings(written.keyspace, tags=["t"], **{**HOUR, "bucket_size": "Minute"}, **keys)
-        with pytest.raises(
-            DataQualityStop, match='29 of 30 events were .* in Hour buckets, the pipeline says Minute. .* bucket_size = "Hour"'
-        ):
-            built(wrong, spark) if keys else done(rebuild, wrong, spark, named)
-    assert written.rows() == []
-    meant = {"bucket_size": "Minute", "quality": {"max_wrong_bucket_share_percent": 100}}
-    assert changes(done(rebuild, settings(written.keyspace, tags=["t"], **{**HOUR, **meant}), spark, named, dry_run=True)) == {
-        "added": 30
-    }
-    assert changes(done(rebuild, settings(written.keyspace, tags=["t"], **HOUR), spark, named)) == {"added": 30}
-
-
 def test_rows_that_a_clock_ahead_has_written_are_not_said_to_be_removed(stack, journal, settings, spark):
     written, later = journal(), time.time_ns() // 1000 + 3_600_000_000
     written.messages([row for name in ("extra", "other", "right", "now") for row in events(name, range(1, 4), BEGIN)])

@@ -85,8 +85,7 @@ def test_without_all_persistence_ids_the_keys_of_messages_are_taken(stack, keysp
 @pytest.mark.parametrize("size", ["Day", "Minute"])
 def test_another_bucket_size_changes_the_timebuckets_alone(size, stack, keyspace, settings, spark):
     journal = keyspace("orders", WITHOUT_VIEWS)
-    meant = {"max_wrong_bucket_share_percent": 100}
-    built(settings(journal, case="orders", views="tagmill", bucket_size=size, quality=meant), spark)
+    built(settings(journal, case="orders", views="tagmill", bucket_size=size), spark)
     expected = recorded("orders", "tag_views")
     for row in expected:
         row["timebucket"] = BucketSize(size).start(ticks(UUID(row["timestamp"])))
