@@ -349,7 +349,8 @@ def test_persistence_ids_whose_first_partitions_are_empty_are_found_by_name(stac
 
 def test_a_view_in_buckets_of_another_size_is_not_taken_for_a_damaged_one(stack, journal, settings, spark):
     written = journal()
-    written.both(events("p", range(1, 31), BEGIN))
+    # an hour that isn't the first of its day
+    written.both(events("p", range(1, 31), BEGIN if BEGIN.hour else BEGIN + timedelta(hours=1)))
     before = written.rows()
     with pytest.raises(
         DataQualityStop, match='30 of 30 rows are in Hour buckets, the pipeline says Day. .* bucket_size = "Hour"'
