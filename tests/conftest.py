@@ -14,9 +14,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from local import classes
+
+# a machine may be busy with something else
+hypothesis.settings.register_profile("tests", deadline=None)
+hypothesis.settings.load_profile("tests")
 
 # few rows: the compilation of every plan, a new plan (and its picture for a page that nobody opens) after each of its stages,
 # and more tasks than cores take more time than they give

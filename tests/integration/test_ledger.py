@@ -581,6 +581,6 @@ def test_the_ledger_moves_as_the_states_allow_or_not_at_all(ledger: Ledger) -> N
     run_state_machine_as_test(
         machine,
         settings=hypothesis_settings(
-            max_examples=25, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck), print_blob=False
+            max_examples=25, stateful_step_count=20, suppress_health_check=list(HealthCheck), print_blob=False
         ),
     )

@@ -11,7 +11,7 @@ from tests.unit.continuity.journals import HOUR, NOW, Pipeline, delivered, judge
 
 TIMES = st.integers(0, 40)
 Runs = list[tuple[list[Row], list[Row]]]
-quick = settings(max_examples=100, deadline=None)
+quick = settings(max_examples=100)
 
 
 @st.composite

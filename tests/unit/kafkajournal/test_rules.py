@@ -138,7 +138,7 @@ ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(actions=ACTIONS, cuts=st.sets(st.integers(1, 24)), again=st.integers(0, 8))
 def test_folds_of_any_size_and_again_leave_what_the_actions_leave_one_by_one(actions, cuts, again):
     """`cuts`: where a poll ends; `again`: how many records before a poll are read once more."""
