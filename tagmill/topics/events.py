@@ -23,7 +23,7 @@ class Reader:
         columns = fields(chosen.columns)
         self.names = ("unique_id", "shard", "created_at", "schema_version", *(field.name for field in columns))
         self.fields = [field.reader() for field in columns]
-        self.created_at = finder(chosen.created_at) if chosen.created_at else None
+        self.moment = finder(chosen.created_at) if chosen.created_at else None
 
     def id_of(self, value: bytes, schema_version: str) -> UniqueId:
         """The id of an event that was read with a schema of this version; raises Unfit."""
@@ -36,13 +36,14 @@ class Reader:
         """The values of `names`, created_at in milliseconds; raises Unfit."""
         event, version = self.decode(value)
         shard, one = unique_id(self.key(event), self.chosen.shards)
-        created_at = self._created_at(event, timestamp_ms)
+        created_at = self.created_at(event, timestamp_ms)
         return (one, shard, created_at, version, *[read(event) for read in self.fields])
 
-    def _created_at(self, event: Mapping[str, Any], timestamp_ms: int) -> int:
+    def created_at(self, event: Mapping[str, Any], timestamp_ms: int) -> int:
+        """Of a decoded event; raises Unfit."""
         where, found = "Kafka's timestamp", timestamp_ms
-        if self.created_at is not None:
-            where, value = f"field {self.chosen.created_at}", self.created_at(event)
+        if self.moment is not None:
+            where, value = f"field {self.chosen.created_at}", self.moment(event)
             if value is None:
                 raise Unfit(f"{where} is missing")
             try:

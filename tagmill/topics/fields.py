@@ -199,12 +199,13 @@ def key_reader(paths: Sequence[str]) -> Callable[[Event], list[Value]]:
         values = [find(event) for _, find in finders]
         if PLAIN.issuperset(map(type, values)):  # nearly always so
             return values
-        return [_plain(path, value) for (path, _), value in zip(finders, values, strict=True)]
+        return [plain(path, value) for (path, _), value in zip(finders, values, strict=True)]
 
     return read
 
 
-def _plain(path: str, value: Any) -> Value:
+def plain(path: str, value: Any) -> Value:
+    """A field of the key as the id is made of it; raises Unfit."""
     if isinstance(value, str | int | float | bool):
         return value
     if isinstance(value, uuid.UUID | datetime | date | time | Decimal):

@@ -10,7 +10,8 @@ from hashlib import sha256
 from typing import NamedTuple
 
 Value = str | int | float | bool
-SHARDED = slice(16, 24)
+# of the hash, in bytes: the id, and what the shard is made of
+OF_ID, SHARDED = slice(0, 16), slice(16, 24)
 
 
 class UniqueId(NamedTuple):
@@ -22,12 +23,13 @@ class UniqueId(NamedTuple):
 
 def unique_id(values: Sequence[Value], shards: int) -> UniqueId:
     """The id of these values, in their order: the fields that the pipeline names, the producer's id behind them."""
-    parts = [_part(value) for value in values]
+    parts = [part_of(value) for value in values]
     found = sha256(b"".join([len(part).to_bytes(4, "big") + part for part in parts])).digest()
-    return UniqueId(int.from_bytes(found[SHARDED], "big") % shards, found[:16].hex())
+    return UniqueId(int.from_bytes(found[SHARDED], "big") % shards, found[OF_ID].hex())
 
 
-def _part(value: Value) -> bytes:
+def part_of(value: Value) -> bytes:
+    """What the hash is made over, without its length."""
     if isinstance(value, str):
         return b"s:" + value.encode("utf-8", "surrogatepass")
     if isinstance(value, bool):

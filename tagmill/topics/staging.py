@@ -7,24 +7,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tagmill.connector import LARGE_ROWS, table
 from tagmill.kafkasettings import TopicSettings
+from tagmill.topics.alike import ARROW, AlikeReader
 from tagmill.topics.columns import layout
 from tagmill.topics.events import Reader
 from tagmill.topics.fields import Unfit
 from tagmill.topics.staged import INDEX_BITS, KINDS, PLACE, Source
 
-ARROW = {
-    "String": pa.string(), "Int8": pa.int8(), "Int16": pa.int16(), "Int32": pa.int32(), "Int64": pa.int64(), "UInt8": pa.int16(),
-    "UInt16": pa.int32(),
-}  # fmt: skip
 EVENT, TOMBSTONE, UNREADABLE = KINDS
 # columns that go through as Kafka has them, and what they are called there
 AS_IT_CAME = {"topic": "topic", "partition": "partition", "offset": "offset", "payload": "value"}
+# records, at most, that are read one by one where one of them is no event or not like the others
+READ_ALONE = 128
 HEADERS = pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}))
 
 
@@ -55,15 +55,36 @@ def decoded(raw: DataFrame, chosen: TopicSettings, contents: Mapping[str, bytes]
 
 def _decode(batches: Iterable[pa.RecordBatch], chosen: TopicSettings, contents: Mapping[str, bytes]) -> Iterator[pa.RecordBatch]:
     reader, schema = Reader(chosen, contents), schema_of(chosen)
-    names = ("kind", "reason", *reader.names)
+    alike = AlikeReader(reader)
     for batch in batches:
-        if batch.num_rows:
-            moments = batch["timestamp"].cast(pa.int64()).to_pylist()  # microseconds; below 0: the record has none
-            values = zip(batch["value"].to_pylist(), moments, strict=True)
-            rows = [_row(reader, value, max(at // 1000, 0)) for value, at in values]
-            made = dict(zip(names, zip(*rows, strict=True), strict=True))
-            came = {name: batch[there] for name, there in AS_IT_CAME.items()}
-            yield pa.RecordBatch.from_pydict({**made, **came, **_beside(batch, rows)}, schema)
+        for part, made in _read(reader, alike, batch):
+            came = {name: part[there] for name, there in AS_IT_CAME.items()}
+            nothing = {
+                name: pa.nulls(part.num_rows, schema.field(name).type) for name in schema.names if name not in {**made, **came}
+            }
+            yield pa.RecordBatch.from_pydict({**nothing, **made, **came}, schema)
+
+
+def _read(reader: Reader, alike: AlikeReader, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, dict[str, Any]]]:
+    """Parts of the records, and their columns that are made: around what is out of the ordinary each record is read alone."""
+    if not batch.num_rows:
+        return
+    # microseconds; below 0: the record has none
+    moments = np.maximum(batch["timestamp"].cast(pa.int64()).to_numpy() // 1000, 0).tolist()
+    values = batch["value"].to_pylist()
+    if batch.num_rows <= READ_ALONE:
+        rows = [_row(reader, value, at) for value, at in zip(values, moments, strict=True)]
+        names = ("kind", "reason", *reader.names)
+        yield batch, {**dict(zip(names, zip(*rows, strict=True), strict=True)), **_beside(batch, rows)}
+        return
+    try:
+        made = alike.read(values, moments)
+    except (ValueError, OverflowError):
+        half = batch.num_rows // 2
+        yield from _read(reader, alike, batch.slice(0, half))
+        yield from _read(reader, alike, batch.slice(half))
+    else:
+        yield batch, {"kind": pa.repeat(EVENT, batch.num_rows), **made}
 
 
 def _row(reader: Reader, value: bytes | None, at_ms: int) -> tuple[Any, ...]:

@@ -1,0 +1,106 @@
+"""What is read of many events at once is what is read of each alone."""
+
+import json
+from datetime import date, datetime
+
+import pyarrow as pa
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from tagmill.kafkasettings import TopicColumn, TopicSettings
+from tagmill.topics import staging
+from tagmill.topics.alike import unique_ids
+from tagmill.topics.events import Reader
+from tagmill.topics.fields import KINDS
+from tagmill.topics.ids import unique_id
+
+COLUMNS = [{"name": f"c{number}", "type": kind, "path": "a.x"} for number, kind in enumerate(KINDS)]
+ORDINARY = {
+    "String": "ü", "LowCardinality(String)": "l", "Int8": -128, "Int16": 2**15 - 1, "Int32": -(2**31), "Int64": 2**63 - 1, "Float64": 1.5,
+    "Bool": True, "DateTime64(3, 'UTC')": "2026-11-22T10:00:00.123Z", "Date": "2026-11-22",
+    "UUID": "5B11713A-0000-4000-8000-00000000000b",
+}  # fmt: skip
+texts, integers = st.text(max_size=5), st.integers(-(2**70), 2**70)
+moments = st.datetimes(datetime(1969, 1, 1), datetime(2101, 1, 1)).map(datetime.isoformat)
+plain = st.one_of(texts, st.integers(-200, 200), integers, st.floats(allow_nan=False, allow_infinity=False), st.booleans())
+odd = st.one_of(plain, st.none(), moments, st.dates(date(1969, 1, 1)).map(date.isoformat), st.uuids().map(str), st.just({}))
+ordinary = st.fixed_dictionaries({"project": texts, "event_type": texts, "product_id": st.integers(-9, 9), "at": moments})
+extraordinary = st.fixed_dictionaries({}, optional={"project": plain, "event_type": odd, "product_id": odd, "at": odd, "a": odd})
+values = st.one_of(
+    st.tuples(ordinary, odd).map(lambda pair: json.dumps({**pair[0], "a": {"x": pair[1]}}).encode()),
+    st.tuples(ordinary, extraordinary).map(lambda pair: json.dumps({**pair[0], **pair[1]}).encode()),
+    extraordinary.map(lambda event: json.dumps(event).encode()),
+    st.sampled_from([None, b"", b"{", b"[]", b"\xff", b'{"project": "\\ud800"}']),
+)
+
+
+def topic(columns, **keys):
+    of_topic = {"kind": "topic", "topics": ["t"], "format": "json", "destination": "t", **keys}
+    return TopicSettings(**of_topic, columns=[TopicColumn(**one) for one in columns])
+
+
+def decoded(contents, chosen, read_alone, monkeypatch):
+    monkeypatch.setattr(staging, "READ_ALONE", read_alone)
+    count = len(contents)
+    records = pa.RecordBatch.from_pydict(
+        {
+            "topic": ["t"] * count, "partition": pa.array([1] * count, pa.int32()), "offset": list(range(count)),
+            "timestamp": pa.array([1_795_341_600_000_123] * count, pa.timestamp("us")), "key": pa.array([b"k"] * count),
+            "value": pa.array(contents, pa.binary()), "headers": pa.array([[{"key": "h", "value": b"1"}]] * count, staging.HEADERS),
+        }
+    )  # fmt: skip
+    found = list(staging._decode([records], chosen, {}))
+    return pa.Table.from_batches(found, staging.schema_of(chosen)), len(found)
+
+
+def both(contents, chosen):
+    """What is read of many at once, and of each alone."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        return [decoded(contents, chosen, read_alone, monkeypatch)[0] for read_alone in (1, len(contents))]
+
+
+@settings(max_examples=300)
+@given(st.lists(values, min_size=2, max_size=6), st.sampled_from(COLUMNS), st.booleans(), st.sampled_from([None, "at"]))
+def test_many_values_are_read_as_each_alone(contents, column, nullable, created_at):
+    many, alone = both(contents, topic([{**column, "nullable": nullable}], created_at=created_at))
+    assert many.equals(alone)
+
+
+FITTING = {
+    "String": texts, "LowCardinality(String)": texts, "Int8": st.integers(-129, 128), "Int64": integers,
+    "Float64": st.floats(allow_nan=False, allow_infinity=False) | integers, "Bool": st.booleans() | st.just(1),
+}  # fmt: skip
+
+
+@settings(max_examples=300)
+@given(st.data(), st.sampled_from(sorted(FITTING)), st.booleans())
+def test_values_of_one_type_are_read_as_each_alone(data, kind, may_miss):
+    one = FITTING[kind] | st.none() if may_miss else FITTING[kind]
+    events = [{"id": number, "x": value} for number, value in enumerate(data.draw(st.lists(one, min_size=2, max_size=5)))]
+    chosen = topic([{"name": "x", "type": kind, "nullable": may_miss}], unique_id=["x" if data.draw(st.booleans()) else "id"])
+    many, alone = both([json.dumps(event).encode() for event in events], chosen)
+    assert many.equals(alone)
+
+
+@given(st.integers(1, 4).flatmap(lambda count: st.lists(st.lists(plain, min_size=count, max_size=count), min_size=1, max_size=4)))
+def test_ids_of_many_events_are_those_of_each(keys):
+    try:
+        shards, ids = unique_ids(list(zip(*keys, strict=True)), 1024)
+    except OverflowError:
+        assume(False)
+    assert list(zip(shards.tolist(), ids.to_pylist(), strict=True)) == [unique_id(key, 1024) for key in keys]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ordinary_events_are_read_at_once_and_only_what_is_around_another_one_alone(kind, monkeypatch):
+    chosen = topic([{"name": "x", "type": kind}], created_at="at")
+    event = {"project": "p", "event_type": "e", "product_id": 1, "at": 1_795_341_600_000, "x": ORDINARY[kind]}
+    contents = [json.dumps({**event, "product_id": number}).encode() for number in range(1024)]
+    with monkeypatch.context() as patched:
+        patched.setattr(Reader, "read", None)
+        assert decoded(contents, chosen, 128, monkeypatch)[1] == 1
+    contents[700] = b"{"
+    rows, parts = decoded(contents, chosen, 128, monkeypatch)
+    assert parts == 4 and [row for row, kind in enumerate(rows["kind"].to_pylist()) if kind != "event"] == [700]
+    assert (rows["key"][700].as_py(), rows["key"][701].as_py()) == (b"k", None)
