@@ -3,8 +3,9 @@
     bench/topics                          two million events, three rounds
     bench/topics --events 200000 --rounds 1 --known 1000000
 
-JSON events of 300 bytes, every twentieth one a second time, in four partitions. Then the same with `--known` ids (10 million) of other
-events in deduplication. Each measurement is a whole process, from its start to its end, with Spark's session. Starts its own stack under
+JSON events of 300 bytes, every twentieth one a second time, in four partitions. The limit once more, and behind it the rows that the run
+has put into deduplication, written ready-made out of its files. The run with `--known` ids (10 million) of other events in
+deduplication. Each measurement is a whole process, from its start to its end, with Spark's session. Starts its own stack under
 build/bench and stops it; a first delivery isn't counted. Prints the table and writes build/bench/topics.json.
 """
 
@@ -22,6 +23,7 @@ from local import classes
 
 PORTS = {"cassandra": 19462, "kafka": 19472, "clickhouse": 19482}
 PARTS = ("cassandra", "kafka", "clickhouse")
+LIMITS = {"limit": [], "limit, then its ids ready-made": ["ids"]}
 
 
 def main() -> None:
@@ -41,6 +43,9 @@ def main() -> None:
             for what in ("topic", "limit")[:: 1 if round_ % 2 else -1]:
                 _job("again")
                 results.append(_measured(what, round_, args.events))
+                if what == "topic":
+                    _job("again", "but-files")
+                    results.append(_measured("limit, then its ids ready-made", round_, args.events))
             _job("again")
             _job("known", str(args.known))
             results.append(_measured("topic, ids known", round_, args.events))
@@ -55,7 +60,7 @@ def main() -> None:
 
 
 def _measured(what: str, round_: int, events: int) -> dict[str, Any]:
-    measured = _limit() if what == "limit" else _delivered(events)
+    measured = _limit(LIMITS[what]) if what in LIMITS else _delivered(events)
     print(f"  {what}, round {round_}: {measured.seconds:.1f} s, {events / measured.seconds:,.0f} events/s", flush=True)
     return {"what": what, "round": round_, "seconds": measured.seconds, "peak_mib": measured.peak_mib}
 
@@ -71,8 +76,8 @@ def _delivered(events: int) -> Measured:
     return measured
 
 
-def _limit() -> Measured:
-    return measure([sys.executable, "-m", "bench.topics_data", "raw", str(_config())])
+def _limit(ids: list[str]) -> Measured:
+    return measure([sys.executable, "-m", "bench.topics_data", "raw", str(_config()), *ids])
 
 
 def _job(what: str, *arguments: str) -> None:

@@ -1,6 +1,6 @@
 """What bench/topics does beside measuring, a process each: python -m bench.topics_data STEP CONFIG ARGUMENT...
 
-produce EVENTS | again | raw | empty | known IDS | exactly ROWS
+produce EVENTS | again [but-files] | raw [ids] | known IDS | exactly ROWS
 """
 
 import io
@@ -9,23 +9,30 @@ import random
 import shutil
 import sys
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import SparkSession
 
 from tagmill.kafka.ranges import places, unread
 from tagmill.kafka.source import kafka_records
+from tagmill.loading import Part, load
 from tagmill.settings import ClickHouseSettings, Settings
 from tagmill.sparksession import session
 from tagmill.stores import schema
+from tagmill.stores.bulk import Target
 from tagmill.stores.cassandra import Cassandra
 from tagmill.stores.clickhouse import ClickHouse
+from tagmill.stores.files import RunFiles
 from tagmill.stores.kafka import Kafka
 from tagmill.topics import destination
+from tagmill.topics.seal import IN_FILES
 from tagmill.views.writing import append
 
 PIPELINE, PARTITIONS, BYTES, TWICE_EVERY = "bench", 4, 300, 20
@@ -60,8 +67,8 @@ def _send(producer: Producer, partition: int, value: str) -> None:
             producer.poll(1)
 
 
-def again(settings: Settings) -> None:
-    """As before the first delivery."""
+def again(settings: Settings, but: str = "") -> None:
+    """As before the first delivery, `but-files`: the files of a run stay."""
     with Cassandra(settings.cassandra) as cassandra:
         for name in LEDGER:
             cassandra.execute(f"TRUNCATE {settings.cassandra.ledger_keyspace}.{name}")
@@ -72,17 +79,36 @@ def again(settings: Settings) -> None:
             "CREATE TABLE raw (topic String, partition Int32, offset Int64, value String) ENGINE = MergeTree "
             "ORDER BY (topic, partition, offset)"
         )
-    shutil.rmtree(settings.storage.root, ignore_errors=True)
+    if not but:
+        shutil.rmtree(settings.storage.root, ignore_errors=True)
 
 
-def raw(settings: Settings) -> None:
-    """The peer: the same records read by Spark and written as they are, 100,000 rows an insert, nothing looked up and nothing verified."""
+def raw(settings: Settings, ids: str = "") -> None:
+    """The peer: the same records read by Spark and written as they are, 100,000 rows an insert, nothing looked up and nothing verified.
+
+    `ids`: behind it the rows of deduplication that a run has made are written, too, out of its files.
+    """
     spark = session(settings)
     with Kafka(settings.kafka) as kafka:
         ranges, _ = unread(PIPELINE, kafka.spans(places(kafka, PIPELINE, ["bench"], [])), {}, accept_lost=False, go_on="")
         rows = kafka_records(spark, kafka, ranges).select("topic", "partition", "offset", "value")
         print(rows.mapInArrow(partial(_insert, settings=settings.clickhouse), "rows bigint").groupBy().sum("rows").first())
+    if ids:
+        _load_ids(settings, spark)
     spark.stop()
+
+
+def _load_ids(settings: Settings, spark: SparkSession) -> None:
+    files, root = RunFiles(settings.storage.root), Path(settings.storage.root)
+    beside = {
+        "pipeline": PIPELINE,
+        "rule": settings.topic(PIPELINE).rule,
+        "seen_at": datetime.now(UTC),
+        "run": 1,
+        "batch_id": uuid4(),
+    }
+    parts = [Part(str(file.relative_to(root)), beside) for file in sorted(root.rglob("batch-*.parquet"))]
+    print(load(spark, settings.cassandra, files, parts, Target(settings.cassandra.ledger_keyspace, "deduplication", 1), IN_FILES))
 
 
 def _insert(batches: Iterable[pa.RecordBatch], settings: ClickHouseSettings) -> Iterator[pa.RecordBatch]:

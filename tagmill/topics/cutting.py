@@ -49,10 +49,12 @@ class Cutter:
 
     def add(self, rows: pa.Table) -> None:
         """More rows."""
-        months = pc.strftime(pc.cast(rows["created_at"], pa.timestamp("ms", "UTC")), "%Y%m").cast(pa.int32())
-        for month in pc.unique(months).to_pylist():
+        moments = pc.cast(rows["created_at"], pa.timestamp("ms", "UTC"))
+        months = pc.add(pc.multiply(pc.year(moments), 100), pc.month(moments))
+        different = pc.unique(months).to_pylist()
+        for month in different:
             waiting = self._months.setdefault(month, _Month())
-            part = rows.filter(pc.equal(months, month))
+            part = rows.filter(pc.equal(months, month)) if len(different) > 1 else rows
             waiting.parts.append(part)
             waiting.rows += part.num_rows
             waiting.bytes += part.nbytes
@@ -76,33 +78,37 @@ class Cutter:
         batch, rest = table.slice(0, rows), table.slice(rows)
         waiting.parts, waiting.rows = ([rest] if rest.num_rows else []), rest.num_rows
         waiting.bytes = rest.nbytes if rest.num_rows else 0
+        found, ends = batch.select(self.columns), (_place(batch, 0), _place(batch, rows - 1))
+        if "shard" in self.columns:
+            # ids lie as deduplication has them: they are written to Cassandra in this order, which it takes quickest
+            found = found.sort_by([("shard", "ascending"), ("unique_id", "ascending")])
         self._written()
-        self._writing = self.writer.submit(self._write, batch.select(self.columns))
+        self._writing = self.writer.submit(self._write, found, *ends)
 
     def _written(self) -> None:
         """Wait for the batch that is being written; raises what kept it from it."""
         if self._writing is not None:
             self._writing.result()
 
-    def _write(self, rows: pa.Table) -> None:
+    def _write(self, rows: pa.Table, first: str, last: str) -> None:
         number, sink = len(self.batches) + 1, io.BytesIO()
-        # ids lie as deduplication has them: they are written to Cassandra in this order, which it takes quickest
-        by_id = [("shard", "ascending"), ("unique_id", "ascending")]
         # the size of a page, which a reader has in memory, is looked at behind so many rows only
         together = min(1024, fitting(rows, PAGE_BYTES))
-        pq.write_table(rows.sort_by(by_id) if "shard" in self.columns else rows, sink, write_batch_size=together, **CODEC)
+        pq.write_table(rows, sink, write_batch_size=together, **CODEC)
         content, file = sink.getvalue(), f"{self.folder}/batch-{number:05d}.parquet"
         sha256 = self.files.write(file, content)
         checksum = int(np.add.reduce(rows["row_checksum"].to_numpy().astype(np.int64)).astype(np.uint64))
-        first, last = (
-            "/".join(str(rows[name][at].as_py()) for name in ("topic", "partition", "offset")) for at in (0, rows.num_rows - 1)
-        )
         self.batches.append(
             Batch(
                 number=number, batch_id=str(uuid5(NAMESPACE_OID, f"{file}/{uuid4()}")), tag="", file=file, rows=rows.num_rows,
                 bytes=len(content), sha256=sha256, checksum=checksum, first_offset=first, last_offset=last,
             )
         )  # fmt: skip
+
+
+def _place(rows: pa.Table, at: int) -> str:
+    """Where a row is in Kafka."""
+    return "/".join(str(rows[name][at].as_py()) for name in ("topic", "partition", "offset"))
 
 
 def chosen_rows(staged: pq.ParquetFile, columns: Sequence[str], kept: npt.NDArray[np.bool_] | None) -> Iterator[pa.Table]:

@@ -31,7 +31,10 @@ def write_firsts(files: RunFiles, staged: Sequence[StagedFile], folder: str) -> 
     for part in range(parts):
         low, high = (f"{16**HEX_DIGITS * bound // parts:0{HEX_DIGITS}x}" for bound in (part, part + 1))
         ids = pa.concat_tables(_ids(files, staged, low, high if part + 1 < parts else "g"))
-        found = ids.group_by(KEY).aggregate([(PLACE, "min")]).rename_columns([*KEY, PLACE])
+        # an id has one shard
+        found = (
+            ids.group_by("unique_id").aggregate([("shard", "min"), (PLACE, "min")]).rename_columns(["unique_id", "shard", PLACE])
+        )
         with files.create(f"{folder}/{part:05d}.parquet") as sink:
             pq.write_table(found, sink, **CODEC)
         count += found.num_rows

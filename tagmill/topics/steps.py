@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Result = dict[str, Any]
-LETTERS_AT_ONCE = 1000
+# in memory: records as they came, which may be large, and what only names records
+LETTERS_AT_ONCE, KEYS_AT_ONCE = 50, 1000
 
 
 def plan(settings: Settings, pipeline: str, *, owner: str, accept_lost: bool = False, letters: bool = False) -> Result:
@@ -154,7 +155,7 @@ def _letters(files: RunFiles, manifest: TopicManifest) -> Iterator[DeadLetter]:
 
 
 def _replayed(files: RunFiles, manifest: TopicManifest) -> Iterator[tuple[str, int, int]]:
-    for part in files.record_batches(manifest.replayed, LETTERS_AT_ONCE) if files.names(manifest.replayed) else ():
+    for part in files.record_batches(manifest.replayed, KEYS_AT_ONCE) if files.names(manifest.replayed) else ():
         for row in part.to_pylist():
             yield row["topic"], row["partition"], row["offset"]
 
@@ -162,7 +163,7 @@ def _replayed(files: RunFiles, manifest: TopicManifest) -> Iterator[tuple[str, i
 def _ids(files: RunFiles, batches: Iterable[Batch], run: int) -> Iterator[tuple[int, str, int]]:
     for batch in batches:
         with files.open_sealed(batch.file, batch.sha256) as source:
-            for part in pq.ParquetFile(source).iter_batches(LETTERS_AT_ONCE, columns=["shard", "unique_id"]):
+            for part in pq.ParquetFile(source).iter_batches(KEYS_AT_ONCE, columns=["shard", "unique_id"]):
                 for row in part.to_pylist():
                     yield row["shard"], row["unique_id"], run
 

@@ -102,11 +102,10 @@ class _Deleter(OfChosen):
         from pyspark.sql import functions as F
 
         from tagmill.views import differences
-        from tagmill.views.model import Difference, Reason
+        from tagmill.views.model import Difference
 
         goes = standing.withColumn("what", F.lit(Difference.REMOVED.value))
-        ahead = differences.written_ahead(goes, latest).withColumn("reason", F.lit(Reason.WRITTEN_AHEAD.value))
-        return left.unionByName(ahead.join(left, ID, "left_anti"))
+        return left.unionByName(differences.written_ahead(goes, latest).join(left, ID, "left_anti"))
 
     def _judged(self, standing: DataFrame, events: DataFrame) -> DataFrame:
         """The rows of the view (differences.judged); writes `removed` (keys)."""

@@ -7,7 +7,7 @@ from tagmill.buckets import BucketSize
 from tagmill.delivery.scan import offset_ticks
 from tagmill.stores.views import view_columns
 from tagmill.timeuuid import TICKS_PER_MILLISECOND
-from tagmill.views.model import VIEW_KEY, Difference
+from tagmill.views.model import VIEW_KEY, Difference, Reason
 from tagmill.views.tables import CleanedOf, with_cleaned
 
 ID = "persistence_id"
@@ -61,20 +61,26 @@ def judged(lines: DataFrame, known: DataFrame) -> DataFrame:
 def number_taken(lines: DataFrame) -> DataFrame:
     """Persistence ids of which an UNKNOWN row stays that has the number of a row that is right: readers would find two with it.
 
-    So it is when an event between others has lost its tags. In: what judged returns. Out: persistence_id, upto (in front of that event).
+    So it is when an event between others has lost its tags. In: what judged returns.
+    Out: persistence_id, upto (in front of that event), reason.
     """
     number = ["tag_name", ID, "tag_pid_sequence_nr"]
     kept = lines.where((F.col("what") == Difference.UNKNOWN.value) & F.col("sequence_nr").isNotNull())
     kept = kept.select(*number, F.col("sequence_nr").alias("kept"))
     right = lines.where(F.col("what").isin(Difference.SAME.value, Difference.ADDED.value, Difference.CHANGED.value))
-    return kept.join(right, number).groupBy(ID).agg((F.min("kept") - 1).alias("upto"))
+    return (
+        kept.join(right, number)
+        .groupBy(ID)
+        .agg((F.min("kept") - 1).alias("upto"), F.lit(Reason.NUMBER_TAKEN.value).alias("reason"))
+    )
 
 
 def written_ahead(lines: DataFrame, latest: int) -> DataFrame:
     """Persistence ids of which a row would have to go or to change that was written later than `latest` (microseconds).
 
     Cassandra keeps what was written last: neither a deletion nor a row of an earlier moment covers it.
-    In: what judged returns. Out: persistence_id, upto (in front of that row's event).
+    In: what judged returns. Out: persistence_id, upto (in front of that row's event), reason.
     """
     goes = F.col("what").isin(Difference.REMOVED.value, Difference.CHANGED.value) & (F.col("written") > latest)
-    return lines.where(goes).groupBy(ID).agg((F.coalesce(F.min("sequence_nr"), F.lit(1)) - 1).alias("upto"))
+    upto = (F.coalesce(F.min("sequence_nr"), F.lit(1)) - 1).alias("upto")
+    return lines.where(goes).groupBy(ID).agg(upto, F.lit(Reason.WRITTEN_AHEAD.value).alias("reason"))

@@ -130,12 +130,11 @@ class _Rebuilder(OfChosen):
         from pyspark.sql import functions as F
 
         from tagmill.views import differences
-        from tagmill.views.model import Difference, Reason
+        from tagmill.views.model import Difference
 
         if lines.where((F.col("what") == Difference.UNKNOWN.value) | (F.col("written") > latest)).isEmpty():
             return lines, None
-        taken = differences.number_taken(lines).withColumn("reason", F.lit(Reason.NUMBER_TAKEN.value))
-        ahead = differences.written_ahead(lines, latest).withColumn("reason", F.lit(Reason.WRITTEN_AHEAD.value))
+        taken, ahead = differences.number_taken(lines), differences.written_ahead(lines, latest)
         in_the_way = self.fixed(taken.unionByName(ahead.join(taken, ID, "left_anti")), f"{self.url}/in_the_way")
         return lines.join(in_the_way.select(ID), ID, "left_anti"), in_the_way
 

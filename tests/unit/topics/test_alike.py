@@ -1,8 +1,11 @@
 """What is read of many events at once is what is read of each alone."""
 
+import io
 import json
-from datetime import date, datetime
+from datetime import UTC, date, datetime
+from pathlib import Path
 
+import fastavro
 import pyarrow as pa
 import pytest
 from hypothesis import assume, given, settings
@@ -40,7 +43,7 @@ def topic(columns, **keys):
     return TopicSettings(**of_topic, columns=[TopicColumn(**one) for one in columns])
 
 
-def decoded(contents, chosen, read_alone, monkeypatch):
+def decoded(contents, chosen, read_alone, monkeypatch, files=None):
     monkeypatch.setattr(staging, "READ_ALONE", read_alone)
     count = len(contents)
     records = pa.RecordBatch.from_pydict(
@@ -50,14 +53,14 @@ def decoded(contents, chosen, read_alone, monkeypatch):
             "value": pa.array(contents, pa.binary()), "headers": pa.array([[{"key": "h", "value": b"1"}]] * count, staging.HEADERS),
         }
     )  # fmt: skip
-    found = list(staging._decode([records], chosen, {}))
+    found = list(staging._decode([records], chosen, files or {}))
     return pa.Table.from_batches(found, staging.schema_of(chosen)), len(found)
 
 
-def both(contents, chosen):
+def both(contents, chosen, files=None):
     """What is read of many at once, and of each alone."""
     with pytest.MonkeyPatch.context() as monkeypatch:
-        return [decoded(contents, chosen, read_alone, monkeypatch)[0] for read_alone in (1, len(contents))]
+        return [decoded(contents, chosen, read_alone, monkeypatch, files)[0] for read_alone in (1, len(contents))]
 
 
 @settings(max_examples=300)
@@ -81,6 +84,35 @@ def test_values_of_one_type_are_read_as_each_alone(data, kind, may_miss):
     chosen = topic([{"name": "x", "type": kind, "nullable": may_miss}], unique_id=["x" if data.draw(st.booleans()) else "id"])
     many, alone = both([json.dumps(event).encode() for event in events], chosen)
     assert many.equals(alone)
+
+
+AVRO = {
+    "type": "record", "name": "E", "fields": [
+        {"name": "id", "type": ["long", "string", "double", {"type": "string", "logicalType": "uuid"}]},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "x", "type": ["null", "string", "bytes", "long", "float", "boolean", {"type": "map", "values": "long"}]},
+    ],
+}  # fmt: skip
+avro_ids = st.integers(-(2**63), 2**63 - 1) | texts | st.floats(allow_nan=False) | st.uuids().map(str)
+avro_fields = st.one_of(
+    st.none(), texts, st.binary(max_size=4), st.integers(-200, 200), st.floats(width=32), st.booleans(), st.just({"a": 1})
+)
+
+
+@settings(max_examples=200)
+@given(st.lists(st.tuples(avro_ids, avro_fields), min_size=2, max_size=4), st.sampled_from(sorted(KINDS)), st.booleans())
+def test_avro_is_read_as_each_alone(events, kind, nullable):
+    columns = [{"name": "x", "type": kind, "nullable": nullable}]
+    chosen = topic(columns, format="avro", schema_files={"1": Path("x")}, unique_id=["id"], created_at="at")
+    contents = [avro({"id": one, "at": datetime(2026, 11, 22, tzinfo=UTC), "x": value}) for one, value in events]
+    many, alone = both(contents, chosen, {"1": json.dumps(AVRO).encode()})
+    assert many.equals(alone)
+
+
+def avro(event):
+    sink = io.BytesIO()
+    fastavro.schemaless_writer(sink, fastavro.parse_schema(AVRO), event)
+    return sink.getvalue()
 
 
 @given(st.integers(1, 4).flatmap(lambda count: st.lists(st.lists(plain, min_size=count, max_size=count), min_size=1, max_size=4)))
