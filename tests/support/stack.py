@@ -28,11 +28,15 @@ CASSANDRA_FLAGS = (
 )  # fmt: skip
 
 
+_given: set[int] = set()
+
+
 def free_port(beside: int = 0) -> int:
-    """A port below the range that outgoing connections use; port + `beside` is free too."""
+    """A port below the range that outgoing connections use, none twice; port + `beside` is free too."""
     while True:
         port = random.randrange(20500, 22500)
-        if port_is_free(port) and (not beside or port_is_free(port + beside)):
+        if port not in _given and port_is_free(port) and (not beside or port_is_free(port + beside)):
+            _given.add(port)
             return port
 
 
