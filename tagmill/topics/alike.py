@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tagmill.batches.columns import Column
 from tagmill.topics.columns import fields
 from tagmill.topics.events import Reader
 from tagmill.topics.fields import PLAIN, Event, Field, finder, plain
@@ -17,7 +18,6 @@ from tagmill.topics.ids import OF_ID, SHARDED, Value, part_of
 DIGEST = 32
 # the two digits of each byte
 HEX = np.array([b"%02x" % byte for byte in range(256)])
-# what holds the values of a column, as a file has them, by the type that is written there
 ARROW = {
     "String": pa.string(), "Int8": pa.int8(), "Int16": pa.int16(), "Int32": pa.int32(), "Int64": pa.int64(), "UInt8": pa.int16(),
     "UInt16": pa.int32(),
@@ -28,6 +28,11 @@ ALIKE: dict[str, tuple[set[type], pa.DataType]] = {
     **{name: ({int}, ARROW[name]) for name in ("Int8", "Int16", "Int32", "Int64")},
     "Float64": ({float, int}, pa.float64()),
 }
+
+
+def arrow_type(column: Column) -> pa.DataType:
+    """What holds the values of a column as a file has them."""
+    return ARROW[column.file_type.removeprefix("Nullable(").removesuffix(")")]
 
 
 class AlikeReader:
@@ -61,7 +66,7 @@ class AlikeReader:
         types, made = ALIKE.get(field.type, (set(), pa.null()))
         found = [find(event) for event in events]
         if not set(map(type, found)) <= (types | {type(None)} if field.nullable else types):
-            return pa.array(map(read, events), ARROW[field.column.file_type.removeprefix("Nullable(").removesuffix(")")])
+            return pa.array(map(read, events), arrow_type(field.column))
         column = pa.array(found, made)
         if field.type != "Float64":
             return column

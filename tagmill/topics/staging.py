@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from tagmill.connector import LARGE_ROWS, table
 from tagmill.kafkasettings import TopicSettings
-from tagmill.topics.alike import ARROW, AlikeReader
+from tagmill.topics.alike import AlikeReader, arrow_type
 from tagmill.topics.columns import layout
 from tagmill.topics.events import Reader
 from tagmill.topics.fields import Unfit
@@ -35,7 +35,7 @@ def schema_of(chosen: TopicSettings) -> pa.Schema:
     """
     found = {"kind": pa.string(), "shard": pa.int32(), "reason": pa.string(), "key": pa.binary(), "headers": HEADERS}
     for column in layout(chosen).columns:
-        found[column.name] = ARROW[column.file_type.removeprefix("Nullable(").removesuffix(")")]
+        found[column.name] = arrow_type(column)
     return pa.schema({**found, "payload": pa.binary()})
 
 

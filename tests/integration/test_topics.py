@@ -12,6 +12,7 @@ from tagmill.stores.clickhouse import ClickHouse
 from tagmill.stores.deadletters import DeadLetters
 from tagmill.stores.ledger import Ledger
 from tagmill.topics import steps
+from tagmill.topics.ids import unique_id
 from tagmill.topics.report import topic_line
 from tests.support.delivery import tagmill
 from tests.support.kafka import create, delete, lose
@@ -45,6 +46,28 @@ def test_each_distinct_event_arrives_once_with_its_columns(shop):
     assert one.deliver() == []
     line = topic_line(one.settings, one.name, verify=True)
     assert (line["delivered"], line["waiting"], line["verdict"]) == (4, 0, "exactly once")
+
+
+def test_of_many_events_read_together_each_is_what_it_is_alone_whatever_lies_between_them(shop):
+    one, prices, notes = shop(2, columns=[*COLUMNS, {"name": "note"}]), (0.5, 2, None, -0.0, 10**20), ("ü", None, {"a": [1]}, 7)
+    expected = {}
+    for number in range(4000):
+        # by partition, so that the first one of a run is the one that is sent first
+        product, price, note = number - number % 11 // 10, prices[number % 5], notes[number % 4 if number % 97 == 0 else 0]
+        if number % 1301 == 1300:
+            one.topic.send("poison", b'{"project": "p"', partition=1)
+        if number % 1999 == 1998:
+            one.topic.send("gone", None, partition=1)
+        one.send(product, partition=number // 2000, price=price, note=note)
+        text = note if isinstance(note, str | None) else json.dumps(note, separators=(",", ":"))
+        expected.setdefault(
+            product, (unique_id(["p", "created", product], 1024).unique_id, None if price is None else float(price), text)
+        )
+    (run,) = one.deliver()
+    assert (run["rows"], run["unreadable"], run["tombstones"]) == (len(expected), 3, 2)
+    found = one.rows("JSONExtractInt(payload, 'product_id'), unique_id, price, note")
+    assert {product: tuple(row) for product, *row in found} == expected and len(found) == len(expected)
+    assert topic_line(one.settings, one.name, verify=True)["verdict"] == "exactly once"
 
 
 def test_whatever_instant_it_ends_at_the_next_one_goes_on_and_each_event_is_there_once(shop):
