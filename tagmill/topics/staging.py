@@ -58,11 +58,9 @@ def _decode(batches: Iterable[pa.RecordBatch], chosen: TopicSettings, contents: 
     alike = AlikeReader(reader)
     for batch in batches:
         for part, made in _read(reader, alike, batch):
-            came = {name: part[there] for name, there in AS_IT_CAME.items()}
-            nothing = {
-                name: pa.nulls(part.num_rows, schema.field(name).type) for name in schema.names if name not in {**made, **came}
-            }
-            yield pa.RecordBatch.from_pydict({**nothing, **made, **came}, schema)
+            made |= {name: part[there] for name, there in AS_IT_CAME.items()}
+            nothing = {field.name: pa.nulls(part.num_rows, field.type) for field in schema if field.name not in made}
+            yield pa.RecordBatch.from_pydict(made | nothing, schema)
 
 
 def _read(reader: Reader, alike: AlikeReader, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, dict[str, Any]]]:
