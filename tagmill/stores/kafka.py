@@ -102,6 +102,11 @@ class Kafka:
         first, end = (self._offsets(places, spec) for spec in (OffsetSpec.earliest(), OffsetSpec.latest()))  # type: ignore[no-untyped-call]
         return {place: Span(first[place], end[place]) for place in places}
 
+    def high_watermarks(self, places: Iterable[Place]) -> Mapping[Place, int]:
+        """Return the offset behind the last record that is there, committed or in an open transaction."""
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        return self._offsets(list(places), latest, IsolationLevel.READ_UNCOMMITTED)
+
     def since(self, places: Iterable[Place], moment: datetime) -> dict[Place, int]:
         """The offset of the first record with this timestamp or a later one, of places that have one."""
         found = self._offsets(list(places), OffsetSpec.for_timestamp(round(moment.timestamp() * 1000)))
@@ -205,23 +210,25 @@ class Kafka:
     def _protocol(self) -> str:
         return ("SASL_" if self.settings.sasl_mechanism else "") + ("SSL" if self.settings.tls else "PLAINTEXT")
 
-    def _offsets(self, places: list[Place], spec: OffsetSpec) -> Mapping[Place, int]:
+    def _offsets(
+        self, places: list[Place], spec: OffsetSpec, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
+    ) -> Mapping[Place, int]:
         patience = Retrying(
             retry=retry_if_exception(_leaderless), wait=wait_fixed(0.5), reraise=True,
             stop=stop_after_delay(self.settings.request_timeout_seconds),
         )  # fmt: skip
         try:
-            return patience(self._asked, places, spec)
+            return patience(self._asked, places, spec, isolation)
         except KafkaException as error:
             raise self._explained(error) from None
 
-    def _asked(self, places: list[Place], spec: OffsetSpec) -> Mapping[Place, int]:
+    def _asked(self, places: list[Place], spec: OffsetSpec, isolation: IsolationLevel) -> Mapping[Place, int]:
         if not places:
             return {}
         seconds = self.settings.request_timeout_seconds
         asked = self._admin.list_offsets(
             {TopicPartition(*place): spec for place in places},
-            isolation_level=IsolationLevel.READ_COMMITTED,
+            isolation_level=isolation,
             request_timeout=seconds,
         )
         try:

@@ -1,0 +1,75 @@
+"""How far the records of a topic reach, and how far they are delivered: facts for a verdict, without a judgement."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from tagmill.kafka.ranges import misplaced
+from tagmill.stores.kafka import Kafka, Place, Span
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPosition:
+    """One partition in offsets, of which some may hold no record.
+
+    `delivered_to` is behind the last delivered record (None: nothing was read yet), `log_start` the first record that is left,
+    `last_stable_offset` the end of what a reader gets, `high_watermark` the end of what is there.
+    `recreated`: the topic has another id than the one that was read.
+    """
+
+    topic: str
+    partition: int
+    delivered_to: int | None
+    log_start: int
+    last_stable_offset: int
+    high_watermark: int
+    recreated: bool = False
+
+    @property
+    def begin(self) -> int:
+        """Where the next run goes on."""
+        return self.log_start if self.delivered_to is None else self.delivered_to
+
+    @property
+    def waiting(self) -> int:
+        """Offsets that the next run reads; of a recreated topic all that are readable, which no run reads before a person decides."""
+        begin = self.log_start if self.recreated else max(self.begin, self.log_start)
+        return max(0, self.last_stable_offset - begin)
+
+    @property
+    def not_readable(self) -> int:
+        """Offsets behind an open transaction: they are there, and no reader gets them before it ends."""
+        return self.high_watermark - self.last_stable_offset
+
+    @property
+    def lost(self) -> int:
+        """Offsets that Kafka deleted before they were read."""
+        return 0 if self.recreated else max(0, self.log_start - self.begin)
+
+    @property
+    def problem(self) -> str | None:
+        """Why the next run stops at this partition; None: it does not."""
+        if self.recreated:
+            return (
+                f"topic {self.topic} was made anew since it was read: its first records are not those that were, "
+                f"and no run reads its {self.waiting} offsets of partition {self.partition}"
+            )
+        return misplaced((self.topic, self.partition), Span(self.log_start, self.high_watermark), self.begin)
+
+
+def kafka_positions(
+    kafka: Kafka, places: Sequence[Place], delivered_to: Mapping[Place, int], recreated: Collection[str]
+) -> list[TopicPosition]:
+    """Return the position of each of these partitions, in order."""
+    spans, ends = kafka.spans(places), kafka.high_watermarks(places)
+    return [
+        TopicPosition(
+            topic=place[0],
+            partition=place[1],
+            delivered_to=delivered_to.get(place),
+            log_start=span.first,
+            last_stable_offset=span.end,
+            high_watermark=max(ends[place], span.end),
+            recreated=place[0] in recreated,
+        )
+        for place, span in sorted(spans.items())
+    ]

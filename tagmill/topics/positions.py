@@ -1,0 +1,30 @@
+"""Positions of a pipeline's topics, or of the replicated partitions of its Kafka Journal."""
+
+from tagmill.kafka.positions import TopicPosition, kafka_positions
+from tagmill.kafka.ranges import others, places
+from tagmill.kafkasettings import TopicSettings
+from tagmill.settings import Settings
+from tagmill.stores.deduplication import TopicOffsets
+from tagmill.stores.kafka import Kafka
+from tagmill.stores.ledger import Ledger
+from tagmill.stores.topicids import TopicIds
+from tagmill.topics.plan import spans_of
+
+
+def topic_positions(settings: Settings, ledger: Ledger, pipeline: str) -> list[TopicPosition]:
+    """Return what is there, readable and delivered of each partition. Of a Kafka Journal, what is replicated counts as there.
+
+    Raises ConfigurationError: a named topic, or the tables of the Kafka Journal, do not exist.
+    """
+    configured, keyspace = settings.stream(pipeline), settings.cassandra.ledger_keyspace
+    delivered_to = TopicOffsets(ledger.cassandra, keyspace, pipeline).read_to()
+    if not isinstance(configured, TopicSettings):
+        return [
+            TopicPosition(*place, delivered_to.get(place), span.first, span.end, span.end)
+            for place, span in spans_of(settings, ledger, pipeline).items()
+        ]
+    before = TopicIds(ledger.cassandra, keyspace, pipeline).read()
+    with Kafka(settings.kafka) as kafka:
+        read = places(kafka, pipeline, configured.topics, configured.topic_prefixes)
+        recreated = others(kafka.topic_ids({topic for topic, _ in read}), before, delivered_to)
+        return kafka_positions(kafka, read, delivered_to, recreated)
