@@ -103,6 +103,15 @@ class StorageSettings(Section):
     root: str = Field("build/data", description="folder, or a URL that Spark and Arrow both know (hdfs://, s3a://)")
 
 
+class AirflowSettings(Section):
+    """Which files the person who triggers a DAG may name."""
+
+    input_dir: Path | None = Field(
+        None, description="folder on the workers that params of DAGs may name files of; without it they name none"
+    )
+    input_max_bytes: int = Field(64 * 1024**2, ge=1, description="of a file that a param names")
+
+
 class Settings(BaseSettings):
     """The whole configuration."""
 
@@ -113,6 +122,7 @@ class Settings(BaseSettings):
     spark: SparkSettings = Field(default_factory=SparkSettings)
     storage: StorageSettings = Field(default_factory=StorageSettings)
     kafka: KafkaSettings = Field(default_factory=KafkaSettings)
+    airflow: AirflowSettings = Field(default_factory=AirflowSettings)
     pipelines: dict[Identifier, PipelineSettings] = Field(default_factory=dict, description="those of kind tag_views")
     kafka_journals: dict[Identifier, KafkaJournalSettings] = Field(
         default_factory=dict, description="those of kind kafka_journal"
@@ -271,6 +281,8 @@ class Settings(BaseSettings):
         for name in ("cassandra", "clickhouse", "kafka"):
             if file := getattr(self, name).tls_ca_file:
                 stores[name] = getattr(self, name).model_copy(update={"tls_ca_file": folder / file})
+        if folder_of_inputs := self.airflow.input_dir:
+            stores["airflow"] = self.airflow.model_copy(update={"input_dir": folder / folder_of_inputs})
         topics = {
             name: topic.model_copy(update={"schema_files": {key: folder / file for key, file in topic.schema_files.items()}})
             for name, topic in self.topics.items()

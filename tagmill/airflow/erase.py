@@ -8,7 +8,7 @@ from airflow.sdk import DAG, Context, Param, get_current_context, task
 from tagmill.airflow import connections
 from tagmill.airflow.factory import LONG, new_dag
 from tagmill.airflow.failures import small, told_to_airflow
-from tagmill.airflow.journal_clean import ids_of, ids_params
+from tagmill.airflow.inputs import ids_of, ids_params
 from tagmill.airflow.steps import owner
 from tagmill.settings import Settings
 
@@ -52,7 +52,7 @@ def erase(pipeline: str, context: Context) -> dict[str, Any]:
         done = library.erase(
             settings,
             pipeline,
-            ids_of(params),
+            ids_of(params, settings.airflow),
             owner=owner(context),
             who=f"DAG run {context['dag_run'].run_id}",
             why=params["why"] or "",

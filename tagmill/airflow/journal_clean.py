@@ -1,9 +1,8 @@
 """DAG `journal_clean_<pipeline>`: one task, plain Python, never scheduled; its params are what `tagmill journal clean` takes as options."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, Context, Param, get_current_context, task
@@ -11,7 +10,9 @@ from airflow.sdk import DAG, Context, Param, get_current_context, task
 from tagmill.airflow import connections
 from tagmill.airflow.factory import LONG, MOMENT, new_dag
 from tagmill.airflow.failures import small, told_to_airflow
+from tagmill.airflow.inputs import ids_of, ids_params
 from tagmill.airflow.steps import owner
+from tagmill.names import QUOTED, quoted
 from tagmill.settings import Settings
 
 if TYPE_CHECKING:
@@ -54,41 +55,21 @@ def clean(pipeline: str, context: Context) -> dict[str, Any]:
         done = library.clean(
             settings,
             pipeline,
-            ids_of(params),
+            ids_of(params, settings.airflow),
             wanted_of(params),
             owner=owner(context),
             delete=not params["dry_run"],
             tell=log.info,
         )
-        for line in done["refusals"]:
+        for line in done["refusals"][:QUOTED]:
             log.info("refused: %(text)s", line)
-        for persistence_id in done["unknown_ids"]:
-            log.info("not in the journal: %r", persistence_id)
+        if done["unknown"]:
+            log.info("not in the journal: %s", quoted(done["unknown_ids"], done["unknown"]))
         for warning in done["warnings"]:
             log.warning("%s", warning)
         log.info("%s", done["message"])
         library.raise_if_refused(done)
     return small(done)
-
-
-def ids_params() -> dict[str, Param]:
-    """The params that ids_of reads, anew for each DAG: a Param keeps the value that a run gives it."""
-    return {
-        "persistence_ids": Param(
-            [], title="Persistence ids", type="array", items={"type": "string", "minLength": 1}, description="one a line"
-        ),
-        "persistence_ids_file": Param(
-            None, title="File of persistence ids", type=["null", "string"], description="one a line; a path on the worker"
-        ),
-    }
-
-
-def ids_of(params: Mapping[str, Any]) -> Iterable[str]:
-    """The persistence ids that the params name; those of a file are read as they are needed."""
-    from tagmill.journal import clean
-
-    file = params["persistence_ids_file"]
-    return clean.ids_of(params["persistence_ids"], Path(file) if file else None)
 
 
 def wanted_of(params: Mapping[str, Any]) -> "Wanted":

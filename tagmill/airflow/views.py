@@ -16,6 +16,7 @@ from tagmill.airflow import connections
 from tagmill.airflow.factory import LONG, SPARK_POOL, new_dag
 from tagmill.airflow.failures import told_to_airflow
 from tagmill.airflow.operators import ViewsOperator
+from tagmill.names import quoted
 from tagmill.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -117,6 +118,6 @@ def listed(pipeline: str, context: Context) -> dict[str, Any]:
         lines = tags(connections.load_settings(), pipeline, one)
     for line in lines:
         log.info("%s", ", ".join(f"{name} {value}" for name, value in line.items()))
-    message = f"{len(lines)} tags" + (f" of {one!r}" if one else "")
+    message = f"{len(lines)} tags" + (f" of {quoted([one])}" if one else "")
     log.info("%s", message)
     return {"tags": [{name: str(value) for name, value in line.items()} for line in lines[:RETURNED]], "message": message}

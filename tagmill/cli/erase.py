@@ -20,6 +20,7 @@ from tagmill.cli.shared import (
     tag_view_pipelines,
     telling,
 )
+from tagmill.names import quoted
 
 
 @one_line_errors
@@ -44,7 +45,7 @@ def erase(
     again at any moment; without persistence ids it finishes what was begun and not finished.
     """
     from tagmill.erasure.erase import erase as erase_ids
-    from tagmill.journal.clean import ids_of
+    from tagmill.idlists import ids_of
     from tagmill.stores.lease import this_process
 
     named = bool(persistence_id or persistence_ids)
@@ -94,7 +95,7 @@ def _show(done: dict[str, Any]) -> None:
     lines = [{"place": place.replace("_", " "), "count": count} for place, count in done["counts"].items()]
     show(lines, ("place", "count"), as_json=False)
     if done["unknown_ids"]:
-        out.print(f"unknown: {', '.join(map(repr, done['unknown_ids']))}", markup=False)
+        out.print(f"unknown: {quoted(done['unknown_ids'], done['unknown'])}", markup=False)
     for warning in done["warnings"]:
         out.print(f"warning: {warning}", markup=False)
     out.print(done["message"], markup=False)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from tagmill.cli.shared import AsJson, Pipeline, Yes, confirm, err, one_line_errors, out, settings, show, telling
+from tagmill.names import quoted
 
 app = typer.Typer(help="The journal of an application.", no_args_is_help=True)
 
@@ -61,8 +62,8 @@ def clean(
     Exactly one of --to, --before-snapshot, --snapshots and --all. What is not delivered stays, with all of its persistence id; the exit
     status is 3 then. Beside a running actor all but --all is safe. Safe to stop and to start again at any moment.
     """
+    from tagmill.idlists import ids_of
     from tagmill.journal.clean import clean as clean_journal
-    from tagmill.journal.clean import ids_of
     from tagmill.journal.model import Wanted, What
     from tagmill.stores.lease import this_process
 
@@ -109,7 +110,7 @@ def _show(done: dict[str, Any]) -> None:
         columns = ("persistence_id", "tag", "reason", "text")
         show(done["refusals"], columns, as_json=False, title="The first that were refused, and left as they are:")
     if done["unknown_ids"]:
-        out.print(f"not in the journal: {', '.join(map(repr, done['unknown_ids']))}", markup=False)
+        out.print(f"not in the journal: {quoted(done['unknown_ids'], done['unknown'])}", markup=False)
     for warning in done["warnings"]:
         out.print(f"warning: {warning}", markup=False)
     out.print(done["message"], markup=False)

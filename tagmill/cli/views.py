@@ -167,7 +167,7 @@ def pids(pipeline: Pipeline, dry_run: DryRun = False, as_json: AsJson = False) -
 
 def named(ids: list[str] | None, file: Path | None) -> list[str]:
     """The persistence ids of the options."""
-    from tagmill.journal.clean import ids_of
+    from tagmill.idlists import ids_of
 
     return list(ids_of(ids, file))
 

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tagmill import names
 from tagmill.erasure.model import PLACES
 
 # unknown persistence ids that are named
@@ -45,7 +46,7 @@ def nobody(pipeline: str, journal: str, total: Total) -> str:
     """The sentence when there is nothing to erase."""
     if not total.persistence_ids:
         return f"pipeline {pipeline}: no persistence id was named, and no erasure is to be finished. Nothing was erased"
-    first = ", ".join(map(repr, total.unknown_ids[:3]))
+    first = names.quoted(total.unknown_ids, total.unknown)
     return (
         f"pipeline {pipeline}: nobody knows any of the {total.persistence_ids} persistence ids (the first: {first}) of journal {journal}. "
         "Nothing was erased; are they written as in the column persistence_id?"

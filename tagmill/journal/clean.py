@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from tagmill import checkpoints, names
@@ -66,23 +65,6 @@ def clean(
     if total.unknown == total.persistence_ids:
         raise ConfigurationError(_nobody(pipeline, chosen, total))
     return _result(pipeline, total, warnings, delete)
-
-
-def ids_of(named: Iterable[str] | None, file: Path | None) -> Iterator[str]:
-    """The persistence ids that are named, then those of a file, one a line, empty lines left out; raises ConfigurationError.
-
-    Those of a file are read as they are needed.
-    """
-    yield from map(names.key, named or ())
-    if file is None:
-        return
-    try:
-        with file.open(encoding="utf-8-sig") as lines:  # what editors put in front is no part of the first one
-            for line in lines:
-                if persistence_id := line.rstrip("\n"):
-                    yield names.key(persistence_id)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{file}: can't be read as a list of persistence ids, one a line: {error}") from None
 
 
 def raise_if_refused(done: dict[str, Any]) -> None:
@@ -220,7 +202,7 @@ def _ledger(settings: Settings, pipeline: str, owner: str, delete: bool) -> Iter
 def _nobody(pipeline: str, chosen: PipelineSettings, total: Total) -> str:
     if not total.persistence_ids:
         return f"pipeline {pipeline}: no persistence id was named. Nothing was deleted"
-    first = ", ".join(map(repr, total.unknown_ids[:3]))
+    first = names.quoted(total.unknown_ids, total.unknown)
     return (
         f"pipeline {pipeline}: journal {chosen.keyspace} knows none of the {total.persistence_ids} persistence ids (the first: {first}). "
         "Nothing was deleted; are they written as in the column persistence_id?"

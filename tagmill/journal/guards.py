@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tagmill import names
 from tagmill.cleanup import readers
 from tagmill.cleanup import rules as cleanup_rules
 from tagmill.cleanup.rules import Bucket, ReadTo
@@ -93,12 +94,12 @@ class Guards:
         for tag, pipelines in sorted(seen.delivered.items()):
             for one in pipelines:
                 if one.undelivered:
-                    return Refused(tag, one.word, f"persistence id {persistence_id!r}, tag {tag!r}: {one.text}. {forced}")
+                    return Refused(tag, one.word, f"{_named(persistence_id, tag)}: {one.text}. {forced}")
         last = seen.last_tagged
         if self.builds and last and last.sequence_nr > (numbered := self.builds.numbered_to(persistence_id)):
             tag = min(last.tags)
             said = f"the view is built to sequence_nr {numbered} only, {last.sequence_nr} was to go"
-            return Refused(tag, "not_built", f"persistence id {persistence_id!r}, tag {tag!r}: {said}. {forced}")
+            return Refused(tag, "not_built", f"{_named(persistence_id, tag)}: {said}. {forced}")
         return None
 
     # -- still to be read
@@ -110,7 +111,7 @@ class Guards:
             bucket = Bucket(tag, size.start(newest), size)
             refusal = cleanup_rules.refused_by_readers(bucket, self._readers(tag)) or self._read_again(bucket)
             if refusal:
-                said = f"persistence id {persistence_id!r}, tag {tag!r}: {refusal.text}"
+                said = f"{_named(persistence_id, tag)}: {refusal.text}"
                 return Refused(tag, refusal.reason.value, f"{said}. {UNTOUCHED}; {FORCE_UNREAD} deletes them all the same")
         return None
 
@@ -128,3 +129,7 @@ class Guards:
                 if refusal:
                     return refusal
         return None
+
+
+def _named(persistence_id: str, tag: str) -> str:
+    return f"persistence id {names.quoted([persistence_id])}, tag {names.quoted([tag])}"

@@ -109,7 +109,7 @@ class ViewReport(Document):
             f"{self.total(what)} rows {would}{what}" for what in (Difference.ADDED, Difference.CHANGED, Difference.REMOVED)
         ]
         changes += [f"{count} {text}" for count, text in self._others() if count]
-        unknown = f"; tags that nothing has: {_listed(self.unknown_tags)}" if self.unknown_tags else ""
+        unknown = f"; tags that nothing has: {names.quoted(self.unknown_tags)}" if self.unknown_tags else ""
         return f"{self.journal}.{self.view_table}, {self.persistence_ids} persistence ids: {', '.join(changes)}{unknown}{self._first}"
 
     @property
@@ -125,7 +125,7 @@ class ViewReport(Document):
             (self.total(Difference.UNKNOWN), "kept whose events the journal doesn't know"),
             (self.total(Difference.CLEANED), "not brought back, since they were cleaned up"),
             (self.left, "persistence ids left as they are"),
-            (self.unknown_ids, f"persistence ids unknown ({_listed(self.unknown_examples)})"),
+            (self.unknown_ids, f"persistence ids unknown ({names.quoted(self.unknown_examples, self.unknown_ids)})"),
         )
 
 
@@ -133,9 +133,5 @@ def nobody(keyspace: str, count: int, first: Sequence[str]) -> ConfigurationErro
     """What is raised when a journal knows none of the persistence ids that were named."""
     return ConfigurationError(
         f"journal {keyspace} knows none of the persistence ids, neither event nor view row nor progress: "
-        f"{', '.join(map(repr, first))}{' …' if count > len(first) else ''}. Nothing was written"
+        f"{names.quoted(first, count)}. Nothing was written"
     )
-
-
-def _listed(names: Sequence[str], most: int = 5) -> str:
-    return ", ".join(map(repr, names[:most])) + (" …" if len(names) > most else "")

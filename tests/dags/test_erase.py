@@ -1,5 +1,7 @@
 """What a person may ask of `erase_<pipeline>`, and what the library is asked for then."""
 
+from types import SimpleNamespace
+
 import pytest
 
 pytest.importorskip("airflow")
@@ -7,6 +9,7 @@ pytest.importorskip("airflow")
 from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
 
 from tagmill.airflow import erase
+from tagmill.settings import AirflowSettings
 from tests.dags.test_integrity import bag
 
 REPORT = {
@@ -29,7 +32,7 @@ def dag(config):
 
 
 @pytest.fixture
-def asked(monkeypatch):
+def asked(monkeypatch, tmp_path):
     """What the library was asked for."""
     from tagmill.erasure import erase as module
 
@@ -40,7 +43,8 @@ def asked(monkeypatch):
         return REPORT
 
     monkeypatch.setattr(module, "erase", library)
-    monkeypatch.setattr(erase.connections, "load_settings", lambda: None)
+    section = SimpleNamespace(airflow=AirflowSettings(input_dir=tmp_path))
+    monkeypatch.setattr(erase.connections, "load_settings", lambda: section)
     return found
 
 

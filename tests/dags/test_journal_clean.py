@@ -1,6 +1,7 @@
 """What a person may ask of `journal_clean_<pipeline>`, what the library is asked for then, and how Airflow is told what was refused."""
 
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,6 +10,7 @@ pytest.importorskip("airflow")
 from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
 
 from tagmill.airflow import journal_clean
+from tagmill.settings import AirflowSettings
 from tests.dags.test_integrity import bag
 
 REPORT = {
@@ -32,7 +34,7 @@ def dag(config):
 
 
 @pytest.fixture
-def asked(monkeypatch):
+def asked(monkeypatch, tmp_path):
     """What the library was asked for; its answer is in `asked["answer"]`."""
     from tagmill.journal import clean as module
 
@@ -43,7 +45,8 @@ def asked(monkeypatch):
         return found["answer"]
 
     monkeypatch.setattr(module, "clean", clean)
-    monkeypatch.setattr(journal_clean.connections, "load_settings", lambda: None)
+    section = SimpleNamespace(airflow=AirflowSettings(input_dir=tmp_path))
+    monkeypatch.setattr(journal_clean.connections, "load_settings", lambda: section)
     return found
 
 

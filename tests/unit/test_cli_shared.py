@@ -4,7 +4,7 @@ import pytest
 
 from tagmill.cli.shared import must_be_keys, show
 from tagmill.errors import ConfigurationError
-from tagmill.journal.clean import ids_of
+from tagmill.idlists import ids_of
 from tagmill.views.chosen import Chosen
 
 
@@ -15,20 +15,13 @@ def test_names_are_printed_as_they_are(capsys):
     assert all(name in printed for name in names)
 
 
-def test_names_that_are_too_long_for_a_key_are_named_wherever_they_come_from(tmp_path):
-    long, file = 70_000 * "x", tmp_path / "ids.txt"
-    file.write_text(f"o-1\n{long}\n")
+def test_names_that_are_too_long_for_a_key_are_named_wherever_they_come_from():
+    long = 70_000 * "x"
     for mistake in (
         lambda: must_be_keys([None, 3, ["o-1", long]]),
-        lambda: list(ids_of(["o-1"], file)),
+        lambda: ids_of(["o-1", long], None),
         lambda: Chosen.of([long], [], offline=False),
         lambda: Chosen.of([], [long], offline=True),
     ):
         with pytest.raises(ConfigurationError, match="has 70000 bytes"):
             mistake()
-
-
-def test_a_list_of_persistence_ids_may_come_from_an_editor(tmp_path):
-    file = tmp_path / "ids.txt"
-    file.write_bytes("\ufeffo-1\r\n\r\n o-2 \n".encode())
-    assert list(ids_of(["x"], file)) == ["x", "o-1", " o-2 "]

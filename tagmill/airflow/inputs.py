@@ -1,0 +1,82 @@
+"""Files that the params of a DAG name: regular files of one configured folder, of limited size, and no link out of it.
+
+Whoever may trigger a DAG must not read the worker's files with its rights.
+"""
+
+import os
+import stat
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
+
+from airflow.sdk import Param
+
+from tagmill.errors import ConfigurationError
+from tagmill.idlists import ids_from
+from tagmill.names import quoted
+from tagmill.settings import AirflowSettings
+
+FILE_PARAM = "persistence_ids_file"
+# a pipe without a writer must not keep the task waiting
+FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def ids_params() -> dict[str, Param]:
+    """Return new params that ids_of reads: a Param keeps the value that a run gives it."""
+    return {
+        "persistence_ids": Param(
+            [], title="Persistence ids", type="array", items={"type": "string", "minLength": 1}, description="one a line"
+        ),
+        FILE_PARAM: Param(
+            None,
+            title="File of persistence ids",
+            type=["null", "string"],
+            description="one a line; a file of the folder [airflow] input_dir on the worker",
+        ),
+    }
+
+
+def ids_of(params: Mapping[str, Any], section: AirflowSettings) -> Iterable[str]:
+    """Return the persistence ids that the params name; raises ConfigurationError before the first where one is none."""
+    name = params[FILE_PARAM]
+    stream = open_input(FILE_PARAM, name, section) if name else None
+    return ids_from(params["persistence_ids"], stream, f"param {FILE_PARAM}")
+
+
+def open_input(param: str, name: str, section: AirflowSettings) -> BinaryIO:
+    """Open a file of the configured folder that a param names, by its path in it; raises ConfigurationError for any other."""
+    if section.input_dir is None:
+        raise _refused(param, name, "no param names a file until [airflow] input_dir names the folder for them")
+    relative = PurePosixPath(name)
+    if relative.is_absolute() and relative.is_relative_to(section.input_dir):
+        relative = relative.relative_to(section.input_dir)
+    if relative.is_absolute() or ".." in relative.parts or "\0" in name or not relative.parts:
+        raise _refused(param, name, "it is not in the folder of [airflow] input_dir")
+    try:
+        descriptor = _open_below(section.input_dir, relative)
+    except OSError as error:
+        reason = f"the folder of [airflow] input_dir has no such file to read, links are not followed ({error.strerror})"
+        raise _refused(param, name, reason) from None
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and status.st_size <= section.input_max_bytes:
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    if stat.S_ISREG(status.st_mode):
+        raise _refused(param, name, f"it has {status.st_size} bytes, [airflow] input_max_bytes is {section.input_max_bytes}")
+    raise _refused(param, name, "it is not a regular file")
+
+
+def _open_below(folder: Path, relative: PurePosixPath) -> int:
+    """Open step by step, so that no part of the path is a link, not even one that is made meanwhile."""
+    descriptor = os.open(folder.resolve(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    for part in relative.parts:
+        above = descriptor
+        try:
+            descriptor = os.open(part, FLAGS, dir_fd=above)
+        finally:
+            os.close(above)
+    return descriptor
+
+
+def _refused(param: str, name: str, reason: str) -> ConfigurationError:
+    return ConfigurationError(f"param {param}: {quoted([name])} is not read: {reason}. Nothing was done")

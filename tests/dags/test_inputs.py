@@ -1,0 +1,87 @@
+"""Files that a param names: of one folder only, read without following a link, and shown in no message."""
+
+import os
+
+import pytest
+
+pytest.importorskip("airflow")
+
+from airflow.sdk.exceptions import AirflowFailException
+
+from tagmill.airflow import connections, erase, journal_clean
+from tagmill.airflow.inputs import ids_of, open_input
+from tagmill.errors import ConfigurationError
+from tagmill.settings import AirflowSettings
+from tests.dags.test_integrity import bag
+
+SECRET = "2b7e151628aed2a6abf7158809cf4f3c"
+FILE = "persistence_ids_file"
+
+
+@pytest.fixture
+def section(tmp_path) -> AirflowSettings:
+    """A folder of two lists, and what must not be read in it and beside it."""
+    folder = tmp_path / "inputs"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "ids").write_text("p-1\np-2\n")
+    (folder / "deep" / "ids").write_text("p-3\n")
+    (tmp_path / "key").write_text(SECRET)
+    (folder / "link").symlink_to(tmp_path / "key")
+    (folder / "out").symlink_to(tmp_path)
+    (folder / "long").write_text("p-1\n" * 100)
+    os.mkfifo(folder / "pipe")
+    return AirflowSettings(input_dir=folder, input_max_bytes=100)
+
+
+def test_ids_of_files_below_the_folder_are_read(section):
+    named = {"persistence_ids": ["p-0"], FILE: "ids"}
+    assert list(ids_of(named, section)) == ["p-0", "p-1", "p-2"]
+    assert list(ids_of({**named, FILE: str(section.input_dir / "deep" / "ids")}, section)) == ["p-0", "p-3"]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("/proc/self/environ", "not in the folder of .airflow. input_dir"),
+        ("../key", "not in the folder of .airflow. input_dir"),
+        ("deep/../../key", "not in the folder of .airflow. input_dir"),
+        ("link", "links are not followed"),
+        ("out/key", "links are not followed"),
+        ("pipe", "not a regular file"),
+        ("deep", "not a regular file"),
+        ("long", "it has 400 bytes, .airflow. input_max_bytes is 100"),
+        ("missing", "no such file"),
+        ("a\0b", "not in the folder"),
+        ("n" * 5000, "links are not followed"),
+    ],
+)
+def test_file_that_is_none_of_the_folder_is_refused(section, name, reason):
+    with pytest.raises(ConfigurationError, match=reason) as refused:
+        open_input(FILE, name, section)
+    message = str(refused.value)
+    assert SECRET not in message and len(message) < 300 and message.startswith(f"param {FILE}: ")
+
+
+def test_no_file_is_read_without_a_configured_folder():
+    with pytest.raises(ConfigurationError, match=r"until \[airflow\] input_dir names the folder"):
+        open_input(FILE, "/proc/self/environ", AirflowSettings())
+
+
+@pytest.mark.parametrize("name", ["/proc/self/environ", "../key", "link"])
+@pytest.mark.parametrize(("kind", "task"), [("erase", erase.erase), ("journal_clean", journal_clean.clean)])
+def test_dags_that_take_files_read_no_secret(config, section, kind, task, name, monkeypatch, caplog):
+    """Neither the error nor the log of the task has a word of the file."""
+    config.write_text(f'{config.read_text()}[airflow]\ninput_dir = "{section.input_dir}"\n')
+    monkeypatch.setenv("PASSWORD_OF_A_SERVER", SECRET)
+    monkeypatch.setattr(connections, "find", lambda _: None)
+    params = bag().dags[f"{kind}_orders"].params
+    params.update({FILE: name, **({"to": 5} if kind == "journal_clean" else {})})
+    with pytest.raises(AirflowFailException, match="is not read") as refused:
+        task("orders", {"dag_run": Run(), "params": params.validate()})
+    assert SECRET not in f"{refused.value}{caplog.text}"
+
+
+class Run:
+    """As much of a DagRun as a step looks at."""
+
+    dag_id, run_id, run_type = "d", "r", "manual"
