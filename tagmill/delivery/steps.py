@@ -16,6 +16,7 @@ from tagmill.delivery.model import Manifest, Plan
 from tagmill.errors import ConfigurationError, TerminalError
 from tagmill.settings import Settings
 from tagmill.stores.builds import Builds, BuildState
+from tagmill.stores.clickhouse import ClickHouse
 from tagmill.stores.files import RunFiles
 from tagmill.stores.guard import check_journal
 from tagmill.stores.lease import Lease
@@ -76,6 +77,8 @@ def plan(
                 "more": False,
                 "message": f"pipeline {pipeline}: nothing to do",
             }
+        with ClickHouse(settings.clickhouse) as clickhouse:
+            clickhouse.check_engine(chosen.destination, window=True)
         checkpoints.reached("plan.before_commit")
         ledger.claim(pipeline, number)
         files = RunFiles(settings.storage.root)

@@ -23,6 +23,7 @@ from tagmill import names
 from tagmill.batches import columns
 from tagmill.errors import ConfigurationError, DestinationDiffers, StoreUnavailable
 from tagmill.settings import ClickHouseSettings
+from tagmill.stores import destination
 
 # One insert = one block = one part. Without the two min_* a batch of 1.4 million rows became two parts.
 INSERT_SETTINGS = {
@@ -260,9 +261,10 @@ class ClickHouse:
         return dict(self.rows(query, {"database": self.settings.database, "table": table}))
 
     def check_destination(self, table: str, *, may_be_missing: bool = False) -> None:
-        """Raise DestinationDiffers unless the table has the columns that a batch fills, with their types."""
+        """Raise DestinationDiffers unless the table has the right engine, and the columns that a batch fills, with their types."""
+        self.check_engine(table)
         found = self.columns_of(table)
-        name = f"{self.where}: table {self.settings.database}.{table}"
+        name = self._table_name(table)
         if not found and may_be_missing:
             return
         if not found:
@@ -277,6 +279,37 @@ class ClickHouse:
             raise DestinationDiffers(
                 f"{name} has other columns: {'; '.join(wrong)}. Nothing was sent. Rename it, then: tagmill schema apply"
             )
+
+    def check_engine(self, table: str, *, window: bool = False) -> None:
+        """Raise DestinationDiffers if a table that exists has an engine, or with `window` no deduplication window, for the delivery."""
+        found = self.describe(table)
+        fault = destination.engine_fault(found.engine) if found else None
+        if found and fault:
+            raise DestinationDiffers(
+                f"{self._table_name(table)} has the engine {found.engine}, {fault}. Batches need {destination.RIGHT_ENGINES}. "
+                "Nothing was read or sent. Rename the table, or give another one as destination, then: tagmill schema apply"
+            )
+        if found and window and not found.window:
+            raise DestinationDiffers(
+                f"{self._table_name(table)} has {found.window_setting} = 0, so two inserts of one batch at once would both stay. "
+                "Nothing was read or sent. Set it: tagmill schema apply"
+            )
+
+    def describe(self, table: str) -> destination.Table | None:
+        """Return engine and deduplication window of a table; None: there is no such table."""
+        return destination.find_table(self.rows, self.settings.database, table)
+
+    def ensure_window(self, table: str) -> None:
+        """Give a table without a deduplication window the one of new tables."""
+        found = self.describe(table)
+        if found and not found.window:
+            on_cluster = f" ON CLUSTER {names.sql(self.settings.cluster)}" if self.settings.cluster else ""
+            self.command(
+                f"ALTER TABLE {names.sql(table)}{on_cluster} MODIFY SETTING {found.window_setting} = {destination.WINDOW}"
+            )
+
+    def _table_name(self, table: str) -> str:
+        return f"{self.where}: table {self.settings.database}.{table}"
 
     def _names(self) -> str:
         return ", ".join(names.sql(name) for name in self.layout.names)

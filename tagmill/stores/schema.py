@@ -34,8 +34,10 @@ def apply(settings: Settings) -> list[str]:
     with ClickHouse(settings.clickhouse) as clickhouse:
         for pipeline in settings.pipelines.values():
             clickhouse.check_destination(pipeline.destination, may_be_missing=True)
+        for pipeline in settings.pipelines.values():
             for statement in statements("clickhouse", _destination_values(settings, pipeline)):
                 clickhouse.command(statement)
+            clickhouse.ensure_window(pipeline.destination)
             clickhouse.check_destination(pipeline.destination)
             done.append(f"clickhouse table {settings.clickhouse.database}.{pipeline.destination}")
     return done

@@ -23,6 +23,7 @@ def apply(settings: Settings) -> list[str]:
             fits(chosen, schema_contents(chosen.schema_files))
         of_batch, table = layout(chosen), chosen.destination
         with ClickHouse(settings.clickhouse, of_batch) as clickhouse:
+            clickhouse.check_engine(table)
             found = changes(of_batch, clickhouse.columns_of(table))
             must_fit(name, found)
             values = table_values(settings, table, of_batch)
@@ -35,6 +36,7 @@ def apply(settings: Settings) -> list[str]:
             if not _counts_all(clickhouse, settings, table):
                 for statement in statements("topic_columns", values):
                     clickhouse.command(statement)
+            clickhouse.ensure_window(table)
             clickhouse.check_destination(table)
         done.append(f"clickhouse table {settings.clickhouse.database}.{table}")
     return done

@@ -20,6 +20,7 @@ from tagmill.delivery.push import Destination, push_batches
 from tagmill.delivery.runfiles import add_batches, write_document
 from tagmill.errors import TransientError
 from tagmill.settings import Settings
+from tagmill.stores.clickhouse import ClickHouse
 from tagmill.stores.deadletters import DeadLetter, DeadLetters
 from tagmill.stores.deduplication import Deduplication, TopicOffsets
 from tagmill.stores.files import RunFiles
@@ -68,6 +69,8 @@ def plan(settings: Settings, pipeline: str, *, owner: str, accept_lost: bool = F
                 "planned_now": False,
                 "message": nothing,
             }
+        with ClickHouse(settings.clickhouse) as clickhouse:
+            clickhouse.check_engine(settings.stream(pipeline).destination, window=True)
         checkpoints.reached("plan.before_commit")
         ledger.claim(pipeline, number)
         files = RunFiles(settings.storage.root)

@@ -1,0 +1,82 @@
+"""What the destination's table has to be, and what is said of one that is not: before anything is read or sent."""
+
+from datetime import timedelta
+
+import pytest
+
+from tagmill.batches.columns import TAG_VIEWS
+from tagmill.delivery import steps
+from tagmill.errors import DestinationDiffers
+from tagmill.stores import schema
+from tagmill.stores.ledger import Ledger
+from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, only, tagmill, verdicts
+from tests.support.events import events, this_hour
+
+BEGIN = this_hour() - timedelta(hours=2)
+HOUR = {"tags": ["t"], "bucket_size": "Hour", "first_time_bucket": BEGIN.isoformat()}
+COLUMNS = f"{TAG_VIEWS.table_columns()}, `batch_id` UUID, `generation` UInt32"
+SORTED = "ORDER BY (tag, persistence_id, sequence_nr)"
+ENGINES = {
+    "ReplacingMergeTree": f"TABLE {{name}} ({COLUMNS}) ENGINE = ReplacingMergeTree {SORTED}",
+    "SummingMergeTree": f"TABLE {{name}} ({COLUMNS}) ENGINE = SummingMergeTree {SORTED}",
+    "AggregatingMergeTree": f"TABLE {{name}} ({COLUMNS}) ENGINE = AggregatingMergeTree {SORTED}",
+    "CollapsingMergeTree": f"TABLE {{name}} ({COLUMNS}, sign Int8 DEFAULT 1) ENGINE = CollapsingMergeTree(sign) {SORTED}",
+    "VersionedCollapsingMergeTree": (
+        f"TABLE {{name}} ({COLUMNS}, sign Int8 DEFAULT 1, version UInt8) ENGINE = VersionedCollapsingMergeTree(sign, version) {SORTED}"
+    ),
+    "Null": f"TABLE {{name}} ({COLUMNS}) ENGINE = Null",
+    "Memory": f"TABLE {{name}} ({COLUMNS}) ENGINE = Memory",
+    "Log": f"TABLE {{name}} ({COLUMNS}) ENGINE = Log",
+    "Buffer": "TABLE {name} AS {name}_real ENGINE = Buffer(currentDatabase(), '{name}_real', 1, 1, 1, 1, 1, 1, 1)",
+    "View": "VIEW {name} AS SELECT * FROM {name}_real",
+    "MaterializedView": f"MATERIALIZED VIEW {{name}} ENGINE = MergeTree {SORTED} AS SELECT * FROM {{name}}_real",
+}
+
+
+@pytest.fixture(scope="module")
+def configured(module_journal, module_settings, stack):
+    """A pipeline with three events in its view, and its destination, renamed to <name>_real."""
+    written = module_journal()
+    records = events("a", range(1, 4), BEGIN)
+    written.both(records)
+    made = module_settings(written.keyspace, **HOUR)
+    schema.apply(made)
+    stack.client().command(f"RENAME TABLE {only(made)} TO {only(made)}_real")
+    return made, module_settings.file(only(made))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_destination_of_another_engine_is_refused(configured, stack, engine):
+    """`schema apply`, the plan, `status` and `check` name table, engine and the engines that are right; no run is planned."""
+    made, file = configured
+    name = only(made)
+    stack.client().command("CREATE " + ENGINES[engine].format(name=name))
+    try:
+        for command in (("schema", "apply"), ("status",), ("check",)):
+            code, _, error = tagmill(file, *command)
+            text = " ".join(error.split())
+            assert code == 2 and f"{name} has the engine {engine}, which" in text, (command, text)
+            assert "MergeTree, ReplicatedMergeTree or SharedMergeTree" in text and "Nothing was read or sent" in text
+        with pytest.raises(DestinationDiffers, match=f"has the engine {engine}"):
+            steps.plan(made, name, owner=OWNER)
+        with Ledger(made.cassandra) as ledger:
+            assert ledger.last_run(name) == 0
+    finally:
+        stack.client().command(f"DROP {'VIEW' if 'View' in engine else 'TABLE'} {name} SYNC")
+
+
+def test_apply_gives_back_the_deduplication_window(journal, settings, spark, stack):
+    """A table whose window was taken away is refused by the plan; `schema apply` sets it, and the delivery is whole."""
+    written = journal()
+    records = events("a", range(1, 4), BEGIN)
+    written.both(records)
+    made = settings(written.keyspace, **HOUR)
+    name = only(made)
+    schema.apply(made)
+    stack.client().command(f"ALTER TABLE {name} MODIFY SETTING non_replicated_deduplication_window = 0")
+    with pytest.raises(DestinationDiffers, match=r"non_replicated_deduplication_window = 0.*tagmill schema apply"):
+        steps.plan(made, name, owner=OWNER)
+    schema.apply(made)
+    deliver(made, name, spark)
+    assert clickhouse_rows(made, name) == sorted(map(as_row, records))
+    assert verdicts(made, name) == {"t": "exactly once"}
