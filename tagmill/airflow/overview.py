@@ -9,7 +9,7 @@ from datetime import datetime
 
 from tagmill.airflow.pages import page_of
 from tagmill.batches.states import BatchState
-from tagmill.delivery.report import EXACTLY_ONCE, tag_table
+from tagmill.delivery.report import tag_table
 from tagmill.errors import TagmillError
 from tagmill.kafkajournal.model import PartitionStatus
 from tagmill.settings import Settings
@@ -32,11 +32,7 @@ class TagLine:
     batches: int
     clickhouse_rows: int
     verdict: str
-
-    @property
-    def whole(self) -> bool:
-        """Nothing held, nothing missing, nothing too many."""
-        return self.verdict == EXACTLY_ONCE
+    level: str
 
 
 @dataclass(frozen=True)
@@ -49,11 +45,7 @@ class StreamLine:
     clickhouse_rows: int
     dead_letters: int
     verdict: str
-
-    @property
-    def whole(self) -> bool:
-        """Nothing missing, nothing too many."""
-        return self.verdict == EXACTLY_ONCE
+    level: str
 
 
 @dataclass(frozen=True)
@@ -87,7 +79,8 @@ class AuditLine:
 class PipelineView:
     """A pipeline with its newest runs; of tag views its tags and its last audit (None: there was none).
 
-    Of a topic or a Kafka Journal `stream`; of a replicated Kafka Journal `partitions`. `problem`: why they can't be read now.
+    Of a topic or a Kafka Journal `stream`; of a replicated Kafka Journal `partitions`, `verdict` and `level`. `problem`: why they can't
+    be read now.
     """
 
     name: str
@@ -98,32 +91,33 @@ class PipelineView:
     audit: AuditLine | None = None
     stream: StreamLine | None = None
     partitions: tuple[PartitionStatus, ...] = ()
+    verdict: str = ""
+    level: str = ""
     problem: str = ""
 
 
 def overview(settings: Settings, *, count_view: bool = False) -> list[PipelineView]:
-    """All pipelines of the configuration; raises StoreUnavailable or ConfigurationError."""
+    """Return all pipelines of the configuration; one that cannot be read says why in `problem`.
+
+    Raises StoreUnavailable or ConfigurationError where the ledger cannot be read.
+    """
     with Ledger(settings.cassandra) as ledger:
-        of_views = [
-            PipelineView(
-                name=name,
-                dag_id=f"deliver_{name}",
-                destination=f"{settings.clickhouse.database}.{pipeline.destination}",
-                tags=tuple(TagLine(**line) for line in tag_table(settings, name, count_view=count_view, verify=False)),
-                runs=tuple(_runs(ledger, settings, name)),
-                audit=_audit(ledger, settings, name),
-            )
-            for name, pipeline in settings.pipelines.items()
-        ]
+        of_views = [_of_views(ledger, settings, name, count_view=count_view) for name in settings.pipelines]
         return [*of_views, *(_stream(ledger, settings, name) for name in settings.streams), *_replicated(settings)]
 
 
+def _of_views(ledger: Ledger, settings: Settings, name: str, *, count_view: bool) -> PipelineView:
+    view = _without_lines(ledger, settings, name, settings.pipeline(name).destination)
+    try:
+        view = replace(view, audit=_audit(ledger, settings, name))
+        lines = tag_table(settings, name, count_view=count_view, verify=False)
+    except TagmillError as error:
+        return replace(view, problem=str(error))
+    return replace(view, tags=tuple(TagLine(**line) for line in lines))
+
+
 def _stream(ledger: Ledger, settings: Settings, name: str) -> PipelineView:
-    """Without Kafka the others are shown all the same."""
-    view = PipelineView(
-        name, f"deliver_{name}", f"{settings.clickhouse.database}.{settings.stream(name).destination}",
-        runs=tuple(_runs(ledger, settings, name)),
-    )  # fmt: skip
+    view = _without_lines(ledger, settings, name, settings.stream(name).destination)
     try:
         line = topic_line(settings, name, verify=False)
     except TagmillError as error:
@@ -131,13 +125,20 @@ def _stream(ledger: Ledger, settings: Settings, name: str) -> PipelineView:
     return replace(view, stream=StreamLine(**{field.name: line[field.name] for field in fields(StreamLine)}))
 
 
+def _without_lines(ledger: Ledger, settings: Settings, name: str, destination: str) -> PipelineView:
+    """Return what the ledger alone can say of a pipeline."""
+    runs = tuple(_runs(ledger, settings, name))
+    return PipelineView(name, f"deliver_{name}", f"{settings.clickhouse.database}.{destination}", runs=runs)
+
+
 def _replicated(settings: Settings) -> Iterator[PipelineView]:
-    from tagmill.kafkajournal.replicate import status
+    from tagmill.kafkajournal.report import replication_line
 
     for name, chosen in settings.kafka_journals.items():
         view = PipelineView(name, f"replicate_{name}", f"keyspace {chosen.keyspace}")
         try:
-            yield replace(view, partitions=tuple(status(settings, name)))
+            line, partitions = replication_line(settings, name)
+            yield replace(view, partitions=tuple(partitions), verdict=line["verdict"], level=line["level"])
         except TagmillError as error:
             yield replace(view, problem=str(error))
 

@@ -1,77 +1,94 @@
 """Commands that only look: status, runs, batches, holds, check."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
 
 from tagmill.cli.shared import AsJson, MaybePipeline, chosen, err, one_line_errors, settings, show, tag_view_pipelines
+from tagmill.cli.verdicts import end, level_of, lines_of
+from tagmill.domain.verdict import Level
 from tagmill.settings import Settings
 
 Rows = list[dict[str, Any]]
 Limit = Annotated[int, typer.Option(min=1, help="At most so many lines a pipeline, the newest first.")]
 
 
-def _topics(configured: Settings, pipeline: str | None, *, verify: bool) -> Rows:
+def _streams(configured: Settings, pipeline: str | None, *, verify: bool) -> Rows:
+    from tagmill.kafkajournal.report import replication_line
     from tagmill.topics.report import topic_line
 
-    return [topic_line(configured, name, verify=verify) for name in configured.streams if pipeline in (None, name)]
+    rows = lines_of(configured.streams, lambda name: [topic_line(configured, name, verify=verify)], named=pipeline)
+    if not verify:
+        rows += lines_of(configured.kafka_journals, lambda name: [replication_line(configured, name)[0]], named=pipeline)
+    return rows
 
 
-def _show_both(rows: Rows, columns: Sequence[str], topics: Rows, *, as_json: bool) -> None:
-    """Those of tag views, and those of topics and Kafka Journals, whose columns are others."""
+def _of_views(configured: Settings, pipeline: str | None, *, count_view: bool, verify: bool) -> Rows:
+    from tagmill.delivery.report import tag_table
+
+    def read(name: str) -> Rows:
+        table = tag_table(configured, name, count_view=count_view, verify=verify)
+        return [{"pipeline": name, **line} for line in table]
+
+    return lines_of(configured.pipelines, read, named=pipeline)
+
+
+def _show_both(rows: Rows, streams: Rows, *, count_view: bool, as_json: bool) -> None:
+    """Show lines of tag views, then those of topics and Kafka Journals, whose columns are others."""
     if as_json:
-        show([*rows, *topics], (), as_json=True)
+        show([*rows, *streams], (), as_json=True)
         return
-    if rows or not topics:
+    if rows or not streams:
+        counted = ["in_view", "cleaned"] if count_view else []
+        columns = ["pipeline", "tag", *counted, "delivered", "held", "batches", "clickhouse_rows", "verdict"]
         show(rows, columns, as_json=False)
-    if topics:
+    if streams:
         from tagmill.topics.report import COLUMNS
 
-        show(topics, COLUMNS, as_json=False)
+        show(streams, COLUMNS, as_json=False)
+
+
+def _must_be_known(configured: Settings, pipeline: str | None, *, replications: bool) -> None:
+    """Raise before anything is read: an unknown pipeline, or a ledger without which nothing can be said of any."""
+    from tagmill.stores.ledger import Ledger
+
+    if not (replications and pipeline in configured.kafka_journals):
+        chosen(configured, pipeline)
+    Ledger(configured.cassandra).cassandra.close()
 
 
 @one_line_errors
 def status(pipeline: MaybePipeline = None, as_json: AsJson = False, count_view: bool = False) -> None:
-    """How far each tag is delivered, by the ledger and by ClickHouse. --count-view counts the rows of the view too."""
-    from tagmill.delivery.report import tag_table
+    """Show how far each pipeline is, by the ledger and by what is there; --count-view counts the rows of the views, too.
 
+    Exit status: 0 when all is well, waits or is held back; 3 when something differs, failed, or is held for too long; else that of a
+    pipeline that could not be read (2: somebody has to act, 75: try again).
+    """
     configured = settings()
-    topics = _topics(configured, pipeline, verify=False)
-    rows = [
-        {"pipeline": name, **line}
-        for name in tag_view_pipelines(configured, pipeline)
-        for line in tag_table(configured, name, count_view=count_view, verify=False)
-    ]
-    columns = [
-        "pipeline",
-        "tag",
-        *(["in_view", "cleaned"] if count_view else []),
-        "delivered",
-        "held",
-        "batches",
-        "clickhouse_rows",
-        "verdict",
-    ]
-    _show_both(rows, columns, topics, as_json=as_json)
+    _must_be_known(configured, pipeline, replications=True)
+    streams = _streams(configured, pipeline, verify=False)
+    rows = _of_views(configured, pipeline, count_view=count_view, verify=False)
+    _show_both(rows, streams, count_view=count_view, as_json=as_json)
+    end([*rows, *streams], worst=Level.HELD)
 
 
 @one_line_errors
 def check(pipeline: MaybePipeline = None, as_json: AsJson = False) -> None:
-    """Read every delivered row in ClickHouse again and hold it against the sealed batches. Exit status 0 only if all agree."""
-    from tagmill.delivery.report import EXACTLY_ONCE, tag_table
+    """Read every delivered row in ClickHouse again, hold it against the sealed batches, and keep the result for `status`.
 
+    Exit status: 0 only when everything is delivered exactly once (dead letters are named); 3 when anything differs, waits or is held; else
+    that of a pipeline that could not be read (2: somebody has to act, 75: try again).
+    """
     configured = settings()
-    rows = [
-        {"pipeline": name, **line} for name in tag_view_pipelines(configured, pipeline) for line in tag_table(configured, name)
-    ]
-    topics = _topics(configured, pipeline, verify=True)
-    columns = ("pipeline", "tag", "in_view", "cleaned", "delivered", "held", "batches", "clickhouse_rows", "verdict")
-    _show_both(rows, columns, topics, as_json=as_json)
-    if wrong := [row for row in (*rows, *topics) if row["verdict"] != EXACTLY_ONCE]:
-        what = " and ".join(name for name, there in (("tags", rows), ("topics", topics)) if there)
-        err.print(f"{len(wrong)} of {len(rows) + len(topics)} {what} are not delivered exactly once", markup=False)
-        raise typer.Exit(3)
+    _must_be_known(configured, pipeline, replications=False)
+    rows = _of_views(configured, pipeline, count_view=True, verify=True)
+    streams = _streams(configured, pipeline, verify=True)
+    _show_both(rows, streams, count_view=True, as_json=as_json)
+    if wrong := [row for row in (*rows, *streams) if level_of(row) > Level.APART]:
+        kinds = " and ".join(name for name, lines in (("tags", rows), ("topics", streams)) if lines)
+        err.print(f"{len(wrong)} of {len(rows) + len(streams)} {kinds} are not delivered exactly once", markup=False)
+    end([*rows, *streams], worst=Level.APART)
 
 
 @one_line_errors
@@ -112,21 +129,24 @@ def holds(pipeline: MaybePipeline = None, as_json: AsJson = False) -> None:
 
 
 def _runs(pipeline: str | None, limit: int) -> Iterator[dict[str, Any]]:
+    from tagmill.ledger.failures import Failures
     from tagmill.stores.ledger import Ledger
 
     configured = settings()
     with Ledger(configured.cassandra) as ledger:
         for name in chosen(configured, pipeline):
             newest = ledger.last_run(name)
+            failure = Failures(ledger.cassandra, configured.cassandra.ledger_keyspace, name).current()
             for number in range(newest, max(newest - limit, 0), -1):
                 row = ledger.run(name, number)
                 if row is None:
                     continue
+                failing = str(failure) if failure and failure.run == number and row.state.is_open else ""
                 found = ledger.batches(name, number)
                 yield {
                     "pipeline": name, "run": number, "kind": row.kind, "state": row.state.value, "batches": len(found),
                     "rows": sum(batch.rows for batch in found), "planned_at": row.planned_at, "closed_at": row.closed_at,
-                    "owner": row.owner, "fence": row.fence, "reason": row.reason or "",
+                    "owner": row.owner, "fence": row.fence, "reason": row.reason or failing,
                 }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from tagmill.batches.states import RunState
 from tagmill.cli import topics
 from tagmill.cli.shared import AsJson, Pipeline, Why, Yes, confirm, err, one_line_errors, out, person, settings, show
+from tagmill.cli.verdicts import lines_of
 from tagmill.settings import Settings
 
 app = typer.Typer(help="Runs: deliver, abandon, void.", no_args_is_help=True)
@@ -31,7 +32,9 @@ def deliver(
     as_json: AsJson = False,
 ) -> None:
     """Deliver all that is new, run by run, and finish what was left unfinished. Safe to stop and to start again at any moment."""
+    from tagmill.delivery.report import tag_table
     from tagmill.sparksession import session_when_asked
+    from tagmill.topics.report import topic_line
 
     configured = settings()
     if (reread_from is None) != (reread_until is None):
@@ -44,6 +47,9 @@ def deliver(
             )
         runs = topics.deliver(configured, pipeline, accept_lost=accept_lost, max_runs=max_runs)
         topics.shown(pipeline, runs, as_json=as_json)
+        if runs and not as_json:
+            (line,) = lines_of([pipeline], lambda name: [topic_line(configured, name, verify=False)])
+            out.print(f"pipeline {pipeline}: {line['verdict']}", markup=False)
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with (
@@ -59,7 +65,10 @@ def deliver(
     if not runs:
         out.print(f"pipeline {pipeline}: nothing to do", markup=False)
         return
-    show(_sums(runs), ("tag", "delivered", "late", "dropped", "held"), as_json=False)
+    judged = lines_of([pipeline], lambda name: tag_table(configured, name, count_view=False, verify=False))
+    verdicts = {line.get("tag"): line["verdict"] for line in judged}
+    lines = [{**line, "verdict": verdicts.get(line["tag"]) or verdicts.get(None, "")} for line in _sums(runs)]
+    show(lines, ("tag", "delivered", "late", "dropped", "held", "verdict"), as_json=False)
     out.print(f"quality report: {runs[-1]['docs']}", markup=False)
 
 

@@ -8,7 +8,10 @@ from uuid import UUID
 
 from tagmill import names
 from tagmill.batches.states import BatchState
+from tagmill.delivery.pipeline_facts import UNTOLD, collect, contents, now, record_checks
 from tagmill.delivery.runfiles import Sealed, read_manifest
+from tagmill.domain.verdict import Facts, judge
+from tagmill.errors import ConfigurationError
 from tagmill.settings import Settings
 from tagmill.stores.cleaned import Cleaned
 from tagmill.stores.clickhouse import ClickHouse, Totals
@@ -18,8 +21,7 @@ from tagmill.stores.guard import check_view
 from tagmill.stores.ledger import BatchRow, Ledger, RunRow
 from tagmill.stores.retired import Retired
 from tagmill.stores.views import Views
-
-EXACTLY_ONCE = "exactly once"
+from tagmill.viewsettings import PipelineSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,58 +33,80 @@ class Finding:
 
 
 def tag_table(settings: Settings, pipeline: str, *, count_view: bool = True, verify: bool = True) -> list[dict[str, Any]]:
-    """One line a tag: in_view and cleaned (None if not counted), delivered, held, batches, clickhouse_rows, verdict.
+    """Return one line a tag: in_view and cleaned (None if not counted), delivered, held, batches, clickhouse_rows, verdict, level.
 
     `count_view` counts the view's rows on the server, and those that cleanups have deleted of it; `verify`
-    reads every row in ClickHouse again (see `check`).
+    reads every row in ClickHouse again (see `check`), and keeps what it says in the ledger.
     """
     chosen = settings.pipeline(pipeline)
     with Ledger(settings.cassandra) as ledger, ClickHouse(settings.clickhouse) as clickhouse:
         clickhouse.check_destination(chosen.destination)
         if count_view:
             check_view(ledger.cassandra, settings, pipeline)
-        marks = ledger.delivered.watermarks(pipeline)
-        held = dict.fromkeys(chosen.tags, 0)
-        for hold in ledger.delivered.holds(pipeline, chosen.tags):
-            held[hold.tag] += hold.held_rows
+        _must_have_view(ledger, pipeline, chosen)
+        at, marks = now(), ledger.delivered.watermarks(pipeline)
+        known = collect(settings, ledger, clickhouse, pipeline, chosen.destination)
+        held, overdue = _held(ledger, pipeline, chosen)
         in_view = _in_view(ledger, settings, pipeline) if count_view else {}
         cleaned = _cleaned(ledger, settings, pipeline) if count_view else {}
-        there = dict(clickhouse.rows(f"SELECT toString(`tag`), count() FROM {names.sql(chosen.destination)} GROUP BY `tag`"))
+        checked = contents(clickhouse, chosen.destination) if verify else UNTOLD
+        stored_rows = clickhouse.rows(f"SELECT toString(`tag`), count() FROM {names.sql(chosen.destination)} GROUP BY `tag`")
+        there = {tag: int(rows) for tag, rows in stored_rows}
         if verify:
             findings = list(check(settings, pipeline, ledger, clickhouse))
-        elif any(mark.delivered > int(there.get(tag, 0)) for tag, mark in marks.items()):
+        elif any(mark.delivered > there.get(tag, 0) for tag, mark in marks.items()):
             findings = list(unfinished(settings, pipeline, ledger))  # only then, since it asks for the batches of every run
         else:
             findings = []
+        wrong = {tag: tuple(finding.text for finding in findings if finding.tag in (tag, "")) for tag in chosen.tags}
+        if verify:
+            record_checks(settings, ledger, pipeline, wrong, at, known, checked)
         table = []
         for tag in chosen.tags:
-            mark, rows = marks.get(tag), int(there.get(tag, 0))
-            delivered = mark.delivered if mark else 0
-            wrong = [finding.text for finding in findings if finding.tag in (tag, "")]
-            line = {
-                "tag": tag,
-                "in_view": in_view.get(tag),
-                "cleaned": cleaned.get(tag),
-                "delivered": delivered,
-                "held": held[tag],
-            }
-            line |= {"batches": mark.batches if mark else 0, "clickhouse_rows": rows}
-            table.append(line | {"verdict": _verdict(line, wrong)})
+            mark = marks.get(tag)
+            line: dict[str, Any] = {"tag": tag, "in_view": in_view.get(tag), "cleaned": cleaned.get(tag)}
+            line |= {"delivered": mark.delivered if mark else 0, "held": held[tag]}
+            line |= {"batches": mark.batches if mark else 0, "clickhouse_rows": there.get(tag, 0)}
+            facts = Facts(
+                **known.of_tag(tag, mark.run if mark else 0, verified=at if verify else None),
+                delivered=line["delivered"],
+                stored=line["clickhouse_rows"],
+                at_source=in_view[tag] + cleaned[tag] if count_view else None,
+                held=held[tag],
+                overdue=tuple(overdue[tag]),
+                differences=wrong[tag],
+            )
+            table.append(judged(line, facts))
         return table
 
 
-def _verdict(line: dict[str, Any], wrong: list[str]) -> str:
-    if wrong:
-        return f"differs: {wrong[0]}"
-    if line["delivered"] != line["clickhouse_rows"]:
-        return f"differs: {line['clickhouse_rows'] - line['delivered']:+d} rows in ClickHouse"
-    if line["held"]:
-        return f"{line['held']} held"
-    if line["in_view"] is None and not line["delivered"]:
-        return "nothing delivered yet"
-    if line["in_view"] is not None and line["in_view"] + line["cleaned"] > line["delivered"]:
-        return f"{line['in_view'] + line['cleaned'] - line['delivered']} not delivered"
-    return EXACTLY_ONCE
+def judged(line: dict[str, Any], facts: Facts) -> dict[str, Any]:
+    """Return the line with its verdict and level."""
+    verdict = judge(facts)
+    return {**line, "verdict": verdict.word, "level": verdict.level.label}
+
+
+def _must_have_view(ledger: Ledger, pipeline: str, configured: PipelineSettings) -> None:
+    """Raise ConfigurationError where the view is not there: no run of the pipeline would come far."""
+    metadata = ledger.cassandra.cluster.metadata.keyspaces.get(configured.keyspace)
+    if metadata is None or configured.view_table not in metadata.tables:
+        raise ConfigurationError(
+            f"pipeline {pipeline}: {ledger.cassandra.where} has no table {configured.keyspace}.{configured.view_table}. Nothing was read. "
+            "Correct keyspace or view_table, or let the application create it"
+        )
+
+
+def _held(ledger: Ledger, pipeline: str, configured: PipelineSettings) -> tuple[dict[str, int], dict[str, list[str]]]:
+    """Return by tag how many rows are held, and what is held for longer than max_hold_age_seconds."""
+    held, overdue, today = dict.fromkeys(configured.tags, 0), {tag: list[str]() for tag in configured.tags}, datetime.now(UTC)
+    for hold in ledger.delivered.holds(pipeline, configured.tags):
+        held[hold.tag] += hold.held_rows
+        if (today - hold.since).total_seconds() > configured.max_hold_age_seconds and not overdue[hold.tag]:
+            text = (
+                f"{hold.persistence_id!r} is held since run {hold.since_run} for {hold.reason}: longer than max_hold_age_seconds"
+            )
+            overdue[hold.tag].append(text)
+    return held, overdue
 
 
 def _in_view(ledger: Ledger, settings: Settings, pipeline: str) -> dict[str, int]:
@@ -106,8 +130,8 @@ def _cleaned(ledger: Ledger, settings: Settings, pipeline: str) -> dict[str, int
 def check(settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickHouse) -> Iterator[Finding]:
     """Everything in which ledger and ClickHouse disagree.
 
-    Each batch's rows and checksum read again from the stored columns, batches that the ledger doesn't know, events that are
-    there twice, and holds that are too old.
+    Each batch's rows and checksum read again from the stored columns, batches that the ledger doesn't know, and events that are
+    there twice.
     """
     chosen = settings.pipeline(pipeline)
     batches, unknown = stored(settings, pipeline, ledger, clickhouse, chosen.destination)
@@ -115,13 +139,6 @@ def check(settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickHo
     for batch_id in unknown:
         yield Finding("", f"batch {batch_id} is in {chosen.destination}, and no run of pipeline {pipeline} has it")
     yield from _twice(clickhouse, chosen.destination)
-    now = datetime.now(UTC)
-    for hold in ledger.delivered.holds(pipeline, chosen.tags):
-        if (now - hold.since).total_seconds() > chosen.max_hold_age_seconds:
-            yield Finding(
-                hold.tag,
-                f"{hold.persistence_id!r} is held since run {hold.since_run} for {hold.reason}: longer than max_hold_age_seconds",
-            )
 
 
 def _stored(clickhouse: ClickHouse, table: str) -> dict[UUID, list[Totals]]:

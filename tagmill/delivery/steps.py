@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from tagmill import checkpoints
 from tagmill.batches.states import RunState
 from tagmill.delivery.model import Manifest, Plan
 from tagmill.errors import ConfigurationError, TerminalError
+from tagmill.ledger.failures import forget_failures, noted
 from tagmill.settings import Settings
 from tagmill.stores.builds import Builds, BuildState
 from tagmill.stores.clickhouse import ClickHouse
@@ -53,7 +54,7 @@ def plan(
     chosen = settings.pipeline(pipeline)
     wanted = wanted_tags(pipeline, chosen.tags, tags)
     span = _range(reread) if reread else None
-    with leased(settings, pipeline, owner, wait=chosen.lease_wait_seconds) as (ledger, lease):
+    with leased(settings, pipeline, owner, wait=chosen.lease_wait_seconds, step="plan") as (ledger, lease):
         # before anything is looked at: if this planner sleeps while another one's run comes and goes, the number is taken
         number = ledger.free_number(pipeline)
         unfinished = ledger.open_run(pipeline)
@@ -67,6 +68,7 @@ def plan(
         else:
             made = planner.reread(number, *span) if span else planner.plan(number)
         if made is None:
+            forget_failures(settings, ledger.cassandra, pipeline)
             lease.give_back()
             return {
                 "run": None,
@@ -102,7 +104,7 @@ def seal(settings: Settings, pipeline: str, run: int, fence: int, *, owner: str,
     from tagmill.delivery import withdraw
     from tagmill.delivery.seal import seal as seal_run
 
-    with leased(settings, pipeline, owner) as (ledger, _):
+    with leased(settings, pipeline, owner, step="seal", run=run) as (ledger, _):
         if ledger.current(pipeline, run, fence).kind == withdraw.KIND:
             manifest = withdraw.seal(settings, ledger, pipeline, run, fence, owner)
         else:
@@ -116,7 +118,7 @@ def push(
     """Bring the batches of a sealed run to ClickHouse and verify each."""
     from tagmill.delivery.push import push as push_run
 
-    with leased(settings, pipeline, owner) as (ledger, _):
+    with leased(settings, pipeline, owner, step="push", run=run) as (ledger, _):
         manifest = push_run(settings, ledger, pipeline, run, fence, progress)
         return _summary(manifest, f"{len(manifest.batches)} batches verified in ClickHouse")
 
@@ -125,19 +127,23 @@ def close(settings: Settings, pipeline: str, run: int, fence: int, *, owner: str
     """Write progress, holds and watermarks of a pushed run, and give the lease back."""
     from tagmill.delivery.close import close as close_run
 
-    with leased(settings, pipeline, owner) as (ledger, lease):
+    with leased(settings, pipeline, owner, step="close", run=run) as (ledger, lease):
         manifest = close_run(settings, ledger, pipeline, run, fence)
+        forget_failures(settings, ledger.cassandra, pipeline)
+        held = ledger.delivered.held_rows(pipeline, settings.pipeline(pipeline).tags)
         lease.give_back()
-        return _summary(manifest, "closed")
+        return _summary(manifest, "closed", held)
 
 
 @contextmanager
-def leased(settings: Settings, pipeline: str, owner: str, *, wait: float = 0) -> Iterator[tuple[Ledger, Lease]]:
-    """The ledger, with the pipeline's lease (Lease.for_a_step)."""
+def leased(
+    settings: Settings, pipeline: str, owner: str, *, wait: float = 0, step: str = "", run: int | None = None
+) -> Iterator[tuple[Ledger, Lease]]:
+    """Yield the ledger and the pipeline's lease (Lease.for_a_step). The failure of a `step` of a delivery is noted."""
     chosen = settings.pipeline(pipeline)
     with Ledger(settings.cassandra) as ledger:
         lease = Lease(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline, owner, chosen.lease_seconds)
-        with lease.for_a_step(wait):
+        with lease.for_a_step(wait), noted(settings, ledger.cassandra, pipeline, step, run):
             check_journal(ledger.cassandra, settings, pipeline)
             yield ledger, lease
 
@@ -186,12 +192,17 @@ def _planned(row: RunRow, made: Plan) -> Result:
     }
 
 
-def _summary(manifest: Manifest, what: str) -> Result:
+def _summary(manifest: Manifest, what: str, held_rows: Mapping[str, int] | None = None) -> Result:
+    """Return what a step did. `held_rows` by tag are those of all open holds, as `status` shows them; else those that the run read."""
     tags = [
         {"tag": tag, **done.model_dump(include={"delivered", "late", "dropped", "held"})} for tag, done in manifest.tags.items()
     ]
     rows = sum(batch.rows for batch in manifest.batches)
-    held = sum(done.held for done in manifest.tags.values())
+    if held_rows is None:
+        held = sum(done.held for done in manifest.tags.values())
+    else:
+        tags = [{**line, "held": held_rows.get(line["tag"], 0)} for line in tags]
+        held = sum(held_rows.values())
     return {
         "run": manifest.run,
         "batches": len(manifest.batches),

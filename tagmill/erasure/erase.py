@@ -25,6 +25,8 @@ from tagmill.erasure.report import Total, differs, nobody, result
 from tagmill.erasure.rules import Names
 from tagmill.erasure.sealed import SealedBatches
 from tagmill.errors import BatchDiffers, ConfigurationError, GuardRefused, StoreUnavailable
+from tagmill.ledger.checks import Checks
+from tagmill.ledger.failures import Failures
 from tagmill.settings import Settings
 from tagmill.stores.builds import Builds, BuildState
 from tagmill.stores.cleaned import Cleaned
@@ -263,7 +265,10 @@ class _Erasing:
             if mark and mark.run < run:
                 less = replace(mark, run=run, delivered=mark.delivered - tag.rows, batches=mark.batches - tag.batches)
                 self.ledger.delivered.write_watermark(name, less)
-        self.ledger.amend_interventions(name, Names(ids).masked)
+        masked, keyspace = Names(ids).masked, self.settings.cassandra.ledger_keyspace
+        self.ledger.amend_interventions(name, masked)
+        Checks(self.ledger.cassandra, keyspace, name).amend(masked)
+        Failures(self.ledger.cassandra, keyspace, name).amend(masked)
         what = "; ".join([f"erase {row.persistence_ids} persistence ids (erasure {row.erasure})", *self.of_ids.warnings()])
         self.ledger.record_intervention(name, run, row.who, what, row.why)
 

@@ -19,6 +19,7 @@ from tagmill.delivery.runfiles import read_document, write_document
 from tagmill.errors import TagmillError
 from tagmill.kafka.ranges import Range, capped, in_step, misplaced, others, places, same_topics, unread
 from tagmill.kafkajournal.model import Counts, Manifest, PartitionStatus, ReplicationReport, Tell
+from tagmill.ledger.failures import forget_failures, noted
 from tagmill.settings import Settings
 from tagmill.stores.cassandra import Cassandra
 from tagmill.stores.deadletters import DeadLetters
@@ -57,8 +58,10 @@ def replicate(
     with Cassandra(settings.cassandra) as cassandra, Kafka(settings.kafka) as kafka, explained(cassandra.where):
         attempt = _Attempt(settings, pipeline, cassandra, kafka, spark, tell or (lambda _: None))
         lease = Lease(cassandra, settings.cassandra.ledger_keyspace, pipeline, owner, chosen.lease_seconds)
-        with lease.held(chosen.lease_wait_seconds):
-            return attempt.run(owner, accept_lost)
+        with lease.held(chosen.lease_wait_seconds), noted(settings, cassandra, pipeline, "replicate"):
+            done = attempt.run(owner, accept_lost)
+            forget_failures(settings, cassandra, pipeline)
+            return done
 
 
 def status(settings: Settings, pipeline: str) -> list[PartitionStatus]:

@@ -3,7 +3,7 @@
 All but the buckets, which only become more, is written USING TIMESTAMP = the run's number: an older run can't overwrite a newer one.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -132,6 +132,17 @@ class Delivered:
                     f"SELECT * FROM {self.keyspace}.holds WHERE pipeline = ? AND tag = ? AND shard = ?", pipeline, tag, shard
                 ):
                     yield _hold(row)
+
+    def held_rows(self, pipeline: str, tags: Sequence[str]) -> dict[str, int]:
+        """Return by tag how many rows the open holds keep back."""
+        shards = [(pipeline, tag, shard) for tag in tags for shard in range(HOLD_SHARDS)]
+        sums = self.cassandra.execute_many(
+            f"SELECT sum(held_rows) AS held FROM {self.keyspace}.holds WHERE pipeline = ? AND tag = ? AND shard = ?", shards
+        )
+        held = dict.fromkeys(tags, 0)
+        for (_, tag, _), rows in zip(shards, sums, strict=True):
+            held[tag] += int(rows[0].held or 0)
+        return held
 
     def hold(self, pipeline: str, tag: str, persistence_id: str) -> HoldRow | None:
         """The open hold of one persistence_id."""

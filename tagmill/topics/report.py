@@ -5,43 +5,62 @@ from typing import Any
 
 from tagmill import names
 from tagmill.batches.states import BatchState
-from tagmill.delivery.report import EXACTLY_ONCE, differences, stored, unfinished_of
+from tagmill.delivery.pipeline_facts import UNTOLD, collect, contents, now, record_checks
+from tagmill.delivery.report import differences, judged, stored, unfinished_of
+from tagmill.domain.verdict import Facts
+from tagmill.ledger.checks import WHOLE
 from tagmill.settings import Settings
 from tagmill.stores.clickhouse import ClickHouse
 from tagmill.stores.deadletters import DeadLetters
-from tagmill.stores.deduplication import TopicOffsets
 from tagmill.stores.ledger import Ledger
 from tagmill.stores.retired import Retired
 from tagmill.topics.columns import layout, layout_there
-from tagmill.topics.plan import must_keep_columns, spans_of
+from tagmill.topics.plan import must_keep_columns
+from tagmill.topics.positions import topic_positions
 from tagmill.topics.runfiles import read_manifest
 
 COLUMNS = ("pipeline", "waiting", "delivered", "batches", "clickhouse_rows", "dead_letters", "verdict")
 
 
 def topic_line(settings: Settings, pipeline: str, *, verify: bool) -> dict[str, Any]:
-    """COLUMNS; `verify` reads every row in ClickHouse again. `waiting`: offsets that no closed run has read.
+    """Return COLUMNS and level; `verify` reads every row in ClickHouse again, and keeps what it says in the ledger.
 
-    They are what Kafka has, of a Kafka Journal what is replicated.
+    `waiting` counts offsets that no closed run has read: readable ones of Kafka, of a Kafka Journal replicated ones.
     """
     chosen, keyspace = settings.stream(pipeline), settings.cassandra.ledger_keyspace
     with Ledger(settings.cassandra) as ledger, ClickHouse(settings.clickhouse, layout(chosen)) as clickhouse:
         clickhouse.check_destination(chosen.destination)
+        if verify:
+            must_keep_columns(settings, ledger, pipeline)
+        clickhouse.layout = layout_there(chosen, clickhouse.columns_of(chosen.destination, plain=True))
+        at, known = now(), collect(settings, ledger, clickhouse, pipeline, chosen.destination)
         delivered, wrong = _delivered(settings, pipeline, ledger)
+        checked = contents(clickhouse, chosen.destination) if verify else UNTOLD
         ((rows,),) = clickhouse.rows(f"SELECT count() FROM {names.sql(chosen.destination)}")
-        line = {
+        positions = topic_positions(settings, ledger, pipeline)
+        line: dict[str, Any] = {
             "pipeline": pipeline,
-            "waiting": _waiting(settings, pipeline, ledger),
+            "waiting": sum(position.waiting for position in positions),
             "delivered": sum(delivered),
             "batches": len(delivered),
             "clickhouse_rows": int(rows),
             "dead_letters": DeadLetters(ledger.cassandra, keyspace, pipeline).count(),
         }
         if verify:
-            must_keep_columns(settings, ledger, pipeline)
-            clickhouse.layout = layout_there(chosen, clickhouse.columns_of(chosen.destination, plain=True))
             wrong += _wrong(settings, pipeline, ledger, clickhouse)
-        return line | {"verdict": _verdict(line, wrong)}
+            record_checks(settings, ledger, pipeline, {WHOLE: wrong}, at, known, checked)
+        facts = Facts(
+            # `delivered` counts what the open run has pushed, too
+            **known.of_tag(WHOLE, verified=at if verify else None) | {"sealed": sum(known.sealed.values())},
+            delivered=line["delivered"],
+            stored=line["clickhouse_rows"],
+            waiting=line["waiting"],
+            unreadable=sum(position.not_readable for position in positions),
+            dead_letters=line["dead_letters"],
+            differences=tuple(wrong),
+            obstacles=tuple(position.problem for position in positions if position.problem),
+        )
+        return judged(line, facts)
 
 
 def _delivered(settings: Settings, pipeline: str, ledger: Ledger) -> tuple[list[int], list[str]]:
@@ -63,20 +82,6 @@ def _wrong(settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickH
     yield from (f"batch {one} is in {table}, and no run of pipeline {pipeline} has it" for one in unknown)
     if twice := _twice(clickhouse, table):
         yield f"{twice} events are there more than once in one batch"
-
-
-def _verdict(line: dict[str, Any], wrong: list[str]) -> str:
-    if wrong:
-        return f"differs: {wrong[0]}"
-    if line["delivered"] != line["clickhouse_rows"]:
-        return f"differs: {line['clickhouse_rows'] - line['delivered']:+d} rows in ClickHouse"
-    return EXACTLY_ONCE
-
-
-def _waiting(settings: Settings, pipeline: str, ledger: Ledger) -> int:
-    read = TopicOffsets(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline).read_to()
-    spans = spans_of(settings, ledger, pipeline).items()
-    return sum(max(0, span.end - max(read.get(place, span.first), span.first)) for place, span in spans)
 
 
 def _twice(clickhouse: ClickHouse, table: str) -> int:

@@ -19,6 +19,7 @@ from tagmill.delivery.model import Batch
 from tagmill.delivery.push import Destination, push_batches
 from tagmill.delivery.runfiles import add_batches, write_document
 from tagmill.errors import TransientError
+from tagmill.ledger.failures import forget_failures, noted
 from tagmill.settings import Settings
 from tagmill.stores.clickhouse import ClickHouse
 from tagmill.stores.deadletters import DeadLetter, DeadLetters
@@ -48,7 +49,7 @@ def plan(settings: Settings, pipeline: str, *, owner: str, accept_lost: bool = F
     Raises GuardRefused: records are gone from Kafka that were never delivered (unless `accept_lost`). ConfigurationError: the ids that are
     there were made by another rule, or a schema file doesn't fit the columns.
     """
-    with leased(settings, pipeline, owner, wait=settings.stream(pipeline).lease_wait_seconds) as (ledger, lease):
+    with leased(settings, pipeline, owner, wait=settings.stream(pipeline).lease_wait_seconds, step="plan") as (ledger, lease):
         number = ledger.free_number(pipeline)
         if unfinished := ledger.open_run(pipeline):
             return _taken_over(ledger, unfinished, owner)
@@ -58,6 +59,7 @@ def plan(settings: Settings, pipeline: str, *, owner: str, accept_lost: bool = F
         else:
             made = planned(settings, ledger, pipeline, number, accept_lost)
         if made is None:
+            forget_failures(settings, ledger.cassandra, pipeline)
             lease.give_back()
             nothing = f"pipeline {pipeline}: nothing to do"
             return {
@@ -93,7 +95,7 @@ def seal(settings: Settings, pipeline: str, run: int, fence: int, *, owner: str,
     from tagmill.delivery.sparkerrors import explained
     from tagmill.topics.seal import seal as seal_run
 
-    with leased(settings, pipeline, owner) as (ledger, _), explained(ledger.cassandra.where):
+    with leased(settings, pipeline, owner, step="seal", run=run) as (ledger, _), explained(ledger.cassandra.where):
         manifest = seal_run(settings, ledger, spark, pipeline, run, fence)
         add_batches(ledger, manifest)
         return _summary(manifest, f"{len(manifest.batches)} batches sealed")
@@ -104,7 +106,7 @@ def push(
 ) -> Result:
     """Bring the batches of a sealed run to ClickHouse and verify each."""
     chosen, files = settings.stream(pipeline), RunFiles(settings.storage.root)
-    with leased(settings, pipeline, owner) as (ledger, _):
+    with leased(settings, pipeline, owner, step="push", run=run) as (ledger, _):
         row = ledger.current(pipeline, run, fence)
         manifest = read_manifest(files, row)
         if chosen.rule and not ids_noted(files, manifest):
@@ -121,7 +123,7 @@ def push(
 def close(settings: Settings, pipeline: str, run: int, fence: int, *, owner: str) -> Result:
     """Keep what can't be read, move the offsets of a pushed run, and give the lease back."""
     files, keyspace = RunFiles(settings.storage.root), settings.cassandra.ledger_keyspace
-    with leased(settings, pipeline, owner) as (ledger, lease):
+    with leased(settings, pipeline, owner, step="close", run=run) as (ledger, lease):
         row = ledger.current(pipeline, run, fence)
         manifest = read_manifest(files, row)
         if row.state == RunState.SEALED:
@@ -144,6 +146,7 @@ def close(settings: Settings, pipeline: str, run: int, fence: int, *, owner: str
             checkpoints.reached("close.before_end")
             ledger.finish_run(pipeline, run, fence, RunState.SEALED, RunState.CLOSED)
         files.remove_attempts(pipeline, run, but=manifest.attempt)
+        forget_failures(settings, ledger.cassandra, pipeline)
         lease.give_back()
         return _summary(manifest, "closed")
 
@@ -172,12 +175,14 @@ def _ids(files: RunFiles, batches: Iterable[Batch], run: int) -> Iterator[tuple[
 
 
 @contextmanager
-def leased(settings: Settings, pipeline: str, owner: str, *, wait: float = 0) -> Iterator[tuple[Ledger, Lease]]:
-    """The ledger, with the pipeline's lease (Lease.for_a_step)."""
+def leased(
+    settings: Settings, pipeline: str, owner: str, *, wait: float = 0, step: str = "", run: int | None = None
+) -> Iterator[tuple[Ledger, Lease]]:
+    """Yield the ledger and the pipeline's lease (Lease.for_a_step). The failure of a `step` of a delivery is noted."""
     with Ledger(settings.cassandra) as ledger:
         seconds = settings.stream(pipeline).lease_seconds
         lease = Lease(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline, owner, seconds)
-        with lease.for_a_step(wait):
+        with lease.for_a_step(wait), noted(settings, ledger.cassandra, pipeline, step, run):
             yield ledger, lease
 
 

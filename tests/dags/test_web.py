@@ -110,7 +110,7 @@ def test_names_of_applications_never_become_markup(user, monkeypatch):
     from tagmill.airflow import overview, web
 
     now = datetime(2026, 11, 21, 7, tzinfo=UTC)
-    line = overview.TagLine(HOSTILE, 5, 4321, 5, 1, 1, 5, HOSTILE)
+    line = overview.TagLine(HOSTILE, 5, 4321, 5, 1, 1, 5, HOSTILE, "held")
     run = overview.RunLine(7, "SEALED", HOSTILE, HOSTILE, 2, 1, 5, now, None, "docs/orders/run-00000007/index.html")
     audit = overview.AuditLine(3, now, False, HOSTILE, "docs/orders/audit-00000003/index.html")
     view = overview.PipelineView("orders", "deliver_orders", HOSTILE, (line,), (run,), audit)
@@ -131,7 +131,9 @@ def test_topics_and_kafka_journals_are_shown_and_what_keeps_them_from_it(user, m
 
     lag = PartitionStatus(topic=HOSTILE, partition=0, replicated_to=None, first=0, end=77, waiting=76, problem="made anew")
     views = [
-        overview.PipelineView("products", "deliver_products", "x", stream=overview.StreamLine(11, 12, 13, 14, 15, HOSTILE)),
+        overview.PipelineView(
+            "products", "deliver_products", "x", stream=overview.StreamLine(11, 12, 13, 14, 15, HOSTILE, "waiting")
+        ),
         overview.PipelineView("carts", "replicate_carts", "keyspace carts", partitions=(lag,)),
         overview.PipelineView("gone", "deliver_gone", "y", problem=HOSTILE),
     ]

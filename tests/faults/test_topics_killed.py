@@ -48,7 +48,7 @@ def fill(one: Shop, products: range) -> None:
 def expect(one: Shop, products: range) -> None:
     assert Counter(one.products()) == Counter(products)
     line = topic_line(one.settings, one.name, verify=True)
-    assert (line["verdict"], line["waiting"], line["dead_letters"]) == ("exactly once", 0, len(products) // 10)
+    assert (line["level"], line["waiting"], line["dead_letters"]) == ("apart", 0, len(products) // 10)
     assert len(one.ids()) == len(products)
 
 

@@ -336,7 +336,7 @@ def test_exactly_the_proven_partitions_go_and_delivery_goes_on_as_if_nothing_had
     # the late row is no run's, but a range read again brings it; nothing comes twice
     before = clickhouse_rows(own.settings, own.name)
     assert deliver(own.settings, own.name, own.spark) == []
-    assert verdicts(own.settings, own.name) == {"t": "1 not delivered", "u": "exactly once"}
+    assert verdicts(own.settings, own.name) == {"t": "1 in the view not delivered", "u": "exactly once"}
     (run,) = deliver(own.settings, own.name, own.spark, reread=(BEGIN.isoformat(), (BEGIN + HOURS * HOUR).isoformat()))
     assert run["rows"] == 1 and len(clickhouse_rows(own.settings, own.name)) == len(before) + 1 == 37
     assert verdicts(own.settings, own.name) == {"t": "exactly once", "u": "exactly once"}
@@ -366,7 +366,7 @@ def test_exactly_the_proven_partitions_go_and_delivery_goes_on_as_if_nothing_had
     now = datetime.now(UTC)
     own.journal.both([event("new", number, now + number * timedelta(milliseconds=1), "t") for number in (1, 2, 3)])
     code, table, _ = tagmill(own.file, "check", "--json")
-    assert code == 3 and {line["tag"]: line["verdict"] for line in json.loads(table)}["t"] == "3 not delivered"
+    assert code == 3 and {line["tag"]: line["verdict"] for line in json.loads(table)}["t"] == "3 in the view not delivered"
     assert sum(run["rows"] for run in deliver(own.settings, own.name, own.spark)) == 3
     assert tagmill(own.file, "check")[0] == 0
 

@@ -37,8 +37,11 @@ def test_replicate_status_head_and_deadletters_show_what_there_is(said):
     assert said("deadletters", "list")[:2] == (0, f"{said.journal.name} has no dead letters\n")
     code, shown, _ = said("kafka-journal", "status", "--json")
     assert code == 0 and [(one["waiting"], one["replicated_to"]) for one in json.loads(shown)] == [(2, None)]
+    assert [line["verdict"] for line in json.loads(said("status", "--json")[1])] == ["waiting 2"]
     code, shown, _ = said("kafka-journal", "replicate")
     assert code == 0 and "2 events of 1 ids" in shown and "1 can't be read" in shown
+    code, shown, _ = said("status", "--json")
+    assert code == 0 and json.loads(shown)[0]["verdict"] == "all that is in Kafka is replicated; 1 dead letters"
     code, shown, _ = said("deadletters", "list", "--json")
     (letter,) = json.loads(shown)
     assert (letter["offset"], letter["value"], letter["key"]) == (1, b"cut".hex(), "cart-[1]") and "cut off" in letter["reason"]

@@ -282,7 +282,7 @@ def test_a_withdrawn_batch_is_delivered_again_late_by_whoever_reads_its_range(re
     assert code == 0 and "is out of ClickHouse and VOIDED" in said, wrong
     assert Counter(row.tag for row in pipeline.rows()) == {"u": 8}
     assert pipeline.progress("t", "a").missing == ((1, 8),) and pipeline.progress("t", "a").number == 8
-    assert verdicts(pipeline.settings, pipeline.name)["t"] == "16 not delivered"
+    assert verdicts(pipeline.settings, pipeline.name)["t"] == "16 in the view not delivered"
     assert pipeline.tagmill("batches", "withdraw", batch.batch_id, "--run", "1", *WHY)[0] == 2
     assert pipeline.tagmill("batches", "resend", batch.batch_id, "--run", "1", *WHY)[0] == 2
     assert Counter(row.tag for row in pipeline.rows()) == {"u": 8}

@@ -14,7 +14,7 @@ from tagmill.topics.interventions import TopicInterventions
 from tagmill.topics.rekey import rekey
 from tagmill.topics.report import topic_line
 from tests.support.delivery import tagmill
-from tests.support.topics import OWNER, Crashed, crashing, made
+from tests.support.topics import OWNER, Crashed, checked_verdict, crashing, made
 
 INSTANTS = ("rekey.slice", "rekey.written", "rekey.switched")
 
@@ -206,7 +206,7 @@ def test_a_batch_whose_sending_again_was_interrupted_is_named_and_its_ids_stay(s
     assert expired(one) == 1
     free(one)
     code, _, err = tagmill(one.file, *resend.split(), "--why", "a test", "--yes")
-    assert code == 0 and topic_line(one.settings, one.name, verify=True)["verdict"] == "exactly once", err
+    assert code == 0 and checked_verdict(one) == "exactly once", err
     assert one.products() == [1, 2] and expired(one) == 1
 
 

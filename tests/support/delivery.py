@@ -1,6 +1,7 @@
 """Delivers a pipeline on the test stack and looks at what became of it: rows in ClickHouse, sealed files, holds, findings."""
 
 import json
+import re
 import socket
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -166,8 +167,13 @@ def state(settings: Settings, pipeline: str, run: int) -> str:
 
 
 def verdicts(settings: Settings, pipeline: str) -> dict[str, str]:
-    """The verdict of `tagmill check` on each tag."""
-    return {line["tag"]: line["verdict"] for line in tag_table(settings, pipeline)}
+    """Return what `tagmill check` says of each tag, without the moment of the check."""
+    return {line["tag"]: without_moment(line["verdict"]) for line in tag_table(settings, pipeline)}
+
+
+def without_moment(verdict: str) -> str:
+    """Return the verdict without the moment of the check."""
+    return re.sub(r", checked at [0-9: -]{19}", "", verdict)
 
 
 def quality(settings: Settings, pipeline: str, run: int) -> dict[str, Any]:

@@ -11,7 +11,9 @@ from tagmill import checkpoints, connector
 from tagmill.settings import Settings
 from tagmill.stores import schema
 from tagmill.topics import destination, steps
+from tagmill.topics.report import topic_line
 from tests.conftest import FEW_ROWS, toml_value
+from tests.support.delivery import without_moment
 from tests.support.kafka import Topic, create
 
 OWNER = "o"
@@ -19,6 +21,11 @@ OWNER = "o"
 
 class Crashed(BaseException):
     """Nothing catches it."""
+
+
+def checked_verdict(one: "Shop") -> str:
+    """Return what `tagmill check` says of the pipeline, without the moment of the check."""
+    return without_moment(topic_line(one.settings, one.name, verify=True)["verdict"])
 
 
 class Shop:

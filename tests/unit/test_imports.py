@@ -26,6 +26,8 @@ FORBIDDEN = {
     "tagmill/timeuuid.py": IO,
     "tagmill/names.py": IO,
     "tagmill/journaltables.py": IO,
+    "tagmill/domain": (*IO, "tagmill.ledger"),
+    "tagmill/ledger": ("tagmill.delivery", "tagmill.quality", "tagmill.cli", "tagmill.airflow", "pyspark"),
     "tagmill/stores": (
         "tagmill.delivery",
         "tagmill.continuity.rules",

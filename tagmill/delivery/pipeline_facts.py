@@ -1,0 +1,151 @@
+"""Collect what the ledger knows of a whole pipeline for the verdicts on its tags: the open run, failures, checks, the last audit."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from tagmill import names
+from tagmill.batches.states import BatchState
+from tagmill.domain.verdict import Failure, OpenRun, Proof, moment
+from tagmill.errors import TagmillError
+from tagmill.ledger.checks import CheckRow, Checks
+from tagmill.ledger.failures import Failures
+from tagmill.settings import Settings
+from tagmill.stores.audits import AuditRow, Audits, folder, in_words
+from tagmill.stores.clickhouse import ClickHouse
+from tagmill.stores.files import RunFiles
+from tagmill.stores.ledger import Ledger, RunRow
+from tagmill.timeuuid import to_datetime
+
+# Rows and checksum of all rows of a destination; UNTOLD where ClickHouse would have to read every row to tell.
+Contents = tuple[int, int]
+UNTOLD: Contents = (-1, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineFacts:
+    """What is known of a pipeline; `pushed` and `sealed` are rows of the open run by tag, `found` what the last audit found of each."""
+
+    closed: RunRow | None
+    open_run: OpenRun | None
+    pushed: Mapping[str, int]
+    sealed: Mapping[str, int]
+    failure: Failure | None
+    checks: Mapping[str, CheckRow]
+    contents: Contents
+    audit: AuditRow | None
+    found: Mapping[str, Mapping[str, int]]
+
+    def checked(self, tag: str) -> Proof | None:
+        """Return the newest check of a tag."""
+        check = self.checks.get(tag)
+        if check is None:
+            return None
+        same = (check.rows, check.checksum) == self.contents
+        if self.contents == UNTOLD:
+            same = same and self.closed is not None and self.closed.run == check.run
+        return Proof("checked", check.checked_at, check.agrees, f"run {check.run}", check.finding, changed=not same)
+
+    def audited(self, tag: str) -> Proof | None:
+        """Return the last audit, if it judged this tag."""
+        audit = self.audit
+        if audit is None or audit.done_at is None or tag not in self.found:
+            return None
+        closed_at = self.closed.closed_at if self.closed else None
+        changed = closed_at is not None and closed_at >= audit.started_at
+        finding = f"audit {audit.audit} found {in_words(self.found[tag])}"
+        return Proof("audited", audit.done_at, not self.found[tag], moment(to_datetime(audit.until)), finding, changed)
+
+    def of_tag(self, tag: str, counted_run: int = 0, *, verified: datetime | None) -> dict[str, Any]:
+        """Return what is known of a tag here. `counted_run` is the newest run of which `delivered` counts the rows."""
+        counted = self.open_run is not None and self.open_run.run == counted_run
+        return {
+            "open_run": self.open_run,
+            "failure": self.failure,
+            "pushed": 0 if counted else self.pushed.get(tag, 0),
+            "sealed": 0 if counted else self.sealed.get(tag, 0),
+            "verified": verified,
+            "checked": None if verified else self.checked(tag),
+            "audited": None if verified else self.audited(tag),
+        }
+
+
+def collect(settings: Settings, ledger: Ledger, clickhouse: ClickHouse, pipeline: str, table: str) -> PipelineFacts:
+    """Read what the ledger knows of a pipeline, and whether the destination is what it was at the last check."""
+    keyspace = settings.cassandra.ledger_keyspace
+    last = ledger.last_run(pipeline)
+    rows = [row for number in (last, last - 1) if number > 0 and (row := ledger.run(pipeline, number))]
+    open_run = next((row for row in rows if row.state.is_open), None)
+    batches = ledger.batches(pipeline, open_run.run) if open_run else []
+    checks = Checks(ledger.cassandra, keyspace, pipeline).newest()
+    audit = Audits(ledger.cassandra, keyspace, pipeline).last_done() if pipeline in settings.pipelines else None
+    return PipelineFacts(
+        closed=next((row for row in rows if not row.state.is_open), None),
+        open_run=OpenRun(open_run.run, open_run.state.value, open_run.fence) if open_run else None,
+        pushed=_rows_by_tag(batch for batch in batches if batch.state == BatchState.IN_CLICKHOUSE),
+        sealed=_rows_by_tag(batch for batch in batches if batch.state == BatchState.NEW),
+        failure=Failures(ledger.cassandra, keyspace, pipeline).current(),
+        checks=checks,
+        contents=contents(clickhouse, table) if checks else UNTOLD,
+        audit=audit,
+        found=_found(settings, pipeline, audit) if audit else {},
+    )
+
+
+def record_checks(
+    settings: Settings,
+    ledger: Ledger,
+    pipeline: str,
+    findings: Mapping[str, Sequence[str]],
+    at: datetime,
+    known: PipelineFacts,
+    checked: Contents,
+) -> None:
+    """Keep what a check says of each tag: `findings` by tag, none where all agrees; `checked`: what the destination held."""
+    rows, checksum = checked
+    run = known.closed.run if known.closed else 0
+    Checks(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline).write(
+        CheckRow(tag, at, run, rows, checksum, not texts, texts[0] if texts else "") for tag, texts in findings.items()
+    )
+
+
+def contents(clickhouse: ClickHouse, table: str) -> Contents:
+    """Return rows and checksum of a destination, from the totals that ClickHouse keeps for each part."""
+    query = (
+        "SELECT sum(batch_rows), sum(batch_checksum) FROM (SELECT count() AS batch_rows, "
+        f"sum({clickhouse.layout.row_checksum_sql()}) AS batch_checksum FROM {names.sql(table)} GROUP BY `batch_id`, `generation`)"
+    )
+    try:
+        ((rows, checksum),) = clickhouse.rows(query, settings={"force_optimize_projection": 1})
+    except TagmillError:
+        return UNTOLD
+    return int(rows), int(checksum)
+
+
+def now() -> datetime:
+    """Return the moment as the ledger keeps it."""
+    return datetime.now(UTC).replace(microsecond=0)
+
+
+def _rows_by_tag(batches: Iterable[Any]) -> Mapping[str, int]:
+    rows = Counter[str]()
+    for batch in batches:
+        rows[batch.tag] += batch.rows
+    return rows
+
+
+def _found(settings: Settings, pipeline: str, audit: AuditRow) -> Mapping[str, Mapping[str, int]]:
+    """Return what an audit found of each tag that it judged, with what it found of no tag.
+
+    Where its report is gone, an audit that disagrees speaks for all tags, and one that agrees for none.
+    """
+    try:
+        report = json.loads(RunFiles(settings.storage.root).read(f"{folder(pipeline, audit.audit)}/report.json"))
+    except (TagmillError, OSError):
+        return {} if audit.agrees else dict.fromkeys(settings.pipeline(pipeline).tags, audit.findings)
+    of_tags = {line["tag"]: Counter[str](line["findings"]) for line in report["tags"]}
+    of_none = Counter[str](dict(audit.findings)) - sum(of_tags.values(), Counter[str]())
+    return {tag: +(findings + of_none) for tag, findings in of_tags.items()}

@@ -1,0 +1,36 @@
+"""What a person asks of a replicated Kafka Journal: how much waits, what cannot be read, and what stops the next replication."""
+
+from typing import Any
+
+from tagmill.delivery.report import judged
+from tagmill.domain.verdict import Facts, OpenRun
+from tagmill.kafkajournal.model import PartitionStatus
+from tagmill.kafkajournal.replicate import status
+from tagmill.ledger.failures import Failures
+from tagmill.settings import Settings
+from tagmill.stores.cassandra import Cassandra
+from tagmill.stores.deadletters import DeadLetters
+from tagmill.stores.replications import SEALED, Replications
+
+REPLICATED = "all that is in Kafka is replicated"
+
+
+def replication_line(settings: Settings, pipeline: str) -> tuple[dict[str, Any], list[PartitionStatus]]:
+    """Return pipeline, waiting, dead_letters, verdict and level of a replication, and its partitions."""
+    partitions, keyspace = status(settings, pipeline), settings.cassandra.ledger_keyspace
+    with Cassandra(settings.cassandra) as cassandra:
+        newest = Replications(cassandra, keyspace, pipeline).newest()
+        line: dict[str, Any] = {
+            "pipeline": pipeline,
+            "waiting": sum(partition.waiting for partition in partitions),
+            "dead_letters": DeadLetters(cassandra, keyspace, pipeline).count(),
+        }
+        facts = Facts(
+            open_run=OpenRun(newest.replication, newest.state, 1) if newest and newest.state == SEALED else None,
+            failure=Failures(cassandra, keyspace, pipeline).current(),
+            waiting=line["waiting"],
+            dead_letters=line["dead_letters"],
+            obstacles=tuple(dict.fromkeys(partition.problem for partition in partitions if partition.problem)),
+            settled=REPLICATED,
+        )
+    return judged(line, facts), partitions

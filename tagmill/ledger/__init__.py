@@ -1,0 +1,1 @@
+"""Tables of the ledger, one module a table."""

@@ -1,0 +1,245 @@
+"""What `status`, `check` and the page say of pipelines that are not well, or of which too little is known."""
+
+import json
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+
+from tagmill.delivery import steps
+from tagmill.errors import TagmillError
+from tagmill.stores import schema
+from tests.conftest import toml_value
+from tests.support.auditing import audited
+from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, finish, only, tagmill
+from tests.support.events import events, this_hour
+from tests.support.kafka import create, delete
+from tests.support.overview import page
+from tests.support.topics import made
+
+BEGIN = this_hour() - timedelta(hours=2)
+ALL_IN_SIGHT = {"look_back_seconds": 4 * 3600, "long_look_back_seconds": 4 * 3600}
+
+
+class Case:
+    """A pipeline of tag views with one tag, and its command line."""
+
+    def __init__(self, journal, settings, spark, **keys):
+        self.journal, self.spark = journal, spark
+        wanted = {"tags": ["t"], "bucket_size": "Hour", "first_time_bucket": BEGIN.isoformat(), **ALL_IN_SIGHT, **keys}
+        self.settings = settings(journal.keyspace, **wanted)
+        self.name = only(self.settings)
+        self.file = settings.file(self.name)
+        schema.apply(self.settings)
+
+    def deliver(self):
+        return deliver(self.settings, self.name, self.spark)
+
+    def say(self, *command):
+        """Exit status and verdicts of a command."""
+        return say(self.file, *command)
+
+
+def say(file, *command):
+    code, out, _ = tagmill(file, *command, "--json")
+    return code, [line["verdict"] for line in json.loads(out)]
+
+
+@pytest.fixture
+def case(journal, settings, spark):
+    return lambda **keys: Case(journal(), settings, spark, **keys)
+
+
+@pytest.fixture
+def shop(stack, kafka, spark, tmp_path):
+    yield from made(stack, kafka, spark, tmp_path)
+
+
+def lose_one_and_double_another(stack, table):
+    """Take the row of number 2 out, and put that of number 3 in once more, under its own batch."""
+    stack.rows(f"ALTER TABLE `{table}` DELETE WHERE sequence_nr = 2 SETTINGS mutations_sync = 2")
+    stack.rows(f"INSERT INTO `{table}` SELECT * FROM `{table}` WHERE sequence_nr = 3")
+
+
+def test_status_lost_and_doubled_row_claims_no_proof(case, stack, tmp_path):
+    """Counts agree with one row lost and another twice: only a check or an audit may say that all is there once."""
+    one = case()
+    records = events("a", range(1, 7), BEGIN, "t")
+    one.journal.both(records)
+    one.deliver()
+    lose_one_and_double_another(stack, one.name)
+    assert one.say("status") == (0, ["counts agree"])
+    code, (verdict,) = one.say("check")
+    assert code == 3 and verdict.startswith("differs: batch ") and "other values" in verdict and "(and 1 more)" in verdict
+    code, (verdict,) = one.say("status")
+    assert code == 3 and "other values" in verdict and "(checked at 20" in verdict
+    shown = page(one.file, tmp_path / "airflow")
+    assert '<td class="bad">differs: batch' in shown and 'class="ok">' not in shown.split("<h2>")[1].split("closed (UTC)")[0]
+    batch = str(stack.rows(f"SELECT any(batch_id) FROM `{one.name}`")[0][0])
+    code, _, said = tagmill(one.file, "batches", "resend", batch, "--run", "1", "-p", one.name, "--why", "a test", "--yes")
+    assert code == 0, said
+    code, (verdict,) = one.say("check")
+    assert code == 0 and verdict.startswith("exactly once, checked at ")
+    assert clickhouse_rows(one.settings, one.name) == sorted(map(as_row, records))
+
+
+def test_status_after_check_keeps_proof_until_rows_change(case, stack, tmp_path):
+    """A check is believed for as long as the destination is what it was; a later run leaves its word for what it covered."""
+    one = case()
+    one.journal.both(events("a", range(1, 4), BEGIN, "t"))
+    one.deliver()
+    assert one.say("check")[0] == 0
+    code, (verdict,) = one.say("status")
+    assert code == 0 and verdict.startswith("exactly once, checked at 20") and verdict.endswith(", up to run 1")
+    assert f'<td class="ok">{verdict}</td>' in page(one.file, tmp_path / "airflow")
+    one.journal.both(events("a", range(4, 7), BEGIN + timedelta(minutes=5), "t"))
+    one.deliver()
+    code, (verdict,) = one.say("status")
+    assert code == 0 and verdict.startswith("counts agree; exactly once when checked at 20") and verdict.endswith("up to run 1")
+    assert one.say("check")[0] == 0
+    lose_one_and_double_another(stack, one.name)
+    assert one.say("status")[1][0].startswith("counts agree; exactly once when checked")
+
+
+def test_audit_last_rows_without_newer_ones_are_judged(case, stack, spark):
+    """The newest delivered rows are held against ClickHouse, however long no event follows; `status` says what the audit said."""
+    one = case()
+    records = events("a", range(1, 21), BEGIN, "t")
+    one.journal.both(records)
+    one.deliver()
+    report = audited(one.settings, spark)
+    assert (report.agrees, report.clickhouse, [line.pending for line in report.tags]) == (True, 20, [0])
+    code, (verdict,) = one.say("status")
+    assert code == 0 and verdict.startswith("exactly once, audited at 20") and ", up to 20" in verdict
+    stack.rows(f"ALTER TABLE `{one.name}` DELETE WHERE sequence_nr = 20 SETTINGS mutations_sync = 2")
+    stack.rows(f"INSERT INTO `{one.name}` SELECT * FROM `{one.name}` WHERE sequence_nr = 1")
+    report = audited(one.settings, spark)
+    assert {kind.value: count for kind, count in report.findings.items()} == {
+        "missing_in_clickhouse": 1,
+        "duplicated_in_clickhouse": 1,
+    }
+    code, (verdict,) = one.say("status")
+    assert code == 3 and verdict.startswith("differs: audit 2 found ") and "1 missing_in_clickhouse" in verdict
+
+
+def test_status_rows_too_many_ends_with_3(case, stack):
+    one = case()
+    one.journal.both(events("a", range(1, 6), BEGIN, "t"))
+    one.deliver()
+    stack.rows(f"INSERT INTO `{one.name}` SELECT * FROM `{one.name}`")
+    assert one.say("status") == (3, ["differs: +5 rows in ClickHouse"])
+
+
+def test_status_failing_run_counts_failures_until_success(case, monkeypatch):
+    """Each failed attempt is counted, its words are kept without passwords, and the run that succeeds clears them."""
+    one = case()
+    records = events("a", range(1, 4), BEGIN, "t")
+    one.journal.both(records)
+    planned = steps.plan(one.settings, one.name, owner=OWNER)
+
+    def broken(*_):
+        raise TagmillError("http://reader:secret@host refused\nand more")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("tagmill.delivery.seal.seal", broken)
+        for _ in range(12):
+            planned = steps.plan(one.settings, one.name, owner=OWNER)
+            with pytest.raises(TagmillError):
+                finish(one.settings, one.name, one.spark, planned)
+    code, (verdict,) = one.say("status")
+    assert code == 3 and verdict.startswith("failed 12 times since 20") and "seal of run 1: http://***@host refused" in verdict
+    assert "secret" not in verdict and "and more" not in verdict
+    (run,) = json.loads(tagmill(one.file, "runs", "--json")[1])
+    assert run["state"] == "PLANNED" and run["reason"] == verdict
+    one.deliver()
+    assert one.say("status") == (0, ["counts agree"])
+    assert clickhouse_rows(one.settings, one.name) == sorted(map(as_row, records))
+
+
+def test_status_of_topic_names_what_waits(shop):
+    """Records that no run has read, ten behind an open transaction, and those of a recreated topic."""
+    one = shop()
+    for product in range(4):
+        one.send(product)
+    one.topic.flush()
+    assert say(one.file, "status") == (0, ["waiting 4"])
+    one.deliver()
+    with one.topic.transaction():
+        for product in range(10, 20):
+            one.send(product)
+        one.topic.flush()
+        assert say(one.file, "status") == (0, ["10 behind an open transaction"])
+        assert say(one.file, "check") == (3, ["10 behind an open transaction"])
+    one.deliver()
+    code, (verdict,) = say(one.file, "status")
+    assert code == 0 and verdict.startswith("counts agree; exactly once when checked at 20")
+    delete(one.kafka.port, one.name)
+    create(one.kafka.port, one.name)
+    for product in range(150):
+        one.send(product)
+    one.topic.flush()
+    code, (verdict,) = say(one.file, "status")
+    assert code == 3 and "made anew" in verdict and verdict.endswith("waiting 150")
+    with pytest.raises(TagmillError):
+        one.deliver()
+    code, (verdict,) = say(one.file, "status")
+    assert code == 3 and "failed at 20" in verdict and "plan: " in verdict
+    assert one.products() == [*range(4), *range(10, 20)]
+
+
+def test_all_pipelines_one_unreadable_others_are_shown(case, stack, tmp_path):
+    """A missing table, a missing keyspace, another table in its place, and a broker that is down: each line says why."""
+    one = case()
+    one.journal.both(events("a", range(1, 4), BEGIN, "t"))
+    one.deliver()
+    other = f"other_{uuid4().hex[:8]}"
+    stack.rows(f"CREATE TABLE {other} (a Int64) ENGINE = MergeTree ORDER BY a")
+    alike = [f"alike_{uuid4().hex[:8]}" for _ in range(2)]
+    for table in alike:
+        stack.rows(f"CREATE TABLE {table} AS `{one.name}`")
+    common = {"tags": ["t"], "bucket_size": "Hour", "first_time_bucket": BEGIN.isoformat()}
+    more = {
+        "no_table": {**common, "keyspace": one.journal.keyspace, "destination": f"missing_{uuid4().hex[:8]}"},
+        "no_keyspace": {**common, "keyspace": f"missing_{uuid4().hex[:8]}", "destination": alike[0]},
+        "other_table": {**common, "keyspace": one.journal.keyspace, "destination": other},
+        "no_broker": {"kind": "topic", "topics": ["x"], "format": "json", "destination": alike[1]},
+    }
+    lines = ["[kafka]", 'bootstrap_servers = ["127.0.0.1:9"]', "request_timeout_seconds = 2"]
+    for name, keys in more.items():
+        lines += [f"[pipelines.{name}]", *(f"{key} = {toml_value(value)}" for key, value in keys.items())]
+    file = tmp_path / "all.toml"
+    file.write_text(one.file.read_text() + "\n".join(lines) + "\n")
+    for command, worst in (("status", 2), ("check", 2)):
+        code, out, err = tagmill(file, command, "--json")
+        assert out, err
+        verdicts = {line["pipeline"]: line["verdict"] for line in json.loads(out)}
+        assert code == worst, (verdicts, err)
+        assert verdicts[one.name].startswith("counts agree" if command == "status" else "exactly once")
+        unread = {name for name, verdict in verdicts.items() if verdict.startswith("not known: ")}
+        assert unread == {*more}, verdicts
+    for command in ("runs", "batches", "holds", "audits", "deadletters list"):
+        code, out, err = tagmill(file, *command.split())
+        assert code == 0, (command, err)
+    shown = page(file, tmp_path / "airflow")
+    assert shown.count("not known: ") == len(more) and "exactly once, checked at" in shown
+    code, _, err = tagmill(file, "status", "--pipeline", "no_table")
+    assert code == 2 and err.startswith("error: ")
+
+
+def test_held_rows_same_number_everywhere(case):
+    """The table of a run, its message, `status` and the view itself agree, also where look-back reads held rows again."""
+    one = case()
+    written = [*events("a", (1, 2, 4), BEGIN, "t"), *events("b", range(1, 30), BEGIN, "t")]
+    one.journal.view(written)
+    one.deliver()
+    one.journal.view(more := [event for event in events("a", range(1, 6), BEGIN, "t") if event["tag_pid_sequence_nr"] == 5])
+    written += more
+    for late in ("c", "d"):  # rows in the look-back window make the run read all of it again
+        one.journal.view(more := events(late, range(1, 3), BEGIN, "t"))
+        written += more
+        (run,) = one.deliver()
+        held = len(written) - len(clickhouse_rows(one.settings, one.name))
+        assert (run["held"], [line["held"] for line in run["tags"]]) == (2, [2]) and held == 2
+        assert run["message"].endswith("2 held")
+        code, verdicts = one.say("status")
+        assert (code, verdicts) == (0, ["2 held"])

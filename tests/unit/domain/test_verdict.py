@@ -1,0 +1,136 @@
+"""Verdicts: every word and level, from facts alone."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from tagmill.domain.verdict import Facts, Failure, Level, OpenRun, Proof, judge, unknown
+
+AT = datetime(2026, 11, 25, 14, 2, 11, tzinfo=UTC)
+EARLIER = datetime(2026, 11, 25, 12, 0, 0, tzinfo=UTC)
+LOST = "audit 3 found 1 missing_in_clickhouse"
+
+
+def proof(how="checked", at=AT, agrees=True, **more):
+    return Proof(how, at, agrees, "run 7", **more)
+
+
+CASES = {
+    "counted": (Facts(delivered=5, stored=5), Level.COUNTED, "counts agree"),
+    "nothing yet": (Facts(stored=0), Level.COUNTED, "nothing delivered yet"),
+    "verified now": (Facts(delivered=5, stored=5, verified=AT), Level.PROVEN, "exactly once, checked at 2026-11-25 14:02:11"),
+    "checked": (
+        Facts(delivered=5, stored=5, checked=proof()),
+        Level.PROVEN,
+        "exactly once, checked at 2026-11-25 14:02:11, up to run 7",
+    ),
+    "audited after it changed since the check": (
+        Facts(delivered=5, stored=5, checked=proof(at=EARLIER, changed=True), audited=proof("audited")),
+        Level.PROVEN,
+        "exactly once, audited at 2026-11-25 14:02:11, up to run 7",
+    ),
+    "changed since": (
+        Facts(delivered=5, stored=5, checked=proof(changed=True)),
+        Level.COUNTED,
+        "counts agree; exactly once when checked at 2026-11-25 14:02:11, up to run 7",
+    ),
+    "check said no": (
+        Facts(delivered=5, stored=5, checked=proof(agrees=False, finding="a batch has other values")),
+        Level.WRONG,
+        "differs: a batch has other values (checked at 2026-11-25 14:02:11)",
+    ),
+    "audit said no, a later check yes": (
+        Facts(delivered=5, stored=5, checked=proof(), audited=proof("audited", EARLIER, agrees=False, finding=LOST)),
+        Level.WRONG,
+        f"differs: {LOST} (audited at 2026-11-25 12:00:00)",
+    ),
+    "rows too many": (Facts(delivered=5, stored=15), Level.WRONG, "differs: +10 rows in ClickHouse"),
+    "rows lost": (Facts(delivered=5, stored=4, verified=AT), Level.WRONG, "differs: -1 rows in ClickHouse"),
+    "expired": (Facts(delivered=5, expired=2, stored=3), Level.COUNTED, "counts agree"),
+    "more than expired": (Facts(delivered=5, expired=2, stored=2), Level.WRONG, "differs: -1 rows in ClickHouse"),
+    "several findings": (Facts(stored=0, differences=("a", "b", "c")), Level.WRONG, "differs: a (and 2 more)"),
+    "under way": (
+        Facts(delivered=5, pushed=2, sealed=3, stored=9, open_run=OpenRun(2, "SEALED", 1)),
+        Level.WAITING,
+        "run 2 is not closed (SEALED)",
+    ),
+    "more than is under way": (
+        Facts(delivered=5, pushed=2, sealed=3, stored=11, open_run=OpenRun(2, "SEALED", 1)),
+        Level.WRONG,
+        "differs: +1 rows in ClickHouse; run 2 is not closed (SEALED)",
+    ),
+    "less than was pushed": (
+        Facts(delivered=5, pushed=2, sealed=3, stored=6, open_run=OpenRun(2, "SEALED", 1)),
+        Level.WRONG,
+        "differs: -1 rows in ClickHouse; run 2 is not closed (SEALED)",
+    ),
+    "taken up again and again": (
+        Facts(stored=0, open_run=OpenRun(2, "PLANNED", 12)),
+        Level.WRONG,
+        "run 2 is not closed (PLANNED, begun 12 times)",
+    ),
+    "failing": (
+        Facts(stored=0, failure=Failure(12, EARLIER, "seal", 2, "no"), open_run=OpenRun(2, "PLANNED", 12)),
+        Level.WRONG,
+        "failed 12 times since 2026-11-25 12:00:00: seal of run 2: no",
+    ),
+    "failed once in passing": (
+        Facts(stored=0, failure=Failure(1, EARLIER, "plan", None, "no answer", passing=True)),
+        Level.WAITING,
+        "failed at 2026-11-25 12:00:00: plan: no answer",
+    ),
+    "failed in passing twice": (
+        Facts(stored=0, failure=Failure(2, EARLIER, "plan", None, "no answer", passing=True)),
+        Level.WRONG,
+        "failed 2 times since 2026-11-25 12:00:00: plan: no answer",
+    ),
+    "topic waits": (Facts(stored=0, waiting=6304), Level.WAITING, "waiting 6,304"),
+    "view waits": (
+        Facts(delivered=5, stored=5, at_source=9, held=1, verified=AT),
+        Level.HELD,
+        "1 held; 3 in the view not delivered",
+    ),
+    "open transaction": (
+        Facts(delivered=5, stored=5, unreadable=10, checked=proof()),
+        Level.WAITING,
+        "10 behind an open transaction",
+    ),
+    "recreated topic": (
+        Facts(delivered=5, stored=5, waiting=150, obstacles=("topic t was made anew",)),
+        Level.WRONG,
+        "stopped: topic t was made anew; waiting 150",
+    ),
+    "held": (Facts(delivered=5, stored=5, held=2, checked=proof()), Level.HELD, "2 held"),
+    "held too long": (Facts(stored=0, held=2, overdue=("'o' since run 1",)), Level.WRONG, "2 held: 'o' since run 1"),
+    "dead letters, proven": (
+        Facts(delivered=5, stored=5, dead_letters=4, verified=AT),
+        Level.APART,
+        "exactly once, checked at 2026-11-25 14:02:11; 4 dead letters",
+    ),
+    "dead letters, counted": (Facts(delivered=5, stored=5, dead_letters=4), Level.COUNTED, "counts agree; 4 dead letters"),
+    "view shrank": (
+        Facts(delivered=16, stored=16, at_source=11, verified=AT),
+        Level.APART,
+        "exactly once, checked at 2026-11-25 14:02:11; the view has 5 rows fewer than were delivered",
+    ),
+    "replicated": (Facts(settled="all is replicated"), Level.COUNTED, "all is replicated"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_judge_facts_give_word_and_level(case):
+    facts, level, word = CASES[case]
+    verdict = judge(facts)
+    assert (verdict.level, verdict.word) == (level, word)
+
+
+def test_judge_reasons_worst_first():
+    facts = Facts(delivered=5, stored=4, waiting=3, held=2, dead_letters=1, failure=Failure(1, AT, "push", 4, "no"))
+    reasons = judge(facts).reasons
+    levels = [reason.level for reason in reasons]
+    assert len(levels) == 5 and levels == sorted(levels, reverse=True) and reasons[0].text.startswith("differs: -1")
+
+
+def test_unknown_keeps_the_reason():
+    verdict = unknown("Kafka can't be reached")
+    assert (verdict.level, verdict.word) == (Level.UNKNOWN, "not known: Kafka can't be reached")
