@@ -80,6 +80,10 @@ class BatchDiffers(TerminalError):
     """ClickHouse's rows of a batch are not the sealed file's rows."""
 
 
+class ViewsUnknown(TerminalError):
+    """A batch is in ClickHouse, and views that depend on its table may lack it: a person has to decide."""
+
+
 class SealedFileDamaged(TerminalError):
     """A sealed file's bytes are not those that the manifest names; nothing of it was sent."""
 

@@ -81,7 +81,15 @@ class RepairReport(Document):
 
 
 def audit_and_repair(
-    settings: Settings, pipeline: str, *, spark: "SparkSession", owner: str, who: str, why: str, tell: Tell | None = None
+    settings: Settings,
+    pipeline: str,
+    *,
+    spark: "SparkSession",
+    owner: str,
+    who: str,
+    why: str,
+    tell: Tell | None = None,
+    despite_views: bool = False,
 ) -> tuple[AuditReport, list[RepairReport]]:
     """Audit, repair what is found, and audit again: the last audit's report, and those of the repairs.
 
@@ -89,7 +97,19 @@ def audit_and_repair(
     """
     found, done = run_audit(settings, pipeline, owner=owner, spark=spark, tell=tell), list[RepairReport]()
     while not found.agrees and (not done or (len(done) < MAX_REPAIRS and any(found.findings.get(kind) for kind in IN_BATCHES))):
-        done.append(repair(settings, pipeline, found.audit, spark=spark, owner=owner, who=who, why=why, tell=tell))
+        done.append(
+            repair(
+                settings,
+                pipeline,
+                found.audit,
+                spark=spark,
+                owner=owner,
+                who=who,
+                why=why,
+                tell=tell,
+                despite_views=despite_views,
+            )
+        )
         found = run_audit(settings, pipeline, owner=owner, spark=spark, tell=tell)
     return found, done
 
@@ -104,14 +124,16 @@ def repair(
     who: str,
     why: str,
     tell: Tell | None = None,
+    despite_views: bool = False,
 ) -> RepairReport:
     """Repair what an audit (that is DONE) has found. `who` and `why` are recorded; `tell` hears what is being done.
 
+    Where materialized views depend on the destination, its batches are left as they are unless `despite_views`.
+
     Raises GuardRefused (there is no such audit), LeaseTaken, FenceRaised, and what a delivery raises.
     """
-    return _Repair(
-        settings, pipeline, audit, spark, Interventions(settings, pipeline, owner, who, why), tell or (lambda _: None)
-    ).run()
+    interventions = Interventions(settings, pipeline, owner, who, why, despite_views=despite_views)
+    return _Repair(settings, pipeline, audit, spark, interventions, tell or (lambda _: None)).run()
 
 
 class _Repair:
@@ -224,8 +246,8 @@ class _Repair:
             self.tell(f"sending batch {one.batch.batch_id} again")
             try:
                 self.interventions.resend(one.batch.batch_id, one.run)
-            except SealedFileDamaged as damaged:
-                self._leave(Kind.DIFFERS_IN_CLICKHOUSE, str(damaged), f"batch {one.batch.batch_id}", one.batch.rows)
+            except (GuardRefused, SealedFileDamaged) as refused:
+                self._leave(Kind.DIFFERS_IN_CLICKHOUSE, str(refused), f"batch {one.batch.batch_id}", one.batch.rows)
                 continue
             checkpoints.reached("repair.resent")
             done.append(one.batch.batch_id)
@@ -265,9 +287,12 @@ class _Repair:
         """Events that ClickHouse lacks though progress has passed them: progress is told so, by a run of its own."""
         noted = 0
         with Ledger(self.settings.cassandra) as ledger, ClickHouse(self.settings.clickhouse) as clickhouse:
-            while count := self.interventions.note_undelivered(islice(self._lost(ledger, clickhouse), NOTED_AT_ONCE)):
-                noted += count
-                self.tell(f"{noted} events noted as not delivered")
+            try:
+                while count := self.interventions.note_undelivered(islice(self._lost(ledger, clickhouse), NOTED_AT_ONCE)):
+                    noted += count
+                    self.tell(f"{noted} events noted as not delivered")
+            except GuardRefused as refused:
+                self._leave(Kind.MISSING_IN_CLICKHOUSE, str(refused), f"table {self.pipeline.destination}")
         return noted
 
     def _lost(self, ledger: Ledger, clickhouse: ClickHouse) -> Iterator[Event]:

@@ -8,6 +8,7 @@ import typer
 
 from tagmill.cli.shared import (
     AsJson,
+    DespiteViews,
     MaybePipeline,
     Pipeline,
     Yes,
@@ -38,6 +39,7 @@ def audit(
     why: Annotated[str | None, typer.Option("--why", help="With --repair: the reason; it is recorded in the ledger.")] = None,
     yes: Yes = False,
     as_json: AsJson = False,
+    despite_views: DespiteViews = False,
 ) -> None:
     """Hold journal, tag views, progress and ClickHouse against each other; exit status 0 only if all agree.
 
@@ -59,7 +61,7 @@ def audit(
         owner, repairs = this_process(), list[Any]()
         if repair:
             made, repairs = audit_and_repair(
-                configured, pipeline, spark=spark, owner=owner, who=person(), why=str(why), tell=tell
+                configured, pipeline, spark=spark, owner=owner, who=person(), why=str(why), tell=tell, despite_views=despite_views
             )
         else:
             made = run_audit(configured, pipeline, owner=owner, spark=spark, tags=tag, tell=tell)

@@ -8,6 +8,7 @@ import typer
 
 from tagmill.cli.shared import (
     AsJson,
+    DespiteViews,
     MaybePipeline,
     Pipeline,
     Yes,
@@ -38,6 +39,7 @@ def erase(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would go.")] = False,
     yes: Yes = False,
     as_json: AsJson = False,
+    despite_views: DespiteViews = False,
 ) -> None:
     """Erase persistence ids wherever they went: journal, snapshots, views, sealed files, ClickHouse, ledger. Asks first.
 
@@ -59,7 +61,15 @@ def erase(
         confirm(f"Erase {which} of journal {keyspace}, everywhere and for good?", yes)
     with telling(pipeline, "erasing") as tell:
         done = erase_ids(
-            configured, pipeline, ids, owner=this_process(), who=person(), why=why.strip(), delete=not dry_run, tell=tell
+            configured,
+            pipeline,
+            ids,
+            owner=this_process(),
+            who=person(),
+            why=why.strip(),
+            delete=not dry_run,
+            tell=tell,
+            despite_views=despite_views,
         )
     if as_json:
         print(json.dumps(done, default=str))

@@ -10,13 +10,14 @@ import typer
 
 from tagmill.cli import look
 from tagmill.cli.run import interventions, ways_out
-from tagmill.cli.shared import AsJson, MaybePipeline, Pipeline, Why, Yes, confirm, one_line_errors, out
+from tagmill.cli.shared import AsJson, DespiteViews, MaybePipeline, Pipeline, Why, Yes, confirm, one_line_errors, out
 
 holds = typer.Typer(help="What is kept back (without a command: list it); close a hold.", invoke_without_command=True)
 progress = typer.Typer(help="Progress after a view was renumbered.", no_args_is_help=True)
 batches = typer.Typer(help="Batches (without a command: list them); send one again, withdraw one.", invoke_without_command=True)
 
 Tag = Annotated[str, typer.Option("--tag", help="The tag.")]
+Run = Annotated[int, typer.Option(min=1, help="The run that sealed the batch.")]
 PersistenceId = Annotated[str, typer.Option("--persistence-id", help="The persistence_id.")]
 
 
@@ -62,15 +63,25 @@ def list_batches(context: typer.Context, pipeline: MaybePipeline = None, limit: 
 
 @batches.command("resend")
 @one_line_errors
-def resend(batch_id: UUID, pipeline: Pipeline, run: Annotated[int, typer.Option(min=1)], why: Why, yes: Yes = False) -> None:
+def resend(batch_id: UUID, pipeline: Pipeline, run: Run, why: Why, yes: Yes = False, despite_views: DespiteViews = False) -> None:
     """Take a batch's rows out of ClickHouse and push the sealed bytes again, under the next generation."""
     confirm(f"Remove batch {batch_id} from ClickHouse and send it again?", yes)
-    out.print(ways_out(pipeline, why).resend(batch_id, run), markup=False)
+    out.print(ways_out(pipeline, why, despite_views=despite_views).resend(batch_id, run), markup=False)
 
 
 @batches.command("withdraw")
 @one_line_errors
-def withdraw(batch_id: UUID, pipeline: Pipeline, run: Annotated[int, typer.Option(min=1)], why: Why, yes: Yes = False) -> None:
+def withdraw(
+    batch_id: UUID, pipeline: Pipeline, run: Run, why: Why, yes: Yes = False, despite_views: DespiteViews = False
+) -> None:
     """Take a batch out of ClickHouse for good and note its events as not delivered; read again, they are delivered, flagged late."""
     confirm(f"Remove batch {batch_id} from ClickHouse, so that its events are delivered again from the view?", yes)
-    out.print(interventions(pipeline, why).withdraw(batch_id, run), markup=False)
+    out.print(interventions(pipeline, why, despite_views=despite_views).withdraw(batch_id, run), markup=False)
+
+
+@batches.command("accept")
+@one_line_errors
+def accept(batch_id: UUID, pipeline: Pipeline, run: Run, why: Why, yes: Yes = False) -> None:
+    """Record that the views on the destination have a batch whose insert ended with an error: they had it, or you completed them."""
+    confirm(f"Do all views that depend on the destination of {pipeline} have batch {batch_id}?", yes)
+    out.print(ways_out(pipeline, why).accept(batch_id, run), markup=False)

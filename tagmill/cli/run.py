@@ -88,23 +88,23 @@ def void(pipeline: Pipeline, why: Why, yes: Yes = False) -> None:
     out.print(ways_out(pipeline, why).void(), markup=False)
 
 
-def interventions(pipeline: str, why: str) -> Any:
+def interventions(pipeline: str, why: str, *, despite_views: bool = False) -> Any:
     """What a person may do to one pipeline of tag views, in the name of who runs this."""
     from tagmill.delivery.interventions import Interventions
     from tagmill.stores.lease import this_process
 
-    return Interventions(settings(), pipeline, this_process(), person(), why)
+    return Interventions(settings(), pipeline, this_process(), person(), why, despite_views=despite_views)
 
 
-def ways_out(pipeline: str, why: str) -> Any:
+def ways_out(pipeline: str, why: str, *, despite_views: bool = False) -> Any:
     """What a person may do to the runs of a pipeline that delivers, of tag views, a topic or a Kafka Journal."""
     from tagmill.stores.lease import this_process
     from tagmill.topics.interventions import TopicInterventions
 
     configured = settings()
     if pipeline in configured.streams:
-        return TopicInterventions(configured, pipeline, this_process(), person(), why)
-    return interventions(pipeline, why)
+        return TopicInterventions(configured, pipeline, this_process(), person(), why, despite_views=despite_views)
+    return interventions(pipeline, why, despite_views=despite_views)
 
 
 class _Delivery:

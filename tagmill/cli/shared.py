@@ -32,6 +32,10 @@ MaybePipeline = Annotated[str | None, typer.Option("--pipeline", "-p", help="Onl
 AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
 Why = Annotated[str, typer.Option("--why", help="The reason; it is recorded in the ledger.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
+DespiteViews = Annotated[
+    bool,
+    typer.Option("--despite-views", help="Also where materialized views depend on the destination: you complete them by hand."),
+]
 config_file: list[Path | None] = [None]
 
 

@@ -16,10 +16,11 @@ from tagmill.continuity import rules
 from tagmill.continuity.model import Progress
 from tagmill.delivery import withdraw
 from tagmill.delivery.close import close
+from tagmill.delivery.dependents import accept, despite, require_no_views
 from tagmill.delivery.model import Manifest, Plan
 from tagmill.delivery.push import destination_of
 from tagmill.delivery.runfiles import all_batches, read_manifest, read_plan
-from tagmill.delivery.waysout import run_in, send_again, void_waiting
+from tagmill.delivery.waysout import batch_of, run_in, send_again, void_waiting
 from tagmill.delivery.withdraw import Event
 from tagmill.errors import GuardRefused, SealedFileDamaged
 from tagmill.settings import Settings
@@ -39,13 +40,14 @@ CLOSABLE = ("hole", "first_seen", "too_many_missing", "null_event", "broken_offs
 class Interventions:
     """What one person does to one pipeline's ledger, with the reason."""
 
-    def __init__(self, settings: Settings, pipeline: str, owner: str, who: str, why: str) -> None:
+    def __init__(self, settings: Settings, pipeline: str, owner: str, who: str, why: str, *, despite_views: bool = False) -> None:
         self.settings = settings
         self.name = pipeline
         self.pipeline = settings.pipeline(pipeline)
         self.owner = owner
         self.who = who
         self.why = why
+        self.despite_views = despite_views
 
     def abandon(self) -> str:
         """Give up the run that is PLANNED; the next run plans anew."""
@@ -93,7 +95,15 @@ class Interventions:
             sealed = next(batch for batch in manifest.batches if batch.number == found.number)
             files.open_sealed(sealed.file, sealed.sha256).close()  # what can't be sent again stays
             to = destination_of(self.settings, self.name)
-            return send_again(self.settings, ledger, clickhouse, manifest, row, found, to, self.who, self.why)
+            return send_again(
+                self.settings, ledger, clickhouse, manifest, row, found, to, self.who, self.why, despite_views=self.despite_views
+            )
+
+    def accept(self, batch_id: UUID, run: int) -> str:
+        """Record that the views on the destination have a batch whose insert ended with an error."""
+        with self._at_work() as ledger, ClickHouse(self.settings.clickhouse) as clickhouse:
+            row, batch = batch_of(ledger, self.name, run, batch_id)
+            return accept(ledger, clickhouse, self.pipeline.destination, row, batch, self.who, self.why)
 
     def withdraw(self, batch_id: UUID, run: int) -> str:
         """Take a batch out of ClickHouse for good, and note its events as not delivered; what reads them again delivers them, late."""
@@ -109,7 +119,8 @@ class Interventions:
         with self._at_work() as ledger:
             plan = self._unfinished_withdrawal(ledger)
             if plan is None or str(batch_id) not in {part.batch_id for part in plan.withdrawn}:
-                plan = self._withdrawal(ledger, [(run, batch_id)], [], f"batches withdraw {batch_id}")
+                views = self._require_no_views(f"batch {batch_id} of run {run}, pipeline {self.name}, is not withdrawn")
+                plan = self._withdrawal(ledger, [(run, batch_id)], [], f"batches withdraw {batch_id}{views}")
             return set(withdraw.buckets(RunFiles(self.settings.storage.root), plan))
 
     def note_undelivered(self, lost: Iterator[Event]) -> int:
@@ -119,7 +130,9 @@ class Interventions:
             return 0
         with self._at_work() as ledger:
             self._unfinished_withdrawal(ledger)
-            plan = self._withdrawal(ledger, [], chain([first], lost), "audit --repair: progress of what was not delivered")
+            views = self._require_no_views(f"events of pipeline {self.name} that ClickHouse lacks are not sent again")
+            what = f"audit --repair: progress of what was not delivered{views}"
+            plan = self._withdrawal(ledger, [], chain([first], lost), what)
             return withdraw.count(RunFiles(self.settings.storage.root), plan)
 
     def record(self, ledger: Ledger, what: str) -> None:
@@ -236,6 +249,10 @@ class Interventions:
                 "give --number and --sequence-nr"
             )
         return progress
+
+    def _require_no_views(self, what: str) -> str:
+        with ClickHouse(self.settings.clickhouse) as clickhouse:
+            return despite(require_no_views(clickhouse, self.pipeline.destination, what, despite_views=self.despite_views))
 
     # -- doing it
 

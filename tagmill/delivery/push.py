@@ -18,9 +18,10 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 from tagmill import checkpoints
 from tagmill.batches.columns import TAG_VIEWS, Layout
 from tagmill.batches.states import BatchState, RunState
+from tagmill.delivery.dependents import DependentViews
 from tagmill.delivery.model import Batch, Manifest
 from tagmill.delivery.runfiles import Sealed, all_batches, read_manifest
-from tagmill.errors import BatchDiffers, SealedFileDamaged, StoreUnavailable
+from tagmill.errors import BatchDiffers, SealedFileDamaged, StoreUnavailable, TagmillError
 from tagmill.settings import Settings
 from tagmill.stores.clickhouse import ClickHouse, Totals
 from tagmill.stores.files import RunFiles
@@ -134,21 +135,23 @@ class _Pushing:
     def push_tag(self, batches: list[Batch], rows: dict[int, BatchRow], one_done: Callable[[], None]) -> None:
         """One tag's batches, one after the other, on a client of their own."""
         with ClickHouse(self.settings.clickhouse, self.to.layout) as clickhouse:
+            views = DependentViews(self.ledger, clickhouse, self.manifest, self.to.table)
             for batch in batches:
                 if self.failed:
                     return
                 try:
-                    self._push_batch(clickhouse, batch, rows[batch.number])
+                    self._push_batch(clickhouse, batch, rows[batch.number], views)
                 except BaseException:
                     self.failed = True
                     raise
                 one_done()
 
-    def _push_batch(self, clickhouse: ClickHouse, batch: Batch, row: BatchRow) -> None:
+    def _push_batch(self, clickhouse: ClickHouse, batch: Batch, row: BatchRow, views: DependentViews) -> None:
         manifest, table = self.manifest, self.to.table
         checkpoints.reached("push.before_batch")
         self.ledger.current(manifest.pipeline, manifest.run, self.fence)
         content = self._sealed_bytes(batch)
+        confirmed = False
         for attempt in Retrying(
             retry=retry_if_exception_type(StoreUnavailable),
             stop=stop_after_attempt(5),
@@ -162,7 +165,7 @@ class _Pushing:
                 if not found:
                     checkpoints.reached("push.before_insert")
                     time.sleep(max(0.0, self.pause - time.monotonic()))
-                    clickhouse.insert_batch(table, row.batch_id, row.generation, content)
+                    confirmed = self._insert(clickhouse, row, content, views)
                     self.pause = time.monotonic() + self.to.seconds_between
                     checkpoints.reached("push.after_insert")
                     found = clickhouse.totals(table, row.batch_id)
@@ -171,9 +174,21 @@ class _Pushing:
                     self.ledger.current(manifest.pipeline, manifest.run, self.fence)
                     raise StoreUnavailable(self._absent(batch, row))
         verify(manifest, batch, row, found)
+        if not confirmed:
+            views.require_whole(row)
         self.ledger.move_batch(manifest.pipeline, manifest.run, self.fence, row, BatchState.IN_CLICKHOUSE)
+        views.forget(row)
         checkpoints.reached("push.after_batch")
         log.info("batch in ClickHouse", pipeline=manifest.pipeline, run=manifest.run, batch=batch.number, rows=batch.rows)
+
+    def _insert(self, clickhouse: ClickHouse, row: BatchRow, content: bytes, views: DependentViews) -> bool:
+        """Insert a batch; False: ClickHouse answered with an error, and the rows are there. Raises where they are not."""
+        try:
+            return views.insert(row, lambda: clickhouse.insert_batch(self.to.table, row.batch_id, row.generation, content))
+        except TagmillError:
+            if not views.names or not clickhouse.totals(self.to.table, row.batch_id):
+                raise
+            return False
 
     def _sealed_bytes(self, batch: Batch) -> bytes:
         content = self.files.read(batch.file)

@@ -1,6 +1,9 @@
 """What every way out of a run has in common, whatever the run reads: the run it is about, batches given up, a batch sent again."""
 
+from uuid import UUID
+
 from tagmill.batches.states import BatchState, RunState
+from tagmill.delivery.dependents import despite, require_no_views
 from tagmill.delivery.push import Destination, push_one
 from tagmill.delivery.runfiles import Sealed
 from tagmill.errors import GuardRefused
@@ -18,6 +21,17 @@ def run_in(ledger: Ledger, pipeline: str, state: RunState) -> RunRow:
             f"pipeline {pipeline} has no {state} run ({there}). Nothing was changed. Look: tagmill runs --pipeline {pipeline}"
         )
     return row
+
+
+def batch_of(ledger: Ledger, pipeline: str, run: int, batch_id: UUID) -> tuple[RunRow, BatchRow]:
+    """Return a run and one of its batches; raises GuardRefused: there is no such batch."""
+    row = ledger.run(pipeline, run)
+    batch = next((batch for batch in ledger.batches(pipeline, run) if batch.batch_id == batch_id), None) if row else None
+    if row is None or batch is None:
+        raise GuardRefused(
+            f"pipeline {pipeline}, run {run} has no batch {batch_id}. Nothing was changed. Look: tagmill batches --pipeline {pipeline}"
+        )
+    return row, batch
 
 
 def void_waiting(
@@ -47,13 +61,15 @@ def void_waiting(
 
 def send_again(
     settings: Settings, ledger: Ledger, clickhouse: ClickHouse, manifest: Sealed, row: RunRow, found: BatchRow, to: Destination,
-    who: str, why: str,
+    who: str, why: str, *, despite_views: bool,
 ) -> str:  # fmt: skip
     """Take a batch out of its table, and push its sealed bytes under the next generation; what was done."""
     batch_id = found.batch_id
+    what = f"batch {batch_id} of run {row.run}, pipeline {row.pipeline}, is not sent again"
+    views = require_no_views(clickhouse, to.table, what, despite_views=despite_views)
     clickhouse.delete_batch(to.table, batch_id, found.generation)
     generation = found.generation + 1
     ledger.move_batch(row.pipeline, row.run, row.fence, found, BatchState.NEW, generation)
-    ledger.record_intervention(row.pipeline, row.run, who, f"batches resend {batch_id}", why)
+    ledger.record_intervention(row.pipeline, row.run, who, f"batches resend {batch_id}{despite(views)}", why)
     push_one(settings, ledger, manifest, row.fence, found.number, to)
     return f"batch {batch_id} of run {row.run}, pipeline {row.pipeline}, was sent again as generation {generation} and verified"

@@ -16,6 +16,7 @@ from uuid import uuid4
 from tagmill import checkpoints
 from tagmill.batches.states import RunState
 from tagmill.delivery import withdraw
+from tagmill.delivery.dependents import require_no_views
 from tagmill.delivery.runfiles import read_document, write_document
 from tagmill.erasure.evidence import Evidence
 from tagmill.erasure.journal import JournalOfIds
@@ -53,6 +54,7 @@ def erase(
     why: str,
     delete: bool,
     tell: Tell = lambda _: None,
+    despite_views: bool = False,
 ) -> dict[str, Any]:
     """Erase persistence ids of the pipeline's journal wherever they went, in all pipelines on it; without `delete`, only count them.
 
@@ -64,11 +66,18 @@ def erase(
     ClickHouse has other rows of a batch than it should.
     """
     names = settings.on_journal(settings.pipeline(pipeline).keyspace)
+    kept: list[str] = []
     with _at_work(settings, pipeline, names, owner, delete) as ledger, ClickHouse(settings.clickhouse) as clickhouse:
         for name in names:
             clickhouse.check_destination(settings.pipeline(name).destination)
+            what = f"nothing of pipeline {name} is erased, since views would keep it"
+            table = settings.pipeline(name).destination
+            if views := require_no_views(clickhouse, table, what, despite_views=despite_views or not delete):
+                kept.append(f"what is erased of {table} stays in the materialized views {views}")
         work = _Erasing(settings, pipeline, names, ledger, clickhouse, owner, tell)
         total = Total()
+        total.warnings.extend(kept)
+        why = "; ".join([why, *kept])
         work.left(total, delete=delete)
         remaining = iter(persistence_ids)
         while group := list(dict.fromkeys(islice(remaining, AT_ONCE))):

@@ -114,8 +114,11 @@ class ClickHouse:
             with closing(cast(BinaryIO, stream)) as rows:
                 copyfileobj(rows, sink)
 
-    def insert_batch(self, table: str, batch_id: UUID, generation: int, parquet: bytes) -> None:
-        """Insert a sealed file's rows unless the batch is there. The outcome is to be read with `totals`, whatever happens here."""
+    def insert_batch(self, table: str, batch_id: UUID, generation: int, parquet: bytes) -> bool:
+        """Insert a sealed file's rows unless the batch is there; False: ClickHouse wrote none, since a request before had.
+
+        The outcome is to be read with `totals`, whatever happens here.
+        """
         # raw_insert binds no parameters: a UUID and an int have one spelling each
         batch = f"toUUID('{UUID(int=batch_id.int)}')"
         target = (
@@ -127,12 +130,14 @@ class ClickHouse:
         )
         with self._explained(f"did not confirm batch {batch_id}"):
             # as a stream: the client then leaves the bytes alone (command(data=...) decodes 100 MB as text, 3.4 s of 4.2 s)
-            self.client.raw_insert(
+            summary = self.client.raw_insert(
                 target,
                 insert_block=BytesIO(parquet),
                 fmt="Parquet",
                 settings={**INSERT_SETTINGS, "insert_deduplication_token": f"{batch_id}-{generation}"},
             )
+        # the client repeats a request whose connection ended, and the repetition writes nothing
+        return summary.summary.get("written_rows") != "0"
 
     def totals(self, table: str, batch_id: UUID, *, from_rows: bool = False) -> list[Totals]:
         """What stands in the table under a batch id; `from_rows` reads every column again instead of the projection."""
@@ -298,6 +303,10 @@ class ClickHouse:
     def describe(self, table: str) -> destination.Table | None:
         """Return engine and deduplication window of a table; None: there is no such table."""
         return destination.find_table(self.rows, self.settings.database, table)
+
+    def dependent_views(self, table: str) -> list[str]:
+        """Return the materialized views that an insert into a table reaches, also by way of other views."""
+        return destination.dependent_views(self.rows, self.settings.database, table)
 
     def ensure_window(self, table: str) -> None:
         """Give a table without a deduplication window the one of new tables."""

@@ -1,4 +1,4 @@
-"""Facts of a destination table from system.tables, and what of them the delivery protocol can't work with."""
+"""Facts of a destination table from system.tables: engine, deduplication window, and the views that depend on it."""
 
 import re
 from collections.abc import Callable
@@ -15,6 +15,14 @@ QUERY = (
     "SELECT engine, engine_full, (SELECT any(value) FROM system.merge_tree_settings WHERE name = {setting:String}) "
     "FROM system.tables WHERE database = {database:String} AND name = {table:String}"
 )
+DEPENDENTS = (
+    "SELECT database, name, engine, create_table_query, dependencies_database, dependencies_table FROM system.tables "
+    "WHERE database IN {databases:Array(String)} AND name IN {tables:Array(String)}"
+)
+_NAME = r"(`(?:[^`\\]|\\.)+`|[^\s.`(]+)"
+TARGET = re.compile(rf"CREATE MATERIALIZED VIEW {_NAME}\.{_NAME}(?: UUID '[^']*')? TO {_NAME}\.{_NAME}\s")
+REFRESHED = re.compile(r"\sREFRESH (EVERY|AFTER)\s")
+Name = tuple[str, str]
 Rows = Callable[[str, dict[str, Any]], list[tuple[Any, ...]]]
 
 
@@ -53,3 +61,33 @@ def engine_fault(engine: str) -> str | None:
     if engine == "Null":
         return "which stores no rows"
     return "which knows neither deduplication of inserts nor removal of a batch"
+
+
+def dependent_views(rows: Rows, database: str, table: str) -> list[str]:
+    """Return the names of the materialized views that an insert into a table reaches, also by way of other views' tables.
+
+    Views that refresh by themselves read the table again, so an insert does not reach them.
+    """
+    views: list[str] = []
+    seen: set[Name] = set()
+    level = {(database, table)}
+    while level := level - seen:
+        seen |= level
+        values = {"databases": sorted({name for name, _ in level}), "tables": sorted({name for _, name in level})}
+        following: set[Name] = set()
+        for its_database, name, engine, created, databases, tables in rows(DEPENDENTS, values):
+            if (its_database, name) not in level:
+                continue
+            if engine == "MaterializedView" and (its_database, name) != (database, table):
+                if REFRESHED.search(created):
+                    continue
+                views.append(f"{its_database}.{name}")
+                target = TARGET.match(created)
+                following |= {(_unquoted(target[3]), _unquoted(target[4]))} if target else set()
+            following |= set(zip(databases, tables, strict=True))
+        level = following
+    return sorted(views)
+
+
+def _unquoted(name: str) -> str:
+    return re.sub(r"\\(.)", r"\1", name[1:-1]) if name.startswith("`") else name

@@ -61,6 +61,7 @@ class Ledger:
 
     def __init__(self, settings: CassandraSettings, cassandra: Cassandra | None = None) -> None:
         self.cassandra = cassandra or Cassandra(settings)
+        self.ledger_keyspace = settings.ledger_keyspace
         self.keyspace = names.cql(settings.ledger_keyspace)
         if cassandra is None and settings.ledger_keyspace not in self.cassandra.cluster.metadata.keyspaces:
             self.cassandra.close()

@@ -5,9 +5,10 @@ from contextlib import contextmanager
 from uuid import UUID
 
 from tagmill.batches.states import BatchState, RunState
+from tagmill.delivery.dependents import accept
 from tagmill.delivery.push import Destination
 from tagmill.delivery.runfiles import all_batches
-from tagmill.delivery.waysout import run_in, send_again, void_waiting
+from tagmill.delivery.waysout import batch_of, run_in, send_again, void_waiting
 from tagmill.errors import GuardRefused
 from tagmill.settings import Settings
 from tagmill.stores.clickhouse import ClickHouse
@@ -21,9 +22,9 @@ from tagmill.topics.runfiles import read_manifest
 class TopicInterventions:
     """What one person does to one such pipeline's ledger, with the reason."""
 
-    def __init__(self, settings: Settings, pipeline: str, owner: str, who: str, why: str) -> None:
+    def __init__(self, settings: Settings, pipeline: str, owner: str, who: str, why: str, *, despite_views: bool = False) -> None:
         self.settings, self.name, self.chosen = settings, pipeline, settings.stream(pipeline)
-        self.owner, self.who, self.why = owner, who, why
+        self.owner, self.who, self.why, self.despite_views = owner, who, why, despite_views
         self.files = RunFiles(settings.storage.root)
 
     def abandon(self) -> str:
@@ -60,7 +61,24 @@ class TopicInterventions:
                 self.chosen.destination, layout_of(self.chosen, manifest.columns, f"run {run} of pipeline {self.name}")
             )
             with ClickHouse(self.settings.clickhouse, to.layout) as clickhouse:
-                return send_again(self.settings, ledger, clickhouse, manifest, row, found, to, self.who, self.why)
+                return send_again(
+                    self.settings,
+                    ledger,
+                    clickhouse,
+                    manifest,
+                    row,
+                    found,
+                    to,
+                    self.who,
+                    self.why,
+                    despite_views=self.despite_views,
+                )
+
+    def accept(self, batch_id: UUID, run: int) -> str:
+        """Record that the views on the destination have a batch whose insert ended with an error."""
+        with self._at_work() as ledger, ClickHouse(self.settings.clickhouse, layout(self.chosen)) as clickhouse:
+            row, batch = batch_of(ledger, self.name, run, batch_id)
+            return accept(ledger, clickhouse, self.chosen.destination, row, batch, self.who, self.why)
 
     @contextmanager
     def _at_work(self) -> Iterator[Ledger]:

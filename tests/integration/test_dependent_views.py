@@ -1,0 +1,192 @@
+"""Materialized views on a destination: a view that failed once is never taken for whole, and sums of healthy ones don't double unsaid."""
+
+from datetime import timedelta
+from unittest.mock import patch
+from uuid import UUID
+
+import pytest
+
+from tagmill import checkpoints
+from tagmill.audit.repair import audit_and_repair
+from tagmill.delivery import steps
+from tagmill.delivery.interventions import Interventions
+from tagmill.errors import GuardRefused, ViewsUnknown
+from tagmill.stores import schema
+from tests.support import faulty_clickhouse
+from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, known_to_spark, only, tagmill, verdicts
+from tests.support.erasing import erased
+from tests.support.events import events, this_hour
+
+BEGIN = this_hour() - timedelta(hours=2)
+HOUR = {"tags": ["t"], "bucket_size": "Hour", "first_time_bucket": BEGIN.isoformat()}
+
+
+class Viewed:
+    """A delivery whose destination feeds two views: sums per persistence_id, and a copy of the numbers, through a view of its own."""
+
+    def __init__(self, stack, spark, settings, written):
+        self.stack, self.spark, self.settings = stack, spark, settings
+        self.name = only(settings)
+        self.records = events("a", range(1, 4), BEGIN) + events("b", range(1, 3), BEGIN)
+        written.both(self.records)
+        schema.apply(settings)
+        for statement in (
+            "CREATE TABLE {t}_sums (persistence_id String, rows UInt64) ENGINE = SummingMergeTree ORDER BY persistence_id",
+            "CREATE TABLE {t}_copy (persistence_id String, sequence_nr Int64) ENGINE = MergeTree ORDER BY sequence_nr",
+            "CREATE TABLE {t}_last (sequence_nr Int64, ok UInt8) ENGINE = MergeTree ORDER BY sequence_nr",
+            "CREATE MATERIALIZED VIEW {t}_v1 TO {t}_sums AS SELECT persistence_id, count() AS rows FROM {t} GROUP BY persistence_id",
+            "CREATE MATERIALIZED VIEW {t}_v2 TO {t}_copy AS SELECT persistence_id, sequence_nr FROM {t}",
+        ):
+            self.sql(statement)
+        self.last_view("0")
+
+    def last_view(self, fails):
+        """Create the view on the copy, which fails where the expression is true."""
+        self.sql("DROP VIEW IF EXISTS {t}_v3 SYNC")
+        self.sql(f"CREATE MATERIALIZED VIEW {{t}}_v3 TO {{t}}_last AS SELECT sequence_nr, throwIf({fails}) AS ok FROM {{t}}_copy")
+
+    def sql(self, statement):
+        client = self.stack.client(settings={"mutations_sync": 2})
+        client.command(statement.format(t=self.name))
+        client.close()
+
+    def rows(self, query):
+        return self.stack.rows(query.format(t=self.name))
+
+    def sums(self):
+        """Rows by persistence_id, as the healthy view has added them up."""
+        return dict(self.rows("SELECT persistence_id, toInt64(sum(rows)) FROM {t}_sums GROUP BY persistence_id"))
+
+    def last(self):
+        """What came through both views."""
+        return sorted(number for (number,) in self.rows("SELECT sequence_nr FROM {t}_last"))
+
+    def numbers(self):
+        return sorted(record["sequence_nr"] for record in self.records)
+
+    def sealed(self):
+        planned = steps.plan(self.settings, self.name, owner=OWNER)
+        known_to_spark(self.settings, self.name, self.spark)
+        steps.seal(self.settings, self.name, planned["run"], planned["fence"], owner=OWNER, spark=self.spark)
+
+    def push(self):
+        """Take the open run over and push it."""
+        planned = steps.plan(self.settings, self.name, owner=OWNER)
+        return steps.push(self.settings, self.name, planned["run"], planned["fence"], owner=OWNER)
+
+    def batch(self):
+        ((batch,),) = self.rows("SELECT DISTINCT toString(batch_id) FROM {t}")
+        return batch
+
+    def is_whole(self):
+        """ClickHouse has the source's rows, and every view has each once."""
+        assert clickhouse_rows(self.settings, self.name) == sorted(map(as_row, self.records))
+        assert verdicts(self.settings, self.name) == {"t": "exactly once"}
+        assert self.last() == self.numbers()
+        assert self.sums() == {"a": 3, "b": 2}
+
+
+@pytest.fixture
+def viewed(stack, spark, journal, settings):
+    written = journal()
+    return Viewed(stack, spark, settings(written.keyspace, **HOUR), written)
+
+
+def test_batch_of_failed_view_waits_for_a_decision(viewed, settings):
+    """A view of a view fails: the push and its retry say so and name all three; once a person has completed the view, the run closes."""
+    viewed.last_view("sequence_nr = 3")
+    viewed.sealed()
+    for _ in range(2):
+        with pytest.raises(ViewsUnknown) as error:
+            viewed.push()
+        text = str(error.value)
+        assert all(f"default.{viewed.name}_{view}" in text for view in ("v1", "v2", "v3")) and "\n" not in text
+        assert "ended with an error" in text and f"tagmill batches accept {viewed.batch()} --run 1" in text
+    assert viewed.last() == [] and viewed.sums() == {"a": 3, "b": 2}
+    code, _, refused = tagmill(settings.file(viewed.name), "run", "deliver", "--pipeline", viewed.name)
+    assert code == 2 and "views depend on the table" in " ".join(refused.split())
+    viewed.last_view("0")
+    viewed.sql("INSERT INTO {t}_last SELECT sequence_nr, 0 FROM {t}")
+    accepted = ("batches", "accept", viewed.batch(), "--run", "1", "--pipeline", viewed.name, "--why", "completed", "--yes")
+    assert tagmill(settings.file(viewed.name), *accepted)[0] == 0
+    deliver(viewed.settings, viewed.name, viewed.spark)
+    viewed.is_whole()
+    code, _, refused = tagmill(settings.file(viewed.name), *accepted)
+    assert code == 2 and "waits for no decision" in " ".join(refused.split())
+
+
+def test_batch_is_sent_again_despite_views(viewed, settings):
+    """With the flag the batch goes to all views again: the one that failed has it, the healthy one counts it twice, as was said."""
+    viewed.last_view("sequence_nr = 3")
+    viewed.sealed()
+    with pytest.raises(ViewsUnknown):
+        viewed.push()
+    viewed.last_view("0")
+    again = ("batches", "resend", viewed.batch(), "--run", "1", "--pipeline", viewed.name, "--why", "the view is new", "--yes")
+    code, _, refused = tagmill(settings.file(viewed.name), *again)
+    assert code == 2 and f"default.{viewed.name}_v1" in refused and "--despite-views" in refused
+    viewed.sql("TRUNCATE TABLE {t}_sums")
+    assert tagmill(settings.file(viewed.name), *again, "--despite-views")[0] == 0
+    deliver(viewed.settings, viewed.name, viewed.spark)
+    viewed.is_whole()
+    rows = viewed.stack.session.execute("SELECT what FROM tagmill_test.interventions WHERE pipeline = %s", (viewed.name,))
+    assert any("despite the views" in row.what for row in rows)
+
+
+class Crashed(BaseException):
+    """Nothing catches it."""
+
+
+@pytest.mark.parametrize("instant", ["push.before_insert", "push.before_noted", "push.after_insert", "push.after_batch"])
+def test_killed_push_asks_only_without_an_answer(viewed, instant):
+    """A push that ends between ClickHouse's answer and its record leaves the outcome for the views unknown: the next one asks."""
+
+    def reached(name):
+        if name == instant:
+            raise Crashed
+
+    viewed.sealed()
+    with patch.object(checkpoints, "reached", reached), pytest.raises(Crashed):
+        viewed.push()
+    if instant == "push.before_noted":
+        with pytest.raises(ViewsUnknown, match="was not confirmed before its push ended"):
+            viewed.push()
+        Interventions(viewed.settings, viewed.name, OWNER, "tester", "they have it").accept(UUID(viewed.batch()), 1)
+    deliver(viewed.settings, viewed.name, viewed.spark)
+    viewed.is_whole()
+
+
+@pytest.mark.parametrize("kind", ["error_after", "drop_after"])
+def test_lost_answer_of_insert_asks_for_the_views(viewed, kind):
+    """The rows are there and no answer is: also where the client itself repeats the request, which then writes nothing."""
+    viewed.sealed()
+    faulty_clickhouse.order(viewed.stack.clickhouse.port, kind, match=f"INSERT INTO `{viewed.name}` ")
+    with pytest.raises(ViewsUnknown):
+        viewed.push()
+    Interventions(viewed.settings, viewed.name, OWNER, "tester", "they have it").accept(UUID(viewed.batch()), 1)
+    deliver(viewed.settings, viewed.name, viewed.spark)
+    viewed.is_whole()
+
+
+def test_batches_with_healthy_views_are_left_alone(viewed):
+    """Resend, withdraw, repair and erase refuse while views depend on the table, and change nothing; a repair names what it left."""
+    deliver(viewed.settings, viewed.name, viewed.spark)
+    viewed.is_whole()
+    by_hand = Interventions(viewed.settings, viewed.name, OWNER, "tester", "a test")
+    for what in (by_hand.resend, by_hand.withdraw):
+        with pytest.raises(GuardRefused, match="--despite-views"):
+            what(UUID(viewed.batch()), 1)
+    with pytest.raises(GuardRefused, match="--despite-views"):
+        erased(viewed.settings, ["a"])
+    assert any("stays in the materialized views" in text for text in erased(viewed.settings, ["a"], delete=False)["warnings"])
+    viewed.is_whole()
+    viewed.sql("ALTER TABLE {t} DELETE WHERE persistence_id = 'b'")
+    options = {"spark": viewed.spark, "owner": OWNER, "who": "tester", "why": "a test"}
+    report, (done,) = audit_and_repair(viewed.settings, viewed.name, **options)
+    assert not report.agrees and not done.resent and "--despite-views" in done.left[0].why
+    assert viewed.sums() == {"a": 3, "b": 2} and len(clickhouse_rows(viewed.settings, viewed.name)) == 3
+    viewed.sql("TRUNCATE TABLE {t}_sums")
+    viewed.sql("TRUNCATE TABLE {t}_last")
+    report, (done,) = audit_and_repair(viewed.settings, viewed.name, despite_views=True, **options)
+    assert report.agrees and len(done.resent) == 1
+    viewed.is_whole()
