@@ -97,6 +97,11 @@ class ToClickHouse(Section):
     lease_seconds: int = Field(60, ge=5, le=3600)
     lease_wait_seconds: float = Field(0, ge=0, description="how long a command waits for another run of the pipeline")
     retention_days: int = Field(30, ge=1, description="sealed files and ledger rows of closed runs")
+    destination_retention_days: int | None = Field(
+        None,
+        ge=1,
+        description="rows whose created_at is older may be gone from ClickHouse (TTL, DROP PARTITION); left out: all stay",
+    )
 
     @model_validator(mode="after")
     def _consistent_batches(self) -> "ToClickHouse":

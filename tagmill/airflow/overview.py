@@ -33,6 +33,7 @@ class TagLine:
     clickhouse_rows: int
     verdict: str
     level: str
+    expired: int = 0
 
 
 @dataclass(frozen=True)

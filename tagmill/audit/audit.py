@@ -23,7 +23,7 @@ from tagmill.stores.guard import check_journal
 from tagmill.stores.journalviews import JournalViews
 from tagmill.stores.lease import Lease
 from tagmill.stores.ledger import Ledger
-from tagmill.timeuuid import TICKS_PER_SECOND, from_datetime
+from tagmill.timeuuid import TICKS_PER_MILLISECOND, TICKS_PER_SECOND, from_datetime
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -137,6 +137,7 @@ class _Audit:
 
     def _scope(self, tags: list[str]) -> Scope:
         from tagmill.audit.staging import Scope
+        from tagmill.delivery.expiry import Expiry
 
         until = from_datetime(datetime.now(UTC) - timedelta(seconds=self.pipeline.eventual_consistency_delay_seconds))
         builds = Builds(self.ledger.cassandra, self.ledger_keyspace, self.pipeline.keyspace)
@@ -153,7 +154,9 @@ class _Audit:
         back = int(self.pipeline.look_back_seconds * TICKS_PER_SECOND)
         due = {tag: min(until, marks[tag].ticks - back, late.get(tag, until) - 1) if tag in marks else -1 for tag in tags}
         start = {tag: self.pipeline.start_ticks(tag) for tag in tags}
-        return Scope(self.name, tuple(tags), self.pipeline.bucket_size, start, due, until)
+        expiry = Expiry.declared(self.settings, self.name, self.clickhouse)
+        expired = expiry.cutoff_ms * TICKS_PER_MILLISECOND if expiry else 0
+        return Scope(self.name, tuple(tags), self.pipeline.bucket_size, start, due, until, expired)
 
     def _judged(self, scope: Scope, row: AuditRow) -> Any:
         from pyspark.sql import functions as F
@@ -200,7 +203,7 @@ class _Audit:
             numbers.expected(events, view, deleted, doubtful, self._numbered(doubtful), scope), self._url("expected")
         )
         wrong = numbers.wrong_numbers(view, expected, scope)
-        lagging = progress_findings(progress, ids, view, by_rows)
+        lagging = progress_findings(progress, ids, view, by_rows, expires=scope.expired > 0)
         event = ["tag", "persistence_id", "sequence_nr"]
         findings = _all([by_rows, of_journal, wrong, lagging]).join(expected, event, "left")
         findings = findings.withColumn("expected_number", F.coalesce("expected_number", "expected"))

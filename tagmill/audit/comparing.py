@@ -27,7 +27,8 @@ _C = "event_hash bigint, ticks bigint, bucket bigint, offset string, number bigi
 # nearly all events: once in each, all the same; told apart before anything is worked out
 _PLAIN = (
     "size(v) = 1 AND (size(j) = 1 AND j[0].event_hash = v[0].event_hash AND j[0].flaw IS NULL OR size(j) = 0 AND dead)"
-    " AND (size(c) = 1 AND c[0].event_hash = v[0].event_hash AND c[0].number = v[0].number OR size(c) = 0 AND v[0].ticks > due)"
+    " AND (size(c) = 1 AND c[0].event_hash = v[0].event_hash AND c[0].number = v[0].number OR size(c) = 0"
+    " AND (v[0].ticks > due OR v[0].ticks < expired))"
 )
 
 
@@ -66,6 +67,7 @@ def compared(
         .join(F.broadcast(holds.withColumn("is_held", F.lit(True))), ["tag", "persistence_id"], "left")
         .withColumn("dead", F.coalesce(F.col("sequence_nr") <= F.col("deleted_to"), F.lit(False)))
         .withColumn("is_held", F.coalesce("is_held", F.lit(False)))
+        .withColumn("expired", F.lit(scope.expired))
         .withColumn(
             "due", F.create_map(*[part for tag, ticks in scope.due.items() for part in (F.lit(tag), F.lit(ticks))])[F.col("tag")]
         )
@@ -159,7 +161,7 @@ def _clickhouse_rules() -> Iterator[str]:
         "NOT exists(cu, y -> y = x) AND exists(v, y -> y.event_hash = x.event_hash)"
         " AND NOT exists(v, y -> y.event_hash = x.event_hash AND y.number = x.number)"
     )
-    one_is_there, due = "size(j) > 1 AND size(c) > 0", f"{left} AND x.ticks <= due"
+    one_is_there, due = "size(j) > 1 AND size(c) > 0", f"{left} AND x.ticks <= due AND x.ticks >= expired"
     held, missing = "'waits behind an open hold: tagmill holds'", "'ClickHouse has no row of this event'"
     difference = _difference("x", "ru[i]", "ClickHouse", "journal")
     yield _each("cu", "size(r) = 0 AND NOT dead", "true", Kind.EXTRA_IN_CLICKHOUSE, unknown, c="x")

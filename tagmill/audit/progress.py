@@ -10,12 +10,14 @@ from tagmill.audit.staging import ID
 KEY = ["tag", ID]
 
 
-def progress_findings(progress: DataFrame, clickhouse: DataFrame, view: DataFrame, by_rows: DataFrame) -> DataFrame:
+def progress_findings(
+    progress: DataFrame, clickhouse: DataFrame, view: DataFrame, by_rows: DataFrame, *, expires: bool = False
+) -> DataFrame:
     """Findings: progress that lags behind ClickHouse, is ahead of everything or of what is there, or calls missing what was delivered.
 
     In: `progress` (staging.stage_progress), read before `clickhouse` (stored.IDS) and after the watermarks; `view` as staged; `by_rows`,
     findings of single rows. Those that are missing in ClickHouse, or too many there, are findings of their own: only what neither journal
-    nor view have any more is told from the figures alone.
+    nor view have any more is told from the figures alone, and only where no row of ClickHouse `expires`.
     """
     missing = by_rows.where(F.col("kind") == Kind.MISSING_IN_CLICKHOUSE.value).groupBy(*KEY).agg(F.count("*").alias("found"))
     last_in_view = view.groupBy(*KEY).agg(F.max("number").alias("in_view"))
@@ -37,7 +39,10 @@ def progress_findings(progress: DataFrame, clickhouse: DataFrame, view: DataFram
             F.format_string("no progress, ClickHouse has number %d", "last_due"),
         )
         .when(F.col("done") < due, F.format_string("progress says number %d, ClickHouse has %d", "done", "last_due"))
-        .when(F.col("done") > known, F.format_string("progress says number %d, nobody has more than %d", "done", known))
+        .when(
+            (F.col("done") > known) & F.lit(not expires),
+            F.format_string("progress says number %d, nobody has more than %d", "done", known),
+        )
         .when(
             (F.col("rows") == F.col("numbers")) & (F.col("last") == F.col("done")) & (F.col("numbers") > delivered),
             F.format_string(
@@ -45,7 +50,7 @@ def progress_findings(progress: DataFrame, clickhouse: DataFrame, view: DataFram
             ),
         )
         .when(
-            there + F.coalesce("found", F.lit(0)) < delivered,
+            (there + F.coalesce("found", F.lit(0)) < delivered) & F.lit(not expires),
             F.format_string("progress says that %d events were delivered, ClickHouse has %d", delivered, there),
         )
     )

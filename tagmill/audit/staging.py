@@ -15,6 +15,7 @@ from tagmill.buckets import BucketSize, View
 from tagmill.connector import table
 from tagmill.delivery.scan import FUTURE_TICKS, as_batch_rows, checksum, signed, xxhash64
 from tagmill.stores.views import VIEW_COLUMNS
+from tagmill.timeuuid import TICKS_PER_MILLISECOND
 from tagmill.views.model import Reason
 from tagmill.views.tables import CleanedOf, Journal, all_events, bucket, cleaned, event_tags
 
@@ -35,10 +36,16 @@ class Scope:
     start: Mapping[str, int]
     due: Mapping[str, int]
     until: int
+    # rows before this are past the destination's retention (ticks): ClickHouse may have them or not
+    expired: int = 0
 
     def judged(self) -> Column:
         """Over `tag` and `ticks`: neither before the start nor too young."""
         return (F.col("ticks") >= _by_tag(self.start)) & (F.col("ticks") <= self.until)
+
+    def is_expired_bucket(self) -> Column:
+        """Return, over `bucket`, whether it has rows past the destination's retention."""
+        return F.col("bucket") * TICKS_PER_MILLISECOND < self.expired
 
     def is_due(self) -> Column:
         """Over `tag` and `ticks`: should be in ClickHouse."""

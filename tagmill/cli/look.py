@@ -1,6 +1,6 @@
 """Commands that only look: status, runs, batches, holds, check."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any
 
 import typer
@@ -41,12 +41,17 @@ def _show_both(rows: Rows, streams: Rows, *, count_view: bool, as_json: bool) ->
         return
     if rows or not streams:
         counted = ["in_view", "cleaned"] if count_view else []
-        columns = ["pipeline", "tag", *counted, "delivered", "held", "batches", "clickhouse_rows", "verdict"]
-        show(rows, columns, as_json=False)
+        columns = ["pipeline", "tag", *counted, "delivered", "held", "batches", "clickhouse_rows", "expired", "verdict"]
+        show(rows, _without_unused(columns, rows), as_json=False)
     if streams:
         from tagmill.topics.report import COLUMNS
 
-        show(streams, COLUMNS, as_json=False)
+        show(streams, _without_unused(COLUMNS, streams), as_json=False)
+
+
+def _without_unused(columns: Iterable[str], rows: Rows) -> list[str]:
+    """Return the columns without `expired` where no row has any."""
+    return [column for column in columns if column != "expired" or any(row.get(column) for row in rows)]
 
 
 def _must_be_known(configured: Settings, pipeline: str | None, *, replications: bool) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from tagmill import checkpoints
 from tagmill.delivery.runfiles import Sealed
-from tagmill.errors import GuardRefused, TagmillError, ViewsUnknown
-from tagmill.ledger.view_inserts import Outcome, ViewInserts
+from tagmill.errors import ConfigurationError, GuardRefused, TagmillError, ViewsUnknown
+from tagmill.ledger.view_inserts import Outcome, ViewInsert, ViewInserts
 from tagmill.stores.clickhouse import ClickHouse
 from tagmill.stores.ledger import BatchRow, Ledger, RunRow
 
@@ -37,7 +37,7 @@ class DependentViews:
         try:
             written = send()
         except TagmillError as error:
-            inserts.note(batch, Outcome.FAILED, self.names, str(error)[:500])
+            inserts.note(batch, Outcome.FAILED, self.names, str(error)[:300])
             raise
         checkpoints.reached("push.before_noted")
         if written:
@@ -46,7 +46,7 @@ class DependentViews:
 
     def require_whole(self, batch: BatchRow) -> None:
         """Raise ViewsUnknown if the rows of a batch are in the table and its views may lack them."""
-        known = self._inserts().find(batch)
+        known = self._known(batch)
         views = self.names or (known.views if known else "")
         if not views or (known and known.is_whole):
             return
@@ -60,6 +60,14 @@ class DependentViews:
             f"Either complete the views by hand, then: tagmill batches accept {at} --why …; or take the batch out and send it again, "
             f"which views that have it count twice: tagmill batches resend {at} {DESPITE_VIEWS} --why …"
         )
+
+    def _known(self, batch: BatchRow) -> ViewInsert | None:
+        try:
+            return self._inserts().find(batch)
+        except ConfigurationError:
+            if self.names:
+                raise
+            return None  # the ledger has no such table yet, and no view needs it
 
     def forget(self, batch: BatchRow) -> None:
         """Remove the note of a batch that is verified."""
@@ -88,7 +96,7 @@ def accept(ledger: Ledger, clickhouse: ClickHouse, table: str, row: RunRow, batc
     )
 
 
-def require_no_views(clickhouse: ClickHouse, table: str, what: str, *, despite_views: bool) -> str:
+def require_no_views(clickhouse: ClickHouse, table: str, refused: str, *, despite_views: bool) -> str:
     """Return the views that depend on a table, as a text; none: an empty one.
 
     Raises GuardRefused if there are views and a person did not say that the work goes on despite them.
@@ -96,7 +104,7 @@ def require_no_views(clickhouse: ClickHouse, table: str, what: str, *, despite_v
     views = ", ".join(clickhouse.dependent_views(table))
     if views and not despite_views:
         raise GuardRefused(
-            f"{what}: materialized views depend on {clickhouse.settings.database}.{table}: {views}. They keep what is taken out "
+            f"{refused}: materialized views depend on {clickhouse.settings.database}.{table}: {views}. They keep what is taken out "
             "of the table, and count twice what is sent again. Nothing was changed. "
             f"Complete the views by hand afterwards, and give {DESPITE_VIEWS}"
         )

@@ -250,9 +250,9 @@ class Interventions:
             )
         return progress
 
-    def _require_no_views(self, what: str) -> str:
+    def _require_no_views(self, refused: str) -> str:
         with ClickHouse(self.settings.clickhouse) as clickhouse:
-            return despite(require_no_views(clickhouse, self.pipeline.destination, what, despite_views=self.despite_views))
+            return despite(require_no_views(clickhouse, self.pipeline.destination, refused, despite_views=self.despite_views))
 
     # -- doing it
 

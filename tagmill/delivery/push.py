@@ -5,6 +5,7 @@ counts as delivered is what ClickHouse says it has: rows and checksum of the bat
 """
 
 import hashlib
+import io
 import itertools
 import time
 from collections.abc import Callable
@@ -19,9 +20,11 @@ from tagmill import checkpoints
 from tagmill.batches.columns import TAG_VIEWS, Layout
 from tagmill.batches.states import BatchState, RunState
 from tagmill.delivery.dependents import DependentViews
+from tagmill.delivery.expiry import Expiry, Within, times_in
 from tagmill.delivery.model import Batch, Manifest
 from tagmill.delivery.runfiles import Sealed, all_batches, read_manifest
 from tagmill.errors import BatchDiffers, SealedFileDamaged, StoreUnavailable, TagmillError
+from tagmill.ledger.batch_times import BatchTimes
 from tagmill.settings import Settings
 from tagmill.stores.clickhouse import ClickHouse, Totals
 from tagmill.stores.files import RunFiles
@@ -151,6 +154,12 @@ class _Pushing:
         checkpoints.reached("push.before_batch")
         self.ledger.current(manifest.pipeline, manifest.run, self.fence)
         content = self._sealed_bytes(batch)
+        expiry = Expiry.declared(self.settings, manifest.pipeline, clickhouse)
+        within = self._within(expiry, batch, content)
+        if within and within.is_past:
+            self.ledger.move_batch(manifest.pipeline, manifest.run, self.fence, row, BatchState.IN_CLICKHOUSE)
+            log.info("batch past retention not sent", pipeline=manifest.pipeline, run=manifest.run, batch=batch.number)
+            return
         confirmed = False
         for attempt in Retrying(
             retry=retry_if_exception_type(StoreUnavailable),
@@ -169,17 +178,27 @@ class _Pushing:
                     self.pause = time.monotonic() + self.to.seconds_between
                     checkpoints.reached("push.after_insert")
                     found = clickhouse.totals(table, row.batch_id)
-                if not found:
+                if not found and not (within and within.rows == 0):
                     # voided while this step slept?
                     self.ledger.current(manifest.pipeline, manifest.run, self.fence)
                     raise StoreUnavailable(self._absent(batch, row))
-        verify(manifest, batch, row, found)
+        expired = within and within.rows <= sum(total.rows for total in found) < batch.rows
+        if not (expiry and within and expired and expiry.agrees(row.batch_id, row.generation, within)):
+            verify(manifest, batch, row, found)
         if not confirmed:
             views.require_whole(row)
         self.ledger.move_batch(manifest.pipeline, manifest.run, self.fence, row, BatchState.IN_CLICKHOUSE)
         views.forget(row)
         checkpoints.reached("push.after_batch")
         log.info("batch in ClickHouse", pipeline=manifest.pipeline, run=manifest.run, batch=batch.number, rows=batch.rows)
+
+    def _within(self, expiry: Expiry | None, batch: Batch, content: bytes) -> Within | None:
+        """Return what of a batch is within the destination's retention, and note the batch's times; None: no retention is declared."""
+        if expiry is None:
+            return None
+        times = BatchTimes(self.ledger.cassandra, self.ledger.ledger_keyspace, self.manifest.pipeline)
+        times.write(self.manifest.run, [(batch.number, times_in(io.BytesIO(content)))])
+        return expiry.within(io.BytesIO(content))
 
     def _insert(self, clickhouse: ClickHouse, row: BatchRow, content: bytes, views: DependentViews) -> bool:
         """Insert a batch; False: ClickHouse answered with an error, and the rows are there. Raises where they are not."""

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from tagmill import names
 from tagmill.batches.states import BatchState
+from tagmill.delivery.expiry import ExpiredRows
 from tagmill.delivery.pipeline_facts import UNTOLD, collect, contents, now, record_checks
 from tagmill.delivery.runfiles import Sealed, read_manifest
 from tagmill.domain.verdict import Facts, judge
@@ -33,7 +34,7 @@ class Finding:
 
 
 def tag_table(settings: Settings, pipeline: str, *, count_view: bool = True, verify: bool = True) -> list[dict[str, Any]]:
-    """Return one line a tag: in_view and cleaned (None if not counted), delivered, held, batches, clickhouse_rows, verdict, level.
+    """Return one line a tag: in_view and cleaned (None if not counted), delivered, held, batches, clickhouse_rows, expired, verdict, level.
 
     `count_view` counts the view's rows on the server, and those that cleanups have deleted of it; `verify`
     reads every row in ClickHouse again (see `check`), and keeps what it says in the ledger.
@@ -61,15 +62,25 @@ def tag_table(settings: Settings, pipeline: str, *, count_view: bool = True, ver
         wrong = {tag: tuple(finding.text for finding in findings if finding.tag in (tag, "")) for tag in chosen.tags}
         if verify:
             record_checks(settings, ledger, pipeline, wrong, at, known, checked)
+        obstacles = tuple(clickhouse.ttl_warnings(chosen.destination, chosen.destination_retention_days))
+        expired = ExpiredRows.declared(settings, pipeline, ledger, clickhouse).by_tag(
+            {
+                tag: (mark.delivered + known.of_tag(tag, mark.run, verified=at)["pushed"], there.get(tag, 0))
+                for tag, mark in marks.items()
+            }
+        )
         table = []
         for tag in chosen.tags:
             mark = marks.get(tag)
             line: dict[str, Any] = {"tag": tag, "in_view": in_view.get(tag), "cleaned": cleaned.get(tag)}
             line |= {"delivered": mark.delivered if mark else 0, "held": held[tag]}
             line |= {"batches": mark.batches if mark else 0, "clickhouse_rows": there.get(tag, 0)}
+            line["expired"] = expired.get(tag, 0)
             facts = Facts(
                 **known.of_tag(tag, mark.run if mark else 0, verified=at if verify else None),
                 delivered=line["delivered"],
+                expired=line["expired"],
+                obstacles=obstacles,
                 stored=line["clickhouse_rows"],
                 at_source=in_view[tag] + cleaned[tag] if count_view else None,
                 held=held[tag],
@@ -158,7 +169,7 @@ def _stored(clickhouse: ClickHouse, table: str) -> dict[UUID, list[Totals]]:
 class Stored:
     """A batch of the ledger and what ClickHouse has of it; `expected` is empty for one that is not to be there (or not yet).
 
-    `open`: its run is, so the next delivery pushes it if it is NEW.
+    `open`: its run is, so the next delivery pushes it if it is NEW. `expired`: rows past the destination's retention that are gone.
     """
 
     run: int
@@ -167,11 +178,12 @@ class Stored:
     there: list[Totals]
     past_retention: bool = False
     open: bool = False
+    expired: int = 0
 
     @property
     def agrees(self) -> bool:
-        """Exactly the sealed rows, once."""
-        return self.there == self.expected
+        """Exactly the sealed rows, once, but for those past the destination's retention."""
+        return self.there == self.expected or self.expired > 0
 
 
 def stored(
@@ -186,6 +198,7 @@ def stored(
     found = _stored(clickhouse, table)
     files = RunFiles(settings.storage.root)
     retired, last = Retired(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline), ledger.last_run(pipeline)
+    expired = ExpiredRows.declared(settings, pipeline, ledger, clickhouse)
     batches: dict[UUID, Stored] = {}
     for number in range(retired.up_to() + 1, last + 1):
         row = ledger.run(pipeline, number)
@@ -196,7 +209,8 @@ def stored(
             wanted = sealed[batch.number]
             expected = [Totals(batch.generation, wanted.rows, wanted.checksum)] if batch.state == BatchState.IN_CLICKHOUSE else []
             there = found.pop(batch.batch_id, [])
-            batches[batch.batch_id] = Stored(number, batch, expected, there, open=row.state.is_open)
+            gone = expired.count(number, batch, expected, there, wanted)
+            batches[batch.batch_id] = Stored(number, batch, expected, there, open=row.state.is_open, expired=gone)
     # after the runs: one that is retired meanwhile is found in at least one of the two
     for kept in retired.batches(last):
         if kept.batch_id not in batches:
@@ -204,7 +218,9 @@ def stored(
                 kept.number, kept.batch_id, BatchState.IN_CLICKHOUSE, kept.generation, kept.tag, kept.rows, 0, None
             )
             expected = [Totals(kept.generation, kept.rows, kept.checksum)]
-            batches[kept.batch_id] = Stored(kept.run, row_of_it, expected, found.pop(kept.batch_id, []), past_retention=True)
+            there = found.pop(kept.batch_id, [])
+            gone = expired.count(kept.run, row_of_it, expected, there, None)
+            batches[kept.batch_id] = Stored(kept.run, row_of_it, expected, there, past_retention=True, expired=gone)
     return list(batches.values()), list(found)
 
 
@@ -219,7 +235,8 @@ def differences(pipeline: str, batches: list[Stored]) -> Iterator[Finding]:
             rows, wanted = sum(total.rows for total in one.there), sum(total.rows for total in one.expected)
             same = "other values" if rows == wanted and one.expected else f"{rows} rows instead of {wanted}"
             state = "past retention" if one.past_retention else batch.state
-            yield Finding(batch.tag, f"batch {batch.batch_id} of run {one.run} ({state}) has {same} in ClickHouse")
+            hint = " (dropped on purpose? declare destination_retention_days)" if wanted and not rows else ""
+            yield Finding(batch.tag, f"batch {batch.batch_id} of run {one.run} ({state}) has {same} in ClickHouse{hint}")
 
 
 def unfinished(settings: Settings, pipeline: str, ledger: Ledger) -> Iterator[Finding]:

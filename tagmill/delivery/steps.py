@@ -80,7 +80,7 @@ def plan(
                 "message": f"pipeline {pipeline}: nothing to do",
             }
         with ClickHouse(settings.clickhouse) as clickhouse:
-            clickhouse.check_engine(chosen.destination, window=True)
+            clickhouse.check_for_plan(chosen.destination, chosen.destination_retention_days)
         checkpoints.reached("plan.before_commit")
         ledger.claim(pipeline, number)
         files = RunFiles(settings.storage.root)

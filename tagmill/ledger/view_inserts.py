@@ -61,8 +61,11 @@ class ViewInserts:
         rows = self.cassandra.execute(
             f"SELECT outcome, views, error, accepted_by FROM {self.table} "
             "WHERE pipeline = ? AND run = ? AND batch_no = ? AND generation = ?",
-            self.pipeline, self.run, batch.number, batch.generation,
-        )  # fmt: skip
+            self.pipeline,
+            self.run,
+            batch.number,
+            batch.generation,
+        )
         if not rows:
             return None
         row = rows[0]

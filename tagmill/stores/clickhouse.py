@@ -285,8 +285,20 @@ class ClickHouse:
                 f"{name} has other columns: {'; '.join(wrong)}. Nothing was sent. Rename it, then: tagmill schema apply"
             )
 
-    def check_engine(self, table: str, *, window: bool = False) -> None:
-        """Raise DestinationDiffers if a table that exists has an engine, or with `window` no deduplication window, for the delivery."""
+    def check_for_plan(self, table: str, retention_days: int | None) -> None:
+        """Raise DestinationDiffers if a table that exists would not hold what a new run delivers: by its engine, window or TTL."""
+        self.check_engine(table)
+        found = self.describe(table)
+        if found and not found.window:
+            raise DestinationDiffers(
+                f"{self._table_name(table)} has {found.window_setting} = 0, so two inserts of one batch at once would both stay. "
+                "Nothing was read or sent. Set it: tagmill schema apply"
+            )
+        if found and (fault := found.ttl_fault(retention_days)):
+            raise DestinationDiffers(f"{self._table_name(table)} {fault}. Nothing was read or sent")
+
+    def check_engine(self, table: str) -> None:
+        """Raise DestinationDiffers if a table that exists has an engine that batches can't be delivered to."""
         found = self.describe(table)
         fault = destination.engine_fault(found.engine) if found else None
         if found and fault:
@@ -294,11 +306,12 @@ class ClickHouse:
                 f"{self._table_name(table)} has the engine {found.engine}, {fault}. Batches need {destination.RIGHT_ENGINES}. "
                 "Nothing was read or sent. Rename the table, or give another one as destination, then: tagmill schema apply"
             )
-        if found and window and not found.window:
-            raise DestinationDiffers(
-                f"{self._table_name(table)} has {found.window_setting} = 0, so two inserts of one batch at once would both stay. "
-                "Nothing was read or sent. Set it: tagmill schema apply"
-            )
+
+    def ttl_warnings(self, table: str, retention_days: int | None) -> list[str]:
+        """Return a sentence if a TTL of the table removes rows that the declared retention keeps."""
+        found = self.describe(table)
+        fault = found.ttl_fault(retention_days) if found else None
+        return [f"table {table} {fault}"] if fault else []
 
     def describe(self, table: str) -> destination.Table | None:
         """Return engine and deduplication window of a table; None: there is no such table."""

@@ -22,6 +22,12 @@ DEPENDENTS = (
 _NAME = r"(`(?:[^`\\]|\\.)+`|[^\s.`(]+)"
 TARGET = re.compile(rf"CREATE MATERIALIZED VIEW {_NAME}\.{_NAME}(?: UUID '[^']*')? TO {_NAME}\.{_NAME}\s")
 REFRESHED = re.compile(r"\sREFRESH (EVERY|AFTER)\s")
+TTL = re.compile(r"\sTTL (.+?)(?: SETTINGS |$)", re.S)
+# rules of a TTL that keep every row
+KEEPING = re.compile(r"\sTO (DISK|VOLUME)\s|\sRECOMPRESS\s")
+INTERVAL = re.compile(r"\+ toInterval(Hour|Day|Week|Month|Quarter|Year)\((\d+)\)")
+# days of an interval, at least
+DAYS = {"Hour": 1 / 24, "Day": 1, "Week": 7, "Month": 28, "Quarter": 90, "Year": 365}
 Name = tuple[str, str]
 Rows = Callable[[str, dict[str, Any]], list[tuple[Any, ...]]]
 
@@ -34,6 +40,31 @@ class Table:
     engine_full: str
     window_setting: str
     window: int
+
+    @property
+    def ttl(self) -> str | None:
+        """The TTL that removes or changes rows, as ClickHouse prints it; None: there is no such TTL."""
+        clause = TTL.search(self.engine_full)
+        rules = re.split(r",\s*(?![^()]*\))", clause[1]) if clause else []
+        return next((rule for rule in rules if not KEEPING.search(rule)), None)
+
+    def ttl_fault(self, days: int | None) -> str | None:
+        """Return what is wrong with the TTL for a destination_retention_days, as a clause; None: nothing is."""
+        if self.ttl is None:
+            return None
+        if days is None:
+            return (
+                f"has the TTL {self.ttl}, which removes delivered rows, and no destination_retention_days is declared. "
+                "Declare it (days that rows stay at least), or remove the TTL"
+            )
+        removes = INTERVAL.search(self.ttl)
+        kept = int(removes[2]) * DAYS[removes[1]] if removes else days
+        if kept < days:
+            return (
+                f"has the TTL {self.ttl}, which removes rows after {kept:g} days, and destination_retention_days is {days}. "
+                f"Lower it to {int(kept)}, or raise the TTL"
+            )
+        return None
 
 
 def find_table(rows: Rows, database: str, table: str) -> Table | None:

@@ -40,6 +40,7 @@ def apply(settings: Settings) -> list[str]:
             clickhouse.ensure_window(pipeline.destination)
             clickhouse.check_destination(pipeline.destination)
             done.append(f"clickhouse table {settings.clickhouse.database}.{pipeline.destination}")
+            done.extend(clickhouse.ttl_warnings(pipeline.destination, pipeline.destination_retention_days))
     return done
 
 

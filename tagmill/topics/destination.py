@@ -38,7 +38,8 @@ def apply(settings: Settings) -> list[str]:
                     clickhouse.command(statement)
             clickhouse.ensure_window(table)
             clickhouse.check_destination(table)
-        done.append(f"clickhouse table {settings.clickhouse.database}.{table}")
+            done.append(f"clickhouse table {settings.clickhouse.database}.{table}")
+            done.extend(clickhouse.ttl_warnings(table, chosen.destination_retention_days))
     return done
 
 

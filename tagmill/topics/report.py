@@ -5,6 +5,7 @@ from typing import Any
 
 from tagmill import names
 from tagmill.batches.states import BatchState
+from tagmill.delivery.expiry import ExpiredRows
 from tagmill.delivery.pipeline_facts import UNTOLD, collect, contents, now, record_checks
 from tagmill.delivery.report import differences, judged, stored, unfinished_of
 from tagmill.domain.verdict import Facts
@@ -19,7 +20,7 @@ from tagmill.topics.plan import must_keep_columns
 from tagmill.topics.positions import topic_positions
 from tagmill.topics.runfiles import read_manifest
 
-COLUMNS = ("pipeline", "waiting", "delivered", "batches", "clickhouse_rows", "dead_letters", "verdict")
+COLUMNS = ("pipeline", "waiting", "delivered", "batches", "clickhouse_rows", "expired", "dead_letters", "verdict")
 
 
 def topic_line(settings: Settings, pipeline: str, *, verify: bool) -> dict[str, Any]:
@@ -37,6 +38,8 @@ def topic_line(settings: Settings, pipeline: str, *, verify: bool) -> dict[str, 
         delivered, wrong = _delivered(settings, pipeline, ledger)
         checked = contents(clickhouse, chosen.destination) if verify else UNTOLD
         ((rows,),) = clickhouse.rows(f"SELECT count() FROM {names.sql(chosen.destination)}")
+        counted = {WHOLE: (sum(delivered), int(rows))}
+        expired = ExpiredRows.declared(settings, pipeline, ledger, clickhouse).by_tag(counted).get(WHOLE, 0)
         positions = topic_positions(settings, ledger, pipeline)
         line: dict[str, Any] = {
             "pipeline": pipeline,
@@ -44,6 +47,7 @@ def topic_line(settings: Settings, pipeline: str, *, verify: bool) -> dict[str, 
             "delivered": sum(delivered),
             "batches": len(delivered),
             "clickhouse_rows": int(rows),
+            "expired": expired,
             "dead_letters": DeadLetters(ledger.cassandra, keyspace, pipeline).count(),
         }
         if verify:
@@ -53,12 +57,16 @@ def topic_line(settings: Settings, pipeline: str, *, verify: bool) -> dict[str, 
             # `delivered` counts what the open run has pushed, too
             **known.of_tag(WHOLE, verified=at if verify else None) | {"sealed": sum(known.sealed.values())},
             delivered=line["delivered"],
+            expired=expired,
             stored=line["clickhouse_rows"],
             waiting=line["waiting"],
             unreadable=sum(position.not_readable for position in positions),
             dead_letters=line["dead_letters"],
             differences=tuple(wrong),
-            obstacles=tuple(position.problem for position in positions if position.problem),
+            obstacles=(
+                *(position.problem for position in positions if position.problem),
+                *clickhouse.ttl_warnings(chosen.destination, chosen.destination_retention_days),
+            ),
         )
         return judged(line, facts)
 

@@ -72,7 +72,8 @@ def plan(settings: Settings, pipeline: str, *, owner: str, accept_lost: bool = F
                 "message": nothing,
             }
         with ClickHouse(settings.clickhouse) as clickhouse:
-            clickhouse.check_engine(settings.stream(pipeline).destination, window=True)
+            chosen = settings.stream(pipeline)
+            clickhouse.check_for_plan(chosen.destination, chosen.destination_retention_days)
         checkpoints.reached("plan.before_commit")
         ledger.claim(pipeline, number)
         files = RunFiles(settings.storage.root)

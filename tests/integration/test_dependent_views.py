@@ -137,7 +137,15 @@ class Crashed(BaseException):
     """Nothing catches it."""
 
 
-@pytest.mark.parametrize("instant", ["push.before_insert", "push.before_noted", "push.after_insert", "push.after_batch"])
+@pytest.mark.parametrize(
+    "instant",
+    [
+        pytest.param("push.before_insert", marks=pytest.mark.long),
+        "push.before_noted",
+        "push.after_insert",
+        pytest.param("push.after_batch", marks=pytest.mark.long),
+    ],
+)
 def test_killed_push_asks_only_without_an_answer(viewed, instant):
     """A push that ends between ClickHouse's answer and its record leaves the outcome for the views unknown: the next one asks."""
 
@@ -156,7 +164,7 @@ def test_killed_push_asks_only_without_an_answer(viewed, instant):
     viewed.is_whole()
 
 
-@pytest.mark.parametrize("kind", ["error_after", "drop_after"])
+@pytest.mark.parametrize("kind", [pytest.param("error_after", marks=pytest.mark.long), "drop_after"])
 def test_lost_answer_of_insert_asks_for_the_views(viewed, kind):
     """The rows are there and no answer is: also where the client itself repeats the request, which then writes nothing."""
     viewed.sealed()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tagmill.stores.destination import engine_fault, find_table
+from tagmill.stores.destination import Table, dependent_views, engine_fault, find_table
 
 MERGE_TREES = ("MergeTree", "ReplicatedMergeTree", "SharedMergeTree")
 
@@ -42,3 +42,52 @@ def test_find_table_reads_the_deduplication_window(row, window):
     """Stated in the table's settings, else the server's default."""
     found = find_table(lambda query, values: [row], "d", "t")
     assert found is not None and found.window == window
+
+
+def described(ttl: str) -> Table:
+    """A table with this TTL clause, as ClickHouse prints it."""
+    full = f"MergeTree PARTITION BY toYYYYMM(t) ORDER BY a{ttl} SETTINGS non_replicated_deduplication_window = 1000"
+    return Table("MergeTree", full, "non_replicated_deduplication_window", 1000)
+
+
+@pytest.mark.parametrize(
+    ("ttl", "days", "fault"),
+    [
+        ("", None, None),
+        (" TTL toDateTime(event_time) + toIntervalDay(30)", 30, None),
+        (" TTL toDateTime(event_time) + toIntervalDay(30)", None, "no destination_retention_days is declared"),
+        (" TTL toDateTime(event_time) + toIntervalDay(30)", 31, "after 30 days, and destination_retention_days is 31"),
+        (" TTL toDateTime(event_time) + toIntervalMonth(3)", 84, None),
+        (" TTL toDateTime(event_time) + toIntervalMonth(3)", 90, "after 84 days"),
+        (" TTL toDateTime(event_time) + toIntervalDay(7) TO VOLUME 'cold'", None, None),
+        (" TTL t + toIntervalDay(7) TO DISK 'cold', t + toIntervalDay(9)", 8, None),
+        (" TTL t + toIntervalDay(7) TO DISK 'cold', t + toIntervalDay(9)", None, "the TTL t + toIntervalDay(9), which"),
+        (" TTL t + toIntervalDay(7) RECOMPRESS CODEC(ZSTD(17))", None, None),
+        (" TTL expires_at", None, "no destination_retention_days is declared"),
+        (" TTL expires_at", 10, None),
+    ],
+)
+def test_ttl_fault_compares_ttl_and_declared_days(ttl, days, fault):
+    """Moves and compression keep rows; an interval that can't be read is believed to be what was declared."""
+    text = described(ttl).ttl_fault(days)
+    assert text is None if fault is None else fault in str(text)
+
+
+def test_dependent_views_follow_targets_and_inner_tables():
+    """Views of views are found by the target table or the view itself; views that refresh by themselves are not."""
+    created = "CREATE MATERIALIZED VIEW d.{} {}(`a` Int32) AS SELECT a FROM d.t"
+    tables = {
+        "t": ("MergeTree", "", ["v1", "v2", "v3"]),
+        "v1": ("MaterializedView", created.format("v1", "TO d.`odd name` "), []),
+        "odd name": ("MergeTree", "", ["v4"]),
+        "v2": ("MaterializedView", created.format("v2", ""), ["v5"]),
+        "v3": ("MaterializedView", created.format("v3", "REFRESH EVERY 1 HOUR TO d.other "), []),
+        "v4": ("MaterializedView", created.format("v4", "TO d.t "), []),
+        "v5": ("MaterializedView", created.format("v5", "TO d.other "), []),
+    }
+
+    def rows(query, values):
+        names = [name for name in values["tables"] if name in tables]
+        return [("d", name, engine, text, ["d"] * len(to), to) for name in names for engine, text, to in [tables[name]]]
+
+    assert dependent_views(rows, "d", "t") == ["d.v1", "d.v2", "d.v4", "d.v5"]

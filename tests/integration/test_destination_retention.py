@@ -1,0 +1,159 @@
+"""A destination that drops old rows, by a TTL or by partition: declared, it is no difference, and rows within the retention are proven."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from unittest.mock import patch
+
+import pytest
+
+from tagmill import checkpoints
+from tagmill.audit.repair import audit_and_repair
+from tagmill.cleanup.retention import Retention
+from tagmill.delivery import steps
+from tagmill.errors import DestinationDiffers
+from tagmill.stores import schema
+from tagmill.stores.ledger import Ledger
+from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, known_to_spark, only, tagmill, verdicts
+from tests.support.events import event
+from tests.support.topics import made
+
+NOW = datetime.now(UTC).replace(microsecond=0)
+DAYS = 30
+# ages of events in days: past the retention, around its end, and within it
+AGES = (75, 74, 45, 31.5, 30.5, 29.5, 28, 3, 2, 0.5)
+
+
+class Crashed(BaseException):
+    """Nothing catches it."""
+
+
+class Dropping:
+    """A delivery of old and new events, whose destination loses old ones."""
+
+    def __init__(self, stack, spark, settings, written):
+        self.stack, self.spark, self.factory, self.keyspace = stack, spark, settings, written.keyspace
+        self.records = [event(pid, number, NOW - timedelta(days=age)) for pid in "ab" for number, age in enumerate(AGES, 1)]
+        written.both(self.records)
+        first = (NOW - timedelta(days=80)).strftime("%Y%m%dT%H:%M")
+        self.keys = {"tags": ["t"], "bucket_size": "Hour", "first_time_bucket": first}
+        self.settings = settings(written.keyspace, **self.keys)
+        self.name = only(self.settings)
+        self.lines = schema.apply(self.settings)
+
+    def declare(self, days):
+        """Declare the retention in the configuration."""
+        self.settings = self.factory(self.keyspace, name=self.name, destination_retention_days=days, **self.keys)
+
+    def sql(self, statement):
+        client = self.stack.client(settings={"mutations_sync": 2})
+        client.command(statement.format(t=self.name))
+        client.close()
+
+    def ttl(self):
+        self.sql(f"ALTER TABLE {{t}} MODIFY TTL toDateTime(event_time) + INTERVAL {DAYS} DAY")
+
+    def said(self, *arguments):
+        code, out, error = tagmill(self.factory.file(self.name), *arguments)
+        return code, " ".join((out + error).split())
+
+    def audited(self):
+        options = {"spark": self.spark, "owner": OWNER, "who": "tester", "why": "a test"}
+        return audit_and_repair(self.settings, self.name, **options)
+
+    def is_whole_within_retention(self):
+        """ClickHouse has the source's rows within the retention, each once, and no other rows than the source's."""
+        limit = (NOW - timedelta(days=DAYS)).timestamp() * 10_000_000
+        rows, source = clickhouse_rows(self.settings, self.name), sorted(map(as_row, self.records))
+        assert [row for row in rows if row.event_time >= limit] == [row for row in source if row.event_time >= limit]
+        assert set(rows) <= set(source) and len(set(rows)) == len(rows)
+        assert verdicts(self.settings, self.name) == {"t": "exactly once"}
+        code, text = self.said("status", "--json")
+        (line,) = json.loads(text)
+        assert code == 0 and line["delivered"] == len(source) and line["expired"] == len(source) - len(rows)
+        report, repairs = self.audited()
+        assert report.agrees and not repairs
+
+
+@pytest.fixture
+def dropping(stack, spark, journal, settings):
+    return Dropping(stack, spark, settings, journal())
+
+
+def test_ttl_is_said_before_anything_is_read(dropping):
+    """Undeclared, or shorter than declared: `schema apply`, `status`, `check` and the plan name the TTL and the key."""
+    dropping.ttl()
+    assert any("no destination_retention_days is declared" in line for line in schema.apply(dropping.settings))
+    for command in ("status", "check"):
+        code, text = dropping.said(command, "--json")
+        assert code == 3 and "no destination_retention_days is declared" in text
+    with pytest.raises(DestinationDiffers, match=r"TTL toDateTime\(event_time\).*destination_retention_days"):
+        steps.plan(dropping.settings, dropping.name, owner=OWNER)
+    dropping.declare(90)
+    with pytest.raises(DestinationDiffers, match="removes rows after 30 days, and destination_retention_days is 90"):
+        steps.plan(dropping.settings, dropping.name, owner=OWNER)
+    with Ledger(dropping.settings.cassandra) as ledger:
+        assert ledger.last_run(dropping.name) == 0
+
+
+def test_delivery_under_a_ttl_is_whole(dropping):
+    """The TTL removes rows while batches are pushed, also between a killed push and its retry; nothing is sent again for it."""
+    dropping.ttl()
+    dropping.declare(DAYS)
+
+    def reached(name):
+        if name == "push.after_insert":
+            raise Crashed
+
+    planned = steps.plan(dropping.settings, dropping.name, owner=OWNER)
+    known_to_spark(dropping.settings, dropping.name, dropping.spark)
+    steps.seal(dropping.settings, dropping.name, planned["run"], planned["fence"], owner=OWNER, spark=dropping.spark)
+    with patch.object(checkpoints, "reached", reached), pytest.raises(Crashed):
+        steps.push(dropping.settings, dropping.name, planned["run"], planned["fence"], owner=OWNER)
+    dropping.sql("OPTIMIZE TABLE {t} FINAL")
+    deliver(dropping.settings, dropping.name, dropping.spark)
+    dropping.sql("OPTIMIZE TABLE {t} FINAL")
+    assert len(clickhouse_rows(dropping.settings, dropping.name)) < len(dropping.records)
+    dropping.is_whole_within_retention()
+
+
+def test_dropped_partitions_are_expired_once_declared(dropping, stack):
+    """Undeclared they are a difference that names the key; declared they are none, also once the sealed files are gone; a loss still is."""
+    deliver(dropping.settings, dropping.name, dropping.spark)
+    for age in (75, 74):
+        month = (NOW - timedelta(days=age)).strftime("%Y%m")
+        dropping.sql(f"ALTER TABLE {{t}} DROP PARTITION {month}")
+    code, text = dropping.said("check", "--json")
+    assert code == 3 and "declare destination_retention_days" in text
+    dropping.declare(DAYS)
+    dropping.is_whole_within_retention()
+    with Ledger(dropping.settings.cassandra) as ledger:
+        ledger.claim(dropping.name, 2)
+        ledger.create_run(dropping.name, 2, kind="intervention", state="CLOSED", owner=OWNER, reason="so that run 1 may go")
+        removed = Retention(dropping.settings, ledger, dropping.name, datetime.now(UTC) + timedelta(days=31)).run(delete=True)
+    assert removed.runs == 1
+    dropping.is_whole_within_retention()
+    dropping.sql("ALTER TABLE {t} DELETE WHERE persistence_id = 'a' AND sequence_nr = 9")
+    code, text = dropping.said("check", "--json")
+    assert code == 3 and "differs" in text
+
+
+@pytest.fixture
+def shop(stack, kafka, spark, tmp_path):
+    yield from made(stack, kafka, spark, tmp_path)
+
+
+def test_topic_under_a_ttl_is_whole(shop):
+    """Records past the retention are read and not asked for; those within it are in ClickHouse, each once."""
+    one = shop(created_at="at", destination_retention_days=DAYS)
+    one.stack.client().command(f"ALTER TABLE {one.name} MODIFY TTL toDateTime(created_at) + INTERVAL {DAYS} DAY")
+    for product, age in enumerate(AGES, 1):
+        one.send(product, at=(NOW - timedelta(days=age)).isoformat())
+    one.deliver()
+    one.stack.client().command(f"OPTIMIZE TABLE {one.name} FINAL")
+    assert sorted(set(one.products())) == sorted(one.products())
+    assert {number for number, age in enumerate(AGES, 1) if age < DAYS} <= set(one.products()) < set(range(1, len(AGES) + 1))
+    for command in ("status", "check"):
+        code, out, error = tagmill(one.file, command, "--json")
+        (line,) = json.loads(out)
+        assert code == 0 and line["level"] == ("proven" if command == "check" else "counted"), (line, error)
+        assert line["expired"] == len(AGES) - len(one.products())
