@@ -110,6 +110,8 @@ def environment(places: Places, home: Path) -> dict[str, str]:
         "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "60",  # each parse takes seconds of a core, and the files rarely change
         "AIRFLOW__SCHEDULER__ENABLE_HEALTH_CHECK": "False",  # its port is fixed: two stacks could not stand beside each other
         "AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO",
+        "AIRFLOW__LOGGING__FILE_TASK_HANDLER_NEW_FOLDER_PERMISSIONS": "0o750",
+        "AIRFLOW__LOGGING__FILE_TASK_HANDLER_NEW_FILE_PERMISSIONS": "0o640",
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
         "NO_COLOR": "1",
         "SPT_NOENV": "1",  # else process titles overwrite the environment that local.processes reads the mark from

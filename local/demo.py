@@ -34,6 +34,7 @@ from local.verify import differences
 from tagmill.delivery.report import tag_table
 from tagmill.domain.verdict import EXACTLY_ONCE
 from tagmill.errors import LeaseTaken, TagmillError
+from tagmill.runs.privacy import make_folder
 from tagmill.settings import CONFIG_VARIABLE, Settings
 from tagmill.stores import schema
 from tagmill.topics import destination
@@ -247,7 +248,7 @@ def _stopped_at_the_end(stack: Stack, lock: IO[str]) -> Iterator[None]:
 @contextmanager
 def _alone(places: Places) -> Iterator[IO[str]]:
     """One demo at a time in a home; what a killed one left is stopped first, by its guard."""
-    places.home.mkdir(parents=True, exist_ok=True)
+    make_folder(places.home)
     with open(places.home / "demo.lock", "a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

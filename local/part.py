@@ -12,6 +12,7 @@ import psutil
 
 from local.errors import PartDidNotStart, PartEnded, PortBusy, one_line
 from local.processes import MARKER, end, marked, port_is_free
+from tagmill.runs.privacy import UMASK, make_file, make_folder
 
 
 class Part(ABC):
@@ -91,7 +92,7 @@ class Part(ABC):
         if marked(self.mark):  # half alive: what a killed start or server left behind
             self.stop()
         self.require_ports()
-        self.home.mkdir(parents=True, exist_ok=True)
+        make_folder(self.home)
         self.configure()
         began = time.monotonic()
         process = self._spawn()
@@ -132,6 +133,7 @@ class Part(ABC):
                 )
 
     def _spawn(self) -> "subprocess.Popen[bytes]":
+        make_file(self.log)
         with open(self.log, "wb") as log:
             process = subprocess.Popen(
                 self.command(),
@@ -141,6 +143,7 @@ class Part(ABC):
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                umask=UMASK,
             )
         self.pid_file.write_text(str(process.pid))
         return process

@@ -14,6 +14,7 @@ from local.kafka import Kafka
 from local.part import Part
 from local.places import Places
 from tagmill.errors import ConfigurationError, LeaseTaken
+from tagmill.runs.privacy import make_folder
 
 NAMES = ("cassandra", "clickhouse", "kafka", "airflow")
 Told = Callable[[str], None]
@@ -110,7 +111,7 @@ class Stack:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """One up or down at a time in a home; the lock goes with its process."""
-        self.places.home.mkdir(parents=True, exist_ok=True)
+        make_folder(self.places.home)
         with open(self.places.home / "lock", "w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

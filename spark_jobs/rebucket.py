@@ -21,7 +21,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--offline", action="store_true", help="the application is stopped: verify, and switch")
     parser.add_argument("--drop-old", action="store_true", help="after the switch")
     parser.add_argument("--abandon", action="store_true", help="before the switch: drop the new table")
-    parser.add_argument("--yes", action="store_true", help="do it; else only say what would be done")
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
     return parser.parse_args(argv)
 
 
@@ -33,13 +33,13 @@ def main(argv: Sequence[str]) -> int:
         if args.offline + args.drop_old + args.abandon > 1:
             raise ConfigurationError("offline, drop_old and abandon are steps of their own: give one of them. Nothing was done")
         if args.abandon:
-            report.result = abandon(settings, args.pipeline, owner=args.owner, dry_run=not args.yes)
+            report.result = abandon(settings, args.pipeline, owner=args.owner, dry_run=args.dry_run)
         else:
             check(settings, args.pipeline, args.to, args.table)
             with spark_session(settings, f"tagmill rebucket {args.pipeline}") as spark:
                 report.result = rebucket(
                     settings, args.pipeline, to=args.to, owner=args.owner, spark=spark, table=args.table, offline=args.offline,
-                    drop_old=args.drop_old, dry_run=not args.yes, tell=partial(print, flush=True),
+                    drop_old=args.drop_old, dry_run=args.dry_run, tell=partial(print, flush=True),
                 )  # fmt: skip
         print("\n".join(report.result["lines"]), flush=True)
     return report.exit_code

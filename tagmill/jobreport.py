@@ -6,7 +6,7 @@ A report says what was done, or why the job failed and whether a rerun helps.
 import json
 import time
 from argparse import ArgumentParser
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 import structlog
 
 from tagmill.errors import TagmillError
+from tagmill.runs.privacy import make_file, private_file
 
 log = structlog.get_logger()
 
@@ -40,9 +41,25 @@ class JobReport:
         return {"ok": self.exit_code == 0, **{name: getattr(self, name) for name in names}}
 
 
+class _JobParser(ArgumentParser):
+    """Reads the arguments in a file that is named as @file: one a line, as JSON."""
+
+    def convert_arg_line_to_args(self, arg_line: str) -> list[str]:
+        """Return the argument of a line."""
+        return [str(json.loads(arg_line))]
+
+
+def write_arguments(file: Path, arguments: Sequence[str]) -> str:
+    """Write a job's arguments to a new file for its owner alone; return the argument that names it."""
+    file.unlink(missing_ok=True)
+    with private_file(file) as stream:
+        stream.writelines(f"{json.dumps(argument)}\n" for argument in arguments)
+    return f"@{file}"
+
+
 def job_arguments(description: str | None) -> ArgumentParser:
     """The arguments that every job has; secrets come by the environment."""
-    parser = ArgumentParser(description=description)
+    parser = _JobParser(description=description, fromfile_prefix_chars="@")
     parser.add_argument("--pipeline", required=True)
     parser.add_argument("--owner", required=True)
     parser.add_argument("--config", type=Path)
@@ -66,8 +83,8 @@ def job_report(step: str, pipeline: str, run: int | None, file: Path | None) -> 
         log.exception("defect", step=step, pipeline=pipeline, run=run)
     report.seconds = round(time.monotonic() - start, 3)
     if file:
-        file.parent.mkdir(parents=True, exist_ok=True)
         part = file.with_suffix(".part")
+        make_file(part)
         part.write_text(json.dumps(report.as_json(), indent=1), encoding="utf-8")
         part.replace(file)
     print(report.error or report.message, flush=True)

@@ -11,17 +11,18 @@ from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 from subprocess import TimeoutExpired
-from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
 from tagmill.errors import ConfigurationError, SparkEnded, TagmillError
+from tagmill.runs.privacy import UMASK
+from tagmill.runs.workspace import of_this_process
 from tagmill.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+JAVA_OPTIONS, LOCAL_DIR = "spark.driver.extraJavaOptions", "spark.local.dir"
 FEW_PROCESSORS = 2
 # ten times Java's own: its second compiler costs a short job more than it gives, but for what runs very often
 HOT = {"InvocationThreshold": 50_000, "MinInvocationThreshold": 6_000, "CompileThreshold": 150_000, "BackEdgeThreshold": 400_000}
@@ -38,8 +39,13 @@ ENDED = {
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
-def spark_conf(settings: Settings) -> dict[str, str]:
-    """Settings of a job's session, without secrets: those come from the environment into the session itself."""
+def spark_conf(settings: Settings, folder: Path | None = None) -> dict[str, str]:
+    """Return the settings of a job's session, without secrets: those come from the environment into the session itself.
+
+    Args:
+        settings: the configuration.
+        folder: for the temporary files of a driver on this machine.
+    """
     jars = sorted(settings.spark.jars.glob("*.jar"))
     if not jars:
         raise ConfigurationError(
@@ -58,6 +64,7 @@ def spark_conf(settings: Settings) -> dict[str, str]:
         "spark.sql.parquet.compression.codec": "zstd",
         "spark.hadoop.parquet.compression.codec.zstd.level": "1",
         "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
+        "spark.hadoop.fs.permissions.umask-mode": f"{UMASK:03o}",
         "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
         "spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL": os.environ["ARROW_DEFAULT_MEMORY_POOL"],
@@ -77,7 +84,7 @@ def spark_conf(settings: Settings) -> dict[str, str]:
         conf["spark.cassandra.connection.ssl.enabled"] = "true"
     conf |= settings.spark.conf
     given = conf.get(JAVA_OPTIONS, "")
-    if options := " ".join(filter(None, (_sparing(given), _archive(settings.spark.class_archive), given))):
+    if options := " ".join(filter(None, (_sparing(given), _archive(settings.spark.class_archive), _temporary(folder), given))):
         conf[JAVA_OPTIONS] = options
     return conf
 
@@ -88,6 +95,11 @@ def _sparing(given: str) -> str:
         return ""
     collector = [] if "GC" in given else ["-XX:+UseSerialGC"]
     return " ".join([*collector, *(f"-XX:Tier4{name}={value}" for name, value in HOT.items())])
+
+
+def _temporary(folder: Path | None) -> str:
+    """Return the flag that has a JVM keep its temporary files in a folder; a path with a space can't be told to it."""
+    return "" if folder is None or " " in str(folder) else f"-Djava.io.tmpdir={folder}"
 
 
 def _archive(file: Path | None) -> str:
@@ -116,6 +128,11 @@ def session(settings: Settings, *, name: str = "tagmill") -> SparkSession:
     spark.sparkContext.setLogLevel("ERROR")
     _keep_names(spark)
     return spark
+
+
+def names_disks(settings: Settings) -> bool:
+    """Return True where folders for Spark's temporary files are given that a job's own can't replace."""
+    return "SPARK_LOCAL_DIRS" in os.environ or "," in settings.spark.conf.get(LOCAL_DIR, "")
 
 
 def application_reads(settings: Settings) -> dict[str, str]:
@@ -189,7 +206,7 @@ def _credentials(settings: Settings) -> dict[str, str]:
         conf["spark.cassandra.auth.username"] = cassandra.username
         conf["spark.cassandra.auth.password"] = cassandra.password.get_secret_value()
     if cassandra.tls and cassandra.tls_ca_file:
-        conf |= trust_store(cassandra.tls_ca_file, Path(mkdtemp(prefix="tagmill-")))
+        conf |= trust_store(cassandra.tls_ca_file, of_this_process().path)
     return conf
 
 

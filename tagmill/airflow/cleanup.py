@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from airflow.sdk import DAG, Param, get_current_context, task
+from airflow.sdk import DAG, get_current_context, task
 
 from tagmill.airflow import steps
-from tagmill.airflow.factory import LONG, new_dag
+from tagmill.airflow.factory import LONG, dry_run_param, new_dag
 from tagmill.settings import Settings
 
 
@@ -23,20 +23,13 @@ def cleanup_dag(settings: Settings, pipeline: str) -> DAG:
         description=f"deletes {what}what is past retention",
         doc=steps.cleanup.__doc__,
         schedule=schedule,
-        params={
-            "delete": Param(
-                False,
-                title="Delete",
-                type="boolean",
-                description="a run that a person triggers only says what it would delete, unless this is set",
-            )
-        },
+        params={"dry_run": dry_run_param("only say what would be deleted; the schedule's own runs delete")},
     )
     with dag:
 
         @task(execution_timeout=LONG)
         def cleanup() -> dict[str, Any]:
-            return steps.cleanup(pipeline, get_current_context())
+            return steps.cleanup(pipeline, schedule, get_current_context())
 
         cleanup()
     return dag

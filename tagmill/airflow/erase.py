@@ -6,7 +6,7 @@ from typing import Any
 from airflow.sdk import DAG, Context, Param, get_current_context, task
 
 from tagmill.airflow import connections
-from tagmill.airflow.factory import LONG, new_dag
+from tagmill.airflow.factory import LONG, dry_run_param, new_dag
 from tagmill.airflow.failures import small, told_to_airflow
 from tagmill.airflow.inputs import ids_of, ids_params
 from tagmill.airflow.steps import owner
@@ -69,5 +69,5 @@ def _params() -> dict[str, Param]:
     return {
         **ids_params(),
         "why": Param(None, title="Why", type=["null", "string"], description="is recorded; don't name the persistence id"),
-        "dry_run": Param(True, title="Dry run", type="boolean", description="only count what would go; switch it off to erase"),
+        "dry_run": dry_run_param("only count what would go; switch it off to erase"),
     }

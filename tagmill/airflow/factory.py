@@ -1,8 +1,8 @@
 """What the DAGs of all kinds share: how one is made for a pipeline, limits, retries, and params with their JSON schema."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
-from airflow.sdk import DAG, Param
+from airflow.sdk import DAG, CronTriggerTimetable, Param
 from airflow.sdk.exceptions import AirflowTimetableInvalid
 
 from tagmill.errors import ConfigurationError
@@ -11,10 +11,13 @@ from tagmill.viewsettings import PipelineSettings
 SPARK_POOL, CLICKHOUSE_POOL = "spark", "clickhouse"
 # steps whose work doesn't grow with a run's rows; Spark, the inserts and the progress of a capped run (some 3000 persistence ids a second)
 SHORT, LONG = timedelta(minutes=10), timedelta(hours=6)
-EPOCH = datetime(2015, 1, 1, tzinfo=UTC)  # a backfill can't reach further back: older than any journal of this schema
 # the format gives the UI its date picker, but Airflow doesn't check it; the pattern also asks for a time zone
 MOMENT = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?(Z|[+-]\d{2}:\d{2})$"
 DAY = r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])$"
+# Airflow's schedules that no cron expression stands for
+NOT_CRON = frozenset({"@once", "@continuous"})
+# Of a moment that has passed; not zero, which a database may give back to Airflow as an integer, and that means False.
+AT_ONCE = timedelta(milliseconds=1)
 RETRIES = {
     "retries": 4,
     "retry_delay": timedelta(seconds=20),
@@ -31,8 +34,7 @@ def new_dag(
         dag_id=f"{kind}_{pipeline}",
         description=description,
         doc_md=doc,
-        schedule=schedule,
-        start_date=EPOCH,
+        schedule=_timetable(schedule),
         catchup=False,
         max_active_runs=1,
         params=params,
@@ -44,6 +46,21 @@ def new_dag(
     except AirflowTimetableInvalid as error:
         raise ConfigurationError(f"pipelines.{pipeline}: the schedule {schedule!r} of {dag.dag_id} is none: {error}") from None
     return dag
+
+
+def _timetable(schedule: str | None) -> CronTriggerTimetable | str | None:
+    """Return a timetable with nothing to catch up: a DAG that is switched on first runs at the schedule's next moment.
+
+    A start_date would let Airflow begin with the missed one, also when a person only triggers a dry run by the form.
+    """
+    if schedule is None or schedule in NOT_CRON:
+        return schedule
+    return CronTriggerTimetable(schedule, timezone="UTC", run_immediately=AT_ONCE)
+
+
+def dry_run_param(description: str) -> Param:
+    """Return a new param that is on unless a person switches it off, read by dryrun.reports_only."""
+    return Param(True, title="Dry run", type="boolean", description=description)
 
 
 def tags_param(configured: PipelineSettings, description: str) -> Param:

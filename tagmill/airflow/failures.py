@@ -39,7 +39,8 @@ def told_to_airflow() -> Iterator[None]:
         yield
     except TagmillError as error:
         docs = error.docs_page if isinstance(error, DataQualityStop) else None
-        raise failure(type(error).__name__, error.exit_code, str(error), docs) from error
+        # not a chain of errors: the log ends with this sentence
+        raise failure(type(error).__name__, error.exit_code, str(error), docs) from None
 
 
 def failure(kind: str, exit_code: int, message: str, docs: str | None = None) -> AirflowException:

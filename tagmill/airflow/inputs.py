@@ -25,7 +25,11 @@ def ids_params() -> dict[str, Param]:
     """Return new params that ids_of reads: a Param keeps the value that a run gives it."""
     return {
         "persistence_ids": Param(
-            [], title="Persistence ids", type="array", items={"type": "string", "minLength": 1}, description="one a line"
+            [],
+            title="Persistence ids",
+            type=["array", "null"],
+            items={"type": "string", "minLength": 1},
+            description="one a line; required, unless a file names them",
         ),
         FILE_PARAM: Param(
             None,
@@ -41,6 +45,11 @@ def ids_of(params: Mapping[str, Any], section: AirflowSettings) -> Iterable[str]
     name = params[FILE_PARAM]
     stream = open_input(FILE_PARAM, name, section) if name else None
     return ids_from(params["persistence_ids"], stream, f"param {FILE_PARAM}")
+
+
+def names_none(params: Mapping[str, Any]) -> bool:
+    """Return True if the params name neither a persistence id nor a file of them."""
+    return not (params["persistence_ids"] or params[FILE_PARAM])
 
 
 def open_input(param: str, name: str, section: AirflowSettings) -> BinaryIO:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import DAG, Context, Param, get_current_context, task
 
 from tagmill.airflow import connections
-from tagmill.airflow.factory import LONG, MOMENT, new_dag
+from tagmill.airflow.factory import LONG, MOMENT, dry_run_param, new_dag
 from tagmill.airflow.failures import small, told_to_airflow
-from tagmill.airflow.inputs import ids_of, ids_params
+from tagmill.airflow.inputs import ids_of, ids_params, names_none
 from tagmill.airflow.steps import owner
 from tagmill.names import QUOTED, quoted
 from tagmill.settings import Settings
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tagmill.journal.model import Wanted
 
 log = logging.getLogger(__name__)
+NONE_NAMED = "no persistence id is named, so nothing would be deleted: fill in persistence_ids, or persistence_ids_file"
 
 
 def journal_clean_dag(settings: Settings, pipeline: str) -> DAG:
@@ -50,6 +51,9 @@ def clean(pipeline: str, context: Context) -> dict[str, Any]:
     from tagmill.journal import clean as library
 
     params = context["params"]
+    if params["dry_run"] and names_none(params):
+        log.info(NONE_NAMED)
+        return {"persistence_ids": 0, "message": NONE_NAMED}
     with told_to_airflow():
         settings = connections.load_settings()
         done = library.clean(
@@ -93,9 +97,20 @@ def _params() -> dict[str, Param]:
     return {
         **ids_params(),
         "delete": Param(
-            "to", title="What", type="string", enum=list(what), values_display=what, description="what is deleted of each of them"
+            "to",
+            title="What",
+            type="string",
+            enum=list(what),
+            values_display=what,
+            description="what is deleted of each of them",
         ),
-        "to": Param(None, title="Up to sequence_nr", type=["null", "integer"], minimum=1, description="for: events up to"),
+        "to": Param(
+            None,
+            title="Up to sequence_nr",
+            type=["null", "integer"],
+            minimum=1,
+            description="required for: events up to a sequence_nr",
+        ),
         "keep": Param(1, title="Keep snapshots", type="integer", minimum=1, description="so many of each stay at least"),
         "keep_newer_than": Param(
             None,
@@ -109,7 +124,7 @@ def _params() -> dict[str, Param]:
         "views": _switch("Rows of tag_views", "of the events that go"),
         "force_undelivered": _switch("Force: undelivered", "delete events that a pipeline has not delivered, too"),
         "force_unread": _switch("Force: unread", "delete rows of tag_views that runs or other readers may still read, too"),
-        "dry_run": Param(True, title="Dry run", type="boolean", description="only say what would go; switch it off to delete"),
+        "dry_run": dry_run_param("only say what would go; switch it off to delete"),
     }
 
 

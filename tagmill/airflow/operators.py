@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import date
@@ -17,11 +16,15 @@ from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from tagmill.airflow import connections
+from tagmill.airflow.dryrun import reports_only
 from tagmill.airflow.failures import failure_of_job, read_report, small, told_to_airflow
+from tagmill.airflow.links import ReportLink
 from tagmill.airflow.pages import docs_link
 from tagmill.airflow.steps import owner
 from tagmill.batches.states import RunState
 from tagmill.errors import ConfigurationError
+from tagmill.runs.privacy import UMASK, make_folder, private_file
+from tagmill.runs.workspace import Workspace, workspace
 from tagmill.settings import Settings
 
 
@@ -31,9 +34,9 @@ class QuietSparkSubmitHook(SparkSubmitHook):
     The provider's own `env_vars` become `--conf` arguments on YARN and Kubernetes, visible to every user of the machine.
     """
 
-    def __init__(self, *, secrets: Mapping[str, str], default_master: str, **kwargs: Any) -> None:
+    def __init__(self, *, secrets: Mapping[str, str], default_master: str, own: Workspace, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._secrets = dict(secrets)
+        self._secrets, self._own = dict(secrets), own
         if connections.find(self._conn_id) is None:  # the provider would silently go to YARN
             self._connection["master"] = default_master
         if self.master.startswith("local"):  # else the driver listens where the host's name leads
@@ -53,7 +56,8 @@ class QuietSparkSubmitHook(SparkSubmitHook):
     def submit(self, application: str = "", **kwargs: Any) -> str | None:
         """Start spark-submit in a process group of its own and wait for it; raises AirflowException unless it ends with 0."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW__", "AIRFLOW_CONN_"))}
-        driver: str | None = super().submit(application, env=environment | self._secrets, process_group=0, **kwargs)
+        more = {"process_group": 0, "umask": UMASK, "pass_fds": [self._own.lock]}
+        driver: str | None = super().submit(application, env=environment | self._secrets, **more, **kwargs)
         return driver
 
     def on_kill(self) -> None:
@@ -73,6 +77,7 @@ class JobOperator(SparkSubmitOperator):
     """
 
     ui_color = "#d8e8f8"
+    operator_extra_links = (ReportLink(),)
     # those that the job logs in to
     stores: Sequence[Literal["cassandra", "kafka"]] = ("cassandra",)
 
@@ -80,6 +85,7 @@ class JobOperator(SparkSubmitOperator):
         self.step = Path(application).stem
         super().__init__(application=application, name=f"tagmill-{self.step}-{pipeline}", durable=False, **kwargs)
         self.pipeline = pipeline
+        self.report_page: str | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """Run the job. Out: its report as figures and short texts.
@@ -87,11 +93,14 @@ class JobOperator(SparkSubmitOperator):
         Raises AirflowFailException for wrong configuration and data quality (with the link to the page), AirflowException for
         what a retry may mend.
         """
+        from tagmill.sparksession import LOCAL_DIR, names_disks
+
         with told_to_airflow():
             settings = connections.load_settings()
             report_file = self._report_file(settings, context)
-            self._arguments(settings, report_file, owner(context))
-            with self._hook_for(settings) as self._hook:
+            arguments = self._arguments(report_file, owner(context))
+            parent = None if names_disks(settings) else settings.spark.conf.get(LOCAL_DIR)
+            with workspace(parent) as own, self._hook_for(settings, own, arguments) as self._hook:
                 report = self._run(settings, report_file, context)
         self.log.info("%s", report.get("message"))
         return small(report)
@@ -119,17 +128,15 @@ class JobOperator(SparkSubmitOperator):
         report = read_report(report_file)
         if report is not None and (docs := report.get("docs") or (report.get("result") or {}).get("docs")):
             report["docs"] = docs_link(settings, docs)
+            self.report_page = report["docs"]
         if report is None or not report.get("ok"):
-            raise failure_of_job(report, job) from died
+            raise failure_of_job(report, job)
         if died is not None:
             self.log.warning("%s: the job reported success, then spark-submit failed: %s", job, died)
         return report
 
-    def _arguments(self, settings: Settings, report_file: Path, owner: str) -> None:
-        from tagmill.sparksession import spark_conf
-
-        self.conf = {key: value for key, value in spark_conf(settings).items() if key != "spark.master"}
-        self.application_args = [
+    def _arguments(self, report_file: Path, owner: str) -> Sequence[str]:
+        return [
             *("--pipeline", self.pipeline),
             *self._job_arguments(),
             *("--owner", owner),
@@ -144,34 +151,50 @@ class JobOperator(SparkSubmitOperator):
             root = Path(os.environ.get("AIRFLOW_HOME", "~/airflow")).expanduser() / "tagmill-reports"
         attempt = f"{re.sub(r'[^A-Za-z0-9.-]', '_', context['dag_run'].run_id)}-{context['ti'].try_number}"
         file = root / self.pipeline / self._report_folder() / f"{self.step}-{attempt}.json"
-        file.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(file.parent)
         file.unlink(missing_ok=True)
         return file
 
     @contextmanager
-    def _hook_for(self, settings: Settings) -> Iterator[QuietSparkSubmitHook]:
-        """The hook; a driver on a cluster doesn't inherit our environment, so its variables go by a file for us alone."""
+    def _hook_for(self, settings: Settings, own: Workspace, arguments: Sequence[str]) -> Iterator[QuietSparkSubmitHook]:
+        """Make the hook; arguments go by a file, since a command line is limited, and everybody's to read.
+
+        A driver on a cluster inherits neither our environment nor our folder for temporary files.
+        """
+        from tagmill.jobreport import write_arguments
+        from tagmill.sparksession import names_disks, spark_conf
+
         secrets = connections.spark_environment(settings, *self.stores)
-        hook = self._new_hook(settings, secrets)
+        self.conf = _without_master(spark_conf(settings))
+        hook = self._new_hook(settings, secrets, own)
         if hook.deploy_mode != "cluster":
-            yield hook
+            self.conf = _without_master(spark_conf(settings, own.path))
+            self.application_args = [write_arguments(own.path / "arguments", arguments)]
+            variables = {"TMPDIR": str(own.path)} | ({} if names_disks(settings) else {"SPARK_LOCAL_DIRS": str(own.path)})
+            yield self._new_hook(settings, secrets | variables, own)
             return
         if "://" in settings.storage.root:
             raise ConfigurationError(
                 f"Airflow connection {self._conn_id}: deploy-mode cluster needs a storage.root that is a folder which the "
                 f"driver and this worker share, for the job's report; it is {settings.storage.root}. Use deploy-mode client"
             )
-        with tempfile.NamedTemporaryFile("w", prefix="tagmill-", suffix=".properties", encoding="utf-8") as file:  # mode 0600
-            file.write(properties(driver_variables(hook.master, secrets)))
-            file.flush()
-            yield self._new_hook(settings, secrets, properties_file=file.name)
+        shared = Path(arguments[-1]).with_suffix(".arguments")
+        file = own.path / "secrets.properties"
+        with private_file(file) as stream:
+            stream.write(properties(driver_variables(hook.master, secrets)))
+        try:
+            self.application_args = [write_arguments(shared, arguments)]
+            yield self._new_hook(settings, secrets, own, properties_file=str(file))
+        finally:
+            shared.unlink(missing_ok=True)
 
     def _new_hook(
-        self, settings: Settings, secrets: Mapping[str, str], properties_file: str | None = None
+        self, settings: Settings, secrets: Mapping[str, str], own: Workspace, properties_file: str | None = None
     ) -> QuietSparkSubmitHook:
         return QuietSparkSubmitHook(
             secrets=secrets,
             default_master=settings.spark.master,
+            own=own,
             conf=self.conf,
             conn_id=self._conn_id,
             name=self.name,
@@ -255,15 +278,26 @@ class AuditOperator(JobOperator):
 
 
 class ByParamsOperator(JobOperator):
-    """A job whose arguments are what a run's params say."""
+    """A job whose arguments are what a run's params say.
+
+    Args:
+        unattended: the schedule in the configuration whose runs may change something without a person.
+    """
 
     template_fields: Sequence[str] = ()
     arguments: Sequence[str] = ()
 
+    def __init__(self, *, unattended: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.unattended = unattended
+
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """Do it, or say what it would do."""
+        params = dict(context["params"])
+        if "dry_run" in params:
+            params["dry_run"] = reports_only(context, self.unattended)
         with told_to_airflow():
-            self.chosen(context["params"])
+            self.chosen(params)
         return super().execute(context)
 
     def chosen(self, params: Mapping[str, Any]) -> None:
@@ -285,15 +319,34 @@ class ViewsOperator(ByParamsOperator):
         super().__init__(**kwargs)
         self.step = operation
 
+    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
+        """Do it, or say what it would do; a dry run of the form's defaults, which name nothing, says what they lack."""
+        params = context["params"]
+        if params["dry_run"] and (lacking := self._lacks(params)):
+            message = f"{self._job()} would change nothing: {lacking}"
+            self.log.info(message)
+            return {"message": message}
+        return super().execute(context)
+
     def chosen(self, params: Mapping[str, Any]) -> None:
-        """What a run's params say; a value may begin with a dash."""
+        """Set the arguments; a value may begin with a dash. Raises ConfigurationError where the params lack something."""
+        if lacking := self._lacks(params):
+            raise ConfigurationError(f"{self._job()}: {lacking}. Nothing was changed")
         arguments = ["--operation", self.step]
         for name, option in (("steps", "--step"), ("persistence_ids", "--persistence-id"), ("tags", "--tag")):
-            arguments += [f"{option}={value}" for value in params.get(name, ())]
+            arguments += [f"{option}={value}" for value in params.get(name) or ()]
         if keyspace := params.get("snapshot_keyspace"):
             arguments.append(f"--snapshot-keyspace={keyspace}")
         flags = ("offline", "drop_old", "dry_run")
         self.arguments = [*arguments, *(f"--{name.replace('_', '-')}" for name in flags if params.get(name))]
+
+    def _lacks(self, params: Mapping[str, Any]) -> str | None:
+        """Return what the form requires and the params lack."""
+        if self.step in ("rebuild", "delete") and not (params["persistence_ids"] or params["offline"]):
+            return "name persistence_ids, or switch offline on for all of the journal"
+        if self.step == "truncate" and not (params["offline"] or params["dry_run"]):
+            return "the application must be stopped: switch offline on"
+        return None
 
 
 class ReplicateOperator(ByParamsOperator):
@@ -341,8 +394,12 @@ class RebucketOperator(ByParamsOperator):
     def chosen(self, params: Mapping[str, Any]) -> None:
         """What a run's params say."""
         table = [f"--table={params['table']}"] if params["table"] else []
-        flags = [f"--{name.replace('_', '-')}" for name in ("offline", "drop_old", "abandon") if params[name]]
-        self.arguments = ["--to", params["to"], *table, *flags, *([] if params["dry_run"] else ["--yes"])]
+        flags = [f"--{name.replace('_', '-')}" for name in ("offline", "drop_old", "abandon", "dry_run") if params[name]]
+        self.arguments = ["--to", params["to"], *table, *flags]
+
+
+def _without_master(conf: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in conf.items() if key != "spark.master"}
 
 
 def _day(param: str, text: str) -> date:

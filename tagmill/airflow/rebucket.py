@@ -8,7 +8,7 @@ from pathlib import Path
 
 from airflow.sdk import DAG, Param
 
-from tagmill.airflow.factory import LONG, SPARK_POOL, new_dag
+from tagmill.airflow.factory import LONG, SPARK_POOL, dry_run_param, new_dag
 from tagmill.airflow.operators import RebucketOperator
 from tagmill.buckets import BucketSize
 from tagmill.settings import Settings
@@ -29,10 +29,10 @@ def rebucket_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
                 configured.bucket_size.value, title="To", type="string", enum=sizes, description="bucket size that the view is to have"
             ),
             "table": Param(
-                "", title="New table", type="string", pattern="^([a-z][a-z0-9_]{0,47})?$",
+                None, title="New table", type=["null", "string"], pattern="^([a-z][a-z0-9_]{0,47})?$",
                 description="its name; empty: tag_views_ and the size, in lower case",
             ),
-            "dry_run": Param(True, title="Dry run", type="boolean", description="only count, and say what would be done"),
+            "dry_run": dry_run_param("only count, and say what would be done"),
             "offline": Param(
                 False, title="Offline", type="boolean", description="the application is stopped on every node: verify, and switch"
             ),

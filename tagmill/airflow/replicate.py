@@ -11,7 +11,7 @@ from airflow.sdk import DAG, Param, task
 from airflow.sdk.exceptions import AirflowSkipException
 
 from tagmill.airflow import connections
-from tagmill.airflow.factory import DAY, LONG, SHORT, SPARK_POOL, new_dag
+from tagmill.airflow.factory import DAY, LONG, SHORT, SPARK_POOL, dry_run_param, new_dag
 from tagmill.airflow.failures import told_to_airflow
 from tagmill.airflow.operators import ReplicateOperator
 from tagmill.settings import Settings
@@ -38,7 +38,7 @@ def replicate_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
         def look() -> None:
             look_for_records(pipeline)
 
-        look() >> _operator("replicate", settings, pipeline, jobs)
+        look() >> _operator("replicate", settings, pipeline, jobs, configured.schedule)
     return dag
 
 
@@ -60,11 +60,11 @@ def purge_expired_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
                 format="date",
                 pattern=DAY,
             ),
-            "dry_run": Param(False, title="Dry run", type="boolean", description="only count and name some"),
+            "dry_run": dry_run_param("only count and name some; the schedule's own runs publish"),
         },
     )
     with dag:
-        _operator("purge_expired", settings, pipeline, jobs)
+        _operator("purge_expired", settings, pipeline, jobs, configured.purge_schedule)
     return dag
 
 
@@ -78,11 +78,12 @@ def look_for_records(pipeline: str) -> None:
     raise AirflowSkipException("nothing is new")
 
 
-def _operator(operation: str, settings: Settings, pipeline: str, jobs: Path) -> Any:
+def _operator(operation: str, settings: Settings, pipeline: str, jobs: Path, schedule: str | None) -> Any:
     return ReplicateOperator(
         task_id=operation,
         operation=operation,
         pipeline=pipeline,
+        unattended=schedule,
         application=str(jobs / "replicate.py"),
         conn_id=settings.spark.airflow_connection,
         pool=SPARK_POOL,

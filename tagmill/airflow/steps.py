@@ -11,6 +11,7 @@ from airflow.sdk import Asset, Context
 from airflow.sdk.exceptions import DownstreamTasksSkipped
 
 from tagmill.airflow import connections
+from tagmill.airflow.dryrun import reports_only
 from tagmill.airflow.failures import small, told_to_airflow
 from tagmill.airflow.reread import reread_range
 
@@ -69,18 +70,17 @@ def close(pipeline: str, planned: Mapping[str, Any], pushed: Mapping[str, Any], 
     return small(closed)
 
 
-def cleanup(pipeline: str, context: Context) -> dict[str, Any]:
+def cleanup(pipeline: str, schedule: str | None, context: Context) -> dict[str, Any]:
     """Delete partitions of the view that are proven delivered and older than their TTL, and runs past retention.
 
-    A scheduled run deletes; one that a person triggers, or a backfill, only says what would go, unless the param `delete` is set.
+    A run that the schedule starts on time deletes; any other one only says what would go, unless the param `dry_run` is switched off.
     What is not proven stays, with the reason in the task's log. Out: buckets, rows, refused_buckets, runs, batches, audits, message.
     """
     from tagmill.cleanup.clean import clean
 
-    run_type = getattr(context["dag_run"].run_type, "value", context["dag_run"].run_type)
     with told_to_airflow():
         settings = connections.load_settings()
-        delete = run_type == "scheduled" or bool(context["params"]["delete"])
+        delete = not reports_only(context, schedule) or _deletes_by_old_param(context)
         done = clean(settings, pipeline, owner=owner(context), delete=delete, tell=log.info)
     for line in done["refused"]:
         log.info("tag %(tag)s: %(buckets)s partitions stay (%(oldest)s to %(newest)s): %(text)s", line)
@@ -88,6 +88,13 @@ def cleanup(pipeline: str, context: Context) -> dict[str, Any]:
         log.warning("%s", warning)
     log.info("%s", done["message"])
     return small(done)
+
+
+def _deletes_by_old_param(context: Context) -> bool:
+    """Return True for the param of the release before, which a form no longer has."""
+    if "delete" in context["params"]:
+        log.warning("the param delete is called dry_run now, with the opposite meaning; the next release ignores it")
+    return bool(context["params"].get("delete"))
 
 
 def _downstream(context: Context) -> Sequence[str]:

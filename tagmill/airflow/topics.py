@@ -13,7 +13,7 @@ from airflow.sdk import DAG, Asset, Context, Param, get_current_context, task
 from airflow.sdk.exceptions import AirflowSkipException
 
 from tagmill.airflow import connections
-from tagmill.airflow.factory import CLICKHOUSE_POOL, LONG, SHORT, SPARK_POOL, new_dag
+from tagmill.airflow.factory import CLICKHOUSE_POOL, LONG, SHORT, SPARK_POOL, dry_run_param, new_dag
 from tagmill.airflow.failures import small, told_to_airflow
 from tagmill.airflow.operators import DedupOperator, DrainBacklogOperator, TopicSealOperator
 from tagmill.airflow.steps import owner
@@ -108,7 +108,7 @@ def step(name: str, pipeline: str, planned: Mapping[str, Any], context: Context)
 def rekey_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
     """The DAG that makes the ids of one pipeline again, by the rule that is configured now: by hand, and by default it only counts."""
     params = {
-        "dry_run": Param(True, title="Dry run", type="boolean", description="only say what would become of the ids"),
+        "dry_run": dry_run_param("only say what would become of the ids"),
         "drop_unreadable": Param(
             False, title="Drop unreadable", type="boolean", description="let ids go whose payload gives none under the new rule"
         ),
@@ -118,7 +118,7 @@ def rekey_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
 
 def expire_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
     """The DAG that deletes the ids of one pipeline that are past the window."""
-    params = {"dry_run": Param(False, title="Dry run", type="boolean", description="only count")}
+    params = {"dry_run": dry_run_param("only count; the schedule's own runs delete")}
     return _dedup_dag(
         settings, pipeline, jobs, "expire", "past the window deleted", settings.topic(pipeline).expire_schedule, params
     )
@@ -132,7 +132,7 @@ def _dedup_dag(
     )  # fmt: skip
     with dag:
         DedupOperator(
-            task_id=operation, operation=operation, pipeline=pipeline, application=str(jobs / "dedup.py"),
+            task_id=operation, operation=operation, pipeline=pipeline, application=str(jobs / "dedup.py"), unattended=schedule,
             conn_id=settings.spark.airflow_connection, pool=SPARK_POOL, execution_timeout=LONG,
         )  # fmt: skip
     return dag

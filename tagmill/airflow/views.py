@@ -13,7 +13,7 @@ from typing import Any
 from airflow.sdk import DAG, Context, Param, get_current_context, task
 
 from tagmill.airflow import connections
-from tagmill.airflow.factory import LONG, SPARK_POOL, new_dag
+from tagmill.airflow.factory import LONG, SPARK_POOL, dry_run_param, new_dag
 from tagmill.airflow.failures import told_to_airflow
 from tagmill.airflow.operators import ViewsOperator
 from tagmill.names import quoted
@@ -21,16 +21,17 @@ from tagmill.settings import Settings
 
 log = logging.getLogger(__name__)
 RETURNED = 100
-DRY_RUN = Param(True, title="Dry run", type="boolean", description="only count and show what would change")
-OFFLINE = Param(
-    False, title="Offline", type="boolean",
-    description="all persistence ids: the application, or whoever else numbers, is stopped (else name persistence ids)",
-)  # fmt: skip
-# a value stands on a job's command line, which bears no NUL
+DRY_RUN = dry_run_param("only count and show what would change; switch it off to change it")
+STOPPED = "the application, or whoever else numbers, is stopped"
+OFFLINE = Param(False, title="Offline", type="boolean", description=f"all persistence ids: {STOPPED}; else name persistence ids")
+# a key of the application's tables, which a log can show
 TEXT = {"type": "string", "minLength": 1, "pattern": "^[^\\u0000]*$"}
-TEXTS: dict[str, Any] = {"type": "array", "items": TEXT, "uniqueItems": True, "maxItems": 1000}
+# the form sends null for a list that was emptied
+TEXTS: dict[str, Any] = {"type": ["array", "null"], "items": TEXT, "uniqueItems": True, "maxItems": 1000}
 CHOICE = {
-    "persistence_ids": Param([], title="Persistence ids", description="only these; nobody may write to them", **TEXTS),
+    "persistence_ids": Param(
+        [], title="Persistence ids", description="only these, which nobody may write to; or all, offline", **TEXTS
+    ),
     "offline": OFFLINE,
     "tags": Param([], title="Tags", description="only rows of these tags; empty: all", **TEXTS),
 }
@@ -39,12 +40,12 @@ STEPS = ["tables", "tags-column", "columns", "pids", "tags"]
 MIGRATION = {
     "steps": Param(
         [], title="Steps", description="only these; empty: all, but tags only with persistence ids or offline",
-        **{**TEXTS, "items": {"type": "string", "enum": STEPS}},
+        **{**TEXTS, "items": {"type": "string", "enum": STEPS}}, examples=STEPS,
     ),
     "persistence_ids": CHOICE["persistence_ids"],
     "offline": OFFLINE,
     "snapshot_keyspace": Param(
-        "", title="Snapshots", type="string", pattern="^[A-Za-z0-9_]*$",
+        None, title="Snapshots", type=["null", "string"], pattern="^[A-Za-z0-9_]*$",
         description="the snapshot store's keyspace; empty: as the journal's",
     ),
     "drop_old": Param(
@@ -52,11 +53,12 @@ MIGRATION = {
         description="afterwards drop the views eventsbytag and the columns tag1 to tag3 and message: there is no way back",
     ),
 }  # fmt: skip
+TRUNCATE_OFFLINE = Param(False, title="Offline", type="boolean", description=f"{STOPPED}; required to truncate")
 # what each does, and its params
 OPERATIONS: dict[str, tuple[str, dict[str, Param]]] = {
     "rebuild": ("makes {0}.tag_views what the journal says, as the plugin would number it", CHOICE),
     "delete": ("deletes rows of {0}.tag_views, and their progress, that a rebuild can bring back", CHOICE),
-    "truncate": ("empties tag_views, tag_write_progress and tag_scanning of {0}", {"offline": OFFLINE}),
+    "truncate": ("empties tag_views, tag_write_progress and tag_scanning of {0}", {"offline": TRUNCATE_OFFLINE}),
     "pids": ("adds to {0}.all_persistence_ids those that have events and are not listed", {}),
     "migrate": ("brings {0}, written by an older plugin, to today's tables, columns and tag views", MIGRATION),
 }

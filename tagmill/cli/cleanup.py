@@ -1,29 +1,43 @@
-"""`tagmill cleanup`: deletes what is proven delivered and past its time; by default only says what would go."""
+"""`tagmill cleanup`: deletes what is proven delivered and past its time; shows it first, and asks."""
 
 import json
-from typing import Annotated
+import sys
+from typing import Annotated, Any
 
 import typer
 
-from tagmill.cli.shared import AsJson, Pipeline, one_line_errors, out, settings, show, telling
+from tagmill.cli.shared import AsJson, Pipeline, Yes, one_line_errors, out, settings, show, telling
 
 
 @one_line_errors
 def cleanup(
     pipeline: Pipeline,
-    delete: Annotated[bool, typer.Option("--yes/--dry-run", help="Delete it; without --yes only say what would go.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete view partitions that are proven delivered, and files and ledger rows past retention. A dry run unless --yes."""
+    """Delete view partitions that are proven delivered, and files and ledger rows past retention.
+
+    Shows what would go and asks; without a terminal only --yes deletes.
+    """
+    _clean(pipeline, as_json, delete=yes and not dry_run)
+    if not (yes or dry_run or as_json) and sys.stdin.isatty() and typer.confirm("Delete it?"):
+        _clean(pipeline, as_json, delete=True)
+
+
+def _clean(pipeline: str, as_json: bool, *, delete: bool) -> None:
     from tagmill.cleanup.clean import clean
     from tagmill.stores.lease import this_process
 
-    configured = settings()
     with telling(pipeline, "cleanup") as tell:
-        done = clean(configured, pipeline, owner=this_process(), delete=delete, tell=tell)
+        done = clean(settings(), pipeline, owner=this_process(), delete=delete, tell=tell)
     if as_json:
         print(json.dumps(done, default=str))
-        return
+    else:
+        _show(done, delete)
+
+
+def _show(done: dict[str, Any], delete: bool) -> None:
     if done["partitions"]:
         title = "Partitions that were deleted:" if delete else "Partitions that would be deleted:"
         show(done["partitions"], ("tag", "begins", "timebucket", "rows"), as_json=False, title=title)

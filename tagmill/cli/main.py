@@ -25,6 +25,7 @@ from tagmill.cli import (
     views,
 )  # fmt: skip
 from tagmill.cli.shared import AsJson, Pipeline, one_line_errors, out, settings, show
+from tagmill.runs.privacy import keep_from_others
 
 app = typer.Typer(
     help="Tagged events from Cassandra to ClickHouse, exactly once.",
@@ -106,4 +107,5 @@ def diff_schema(pipeline: Pipeline, as_json: AsJson = False) -> None:
 
 def main() -> None:
     """Entry point."""
+    keep_from_others()
     app()

@@ -84,7 +84,7 @@ def erase(
             work.group(group, total, who, why, delete=delete)
     if total.differing:
         raise BatchDiffers(differs(pipeline, total))
-    if total.is_nothing:
+    if total.is_nothing and (delete or total.persistence_ids):
         raise ConfigurationError(nobody(pipeline, work.journal, total))
     total.warnings.extend(work.of_ids.warnings())
     return result(pipeline, work.journal, total, delete=delete)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 from pyarrow import fs
 
 from tagmill.errors import SealedFileDamaged, StoreUnavailable
+from tagmill.runs.privacy import make_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,7 +63,10 @@ class RunFiles:
     def create(self, relative: str) -> Iterator[BinaryIO]:
         """A file to write to, piece by piece; raises StoreUnavailable where it can't be."""
         try:
-            self.filesystem.create_dir(self.path(relative).rpartition("/")[0], recursive=True)
+            if "://" in self.root:
+                self.filesystem.create_dir(self.path(relative).rpartition("/")[0], recursive=True)
+            else:
+                make_file(Path(self.path(relative)))
             with self.filesystem.open_output_stream(self.path(relative)) as stream:
                 yield cast(BinaryIO, stream)
         except OSError as error:

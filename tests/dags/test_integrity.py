@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tagmill.views.model import Step
 from tests.dags.conftest import PROJECT
 
 pytest.importorskip("airflow")
@@ -167,7 +168,8 @@ def test_expired_ids_are_purged_daily_or_up_to_a_day_and_a_dry_run_publishes_not
     dag = dags["purge_expired_carts"]
     (task,) = dag.tasks
     assert dag.timetable.expression == "0 0 * * *"
-    for params, arguments in (({}, []), ({"dry_run": True, "until": "2026-12-31"}, ["--until=2026-12-31", "--dry-run"])):
+    assert task.unattended == "@daily"
+    for params, arguments in (({}, ["--dry-run"]), ({"dry_run": False, "until": "2026-12-31"}, ["--until=2026-12-31"])):
         dag.params.update(params)
         task.chosen(dag.params.validate())
         assert list(task._job_arguments()) == ["--operation", "purge_expired", *arguments]
@@ -222,7 +224,7 @@ def test_a_backlog_of_a_topic_goes_on_with_a_run_of_its_own(dags, monkeypatch):
 def test_ids_expire_and_are_made_again_by_hand_only_unless_there_is_a_schedule(dags):
     expire, rekey = dags["dedup_expire_products"], dags["dedup_rekey_products"]
     assert expire.schedule is None and rekey.schedule is None
-    for dag, arguments in ((expire, ["--operation", "expire"]), (rekey, ["--operation", "rekey", "--dry-run"])):
+    for dag, arguments in ((expire, ["--operation", "expire", "--dry-run"]), (rekey, ["--operation", "rekey", "--dry-run"])):
         (task,) = dag.tasks
         task.chosen(dag.params.validate())
         assert list(task._job_arguments()) == arguments and task.application.split("/")[-1] == "dedup.py"
@@ -235,11 +237,14 @@ def test_a_rebucket_is_never_scheduled_and_only_counts_unless_told_otherwise(dag
     (task,) = dag.tasks
     assert (dag.schedule, task.pool, task.application.split("/")[-1]) == (None, "spark", "rebucket.py")
     for params, arguments in (
-        ({}, ["--to", "Hour"]),
-        ({"to": "Day", "dry_run": False}, ["--to", "Day", "--yes"]),
-        ({"to": "Minute", "offline": True, "dry_run": False}, ["--to", "Minute", "--offline", "--yes"]),
-        ({"to": "Minute", "offline": False, "drop_old": True, "dry_run": True}, ["--to", "Minute", "--drop-old"]),
-        ({"drop_old": False, "abandon": True, "table": "tag_views_2"}, ["--to", "Minute", "--table=tag_views_2", "--abandon"]),
+        ({}, ["--to", "Hour", "--dry-run"]),
+        ({"to": "Day", "dry_run": False}, ["--to", "Day"]),
+        ({"to": "Minute", "offline": True}, ["--to", "Minute", "--offline"]),
+        ({"offline": False, "drop_old": True, "dry_run": True}, ["--to", "Minute", "--drop-old", "--dry-run"]),
+        (
+            {"drop_old": False, "abandon": True, "table": "tag_views_2"},
+            ["--to", "Minute", "--table=tag_views_2", "--abandon", "--dry-run"],
+        ),
     ):
         dag.params.update(params)
         task.chosen(dag.params.validate())
@@ -319,17 +324,53 @@ def test_wrong_params_are_refused_before_a_run_exists(dags, params):
         merged.validate()
 
 
-@pytest.mark.parametrize("delete", ["yes", None, 1])
-def test_whether_a_cleanup_deletes_is_true_or_false(dags, delete):
+@pytest.mark.parametrize("dry_run", ["yes", None, 1])
+def test_cleanup_dry_run_is_true_or_false(dags, dry_run):
     from airflow.sdk.exceptions import ParamValidationError
 
     merged = dags["ttl_cleanup_orders"].params
-    assert merged.validate() == {"delete": False}
-    merged.update({"delete": True})
-    assert merged.validate() == {"delete": True}
+    assert merged.validate() == {"dry_run": True}
+    merged.update({"dry_run": False})
+    assert merged.validate() == {"dry_run": False}
     with pytest.raises(ParamValidationError):
-        merged.update({"delete": delete})
+        merged.update({"dry_run": dry_run})
         merged.validate()
+
+
+def test_every_form_can_be_triggered_as_it_opens(dags):
+    """The form counts an emptied field as null, and null as missing unless its type allows it; REST checks only the schema."""
+    for dag_id, dag in dags.items():
+        assert dag.params.validate() is not None
+        for name in dag.params:
+            schema = dag.params.get_param(name).schema
+            types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+            assert "null" in types or dag.params[name] not in (None, "", []), (dag_id, name)
+            dag.params[name] = None if "null" in types else dag.params[name]
+        assert dag.params.validate() is not None, dag_id
+
+
+def test_forms_list_what_can_be_chosen(dags):
+    assert dags["views_migrate_orders"].params.get_param("steps").schema["examples"] == [step.value for step in Step]
+
+
+def test_dry_run_is_on_wherever_it_is(dags):
+    """One convention: what changes or deletes by hand only reports until a person switches `dry_run` off."""
+    with_it = {dag_id for dag_id, dag in dags.items() if "dry_run" in dag.params}
+    assert all(dags[dag_id].params["dry_run"] is True for dag_id in with_it)
+    reading = ("deliver_", "audit_", "views_tags_", "replicate_")
+    assert set(dags) - with_it == {dag_id for dag_id in dags if dag_id.startswith(reading)}
+
+
+def test_dag_switched_on_waits_for_its_next_moment(dags, config):
+    """Airflow would begin with the missed one, beside the run by whose form a person has unpaused the DAG."""
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    config.write_text(config.read_text() + "[pipelines.payments.cleanup]\nenabled = true\n")
+    scheduled = [dag for dag in bag().dags.values() if dag.schedule]
+    assert len(scheduled) >= 9
+    for dag in scheduled:
+        stored = DagSerialization.from_dict(json.loads(json.dumps(DagSerialization.to_dict(dag))))
+        assert stored.next_dagrun_info(last_automated_run_info=None).run_after > datetime.now(tz=UTC), dag.dag_id
 
 
 def test_an_unknown_key_is_an_import_error_that_names_it(config):
@@ -440,8 +481,9 @@ def test_what_is_done_to_views_by_hand_has_no_schedule_and_is_a_dry_run_by_defau
         assert dag.schedule is None and dag.params["dry_run"] is True
         (task,) = dag.tasks
         assert (task.pool, task.application.split("/")[-1], task.step) == ("spark", "views.py", name)
-        task.chosen(dag.params)
-        assert task._job_arguments() == ["--operation", name, "--dry-run"]
+        offline = {"offline": True} if name in ("rebuild", "delete") else {}
+        task.chosen({**dag.params, **offline})
+        assert task._job_arguments() == ["--operation", name, *["--offline"] * len(offline), "--dry-run"]
     (rebuild,) = dags["views_rebuild_orders"].tasks
     params = {"persistence_ids": ["o-1", "-x"], "offline": False, "tags": ["t"], "dry_run": False}
     rebuild.chosen(params)
@@ -450,6 +492,29 @@ def test_what_is_done_to_views_by_hand_has_no_schedule_and_is_a_dry_run_by_defau
         dags["views_rebuild_orders"].params["persistence_ids"] = ["", "x"]
     with pytest.raises(ParamValidationError, match="does not match"):
         dags["views_rebuild_orders"].params["tags"] = ["a\nb", "a\0b"]
+
+
+@pytest.mark.parametrize(
+    ("operation", "params", "lacking"),
+    [
+        ("rebuild", {}, "name persistence_ids, or switch offline on"),
+        ("delete", {}, "name persistence_ids, or switch offline on"),
+        ("truncate", {"dry_run": False}, "the application must be stopped"),
+    ],
+)
+def test_views_job_says_what_form_lacks(dags, operation, params, lacking):
+    """With its defaults a form's dry run ends well, and says what to fill in; without dry run it fails at once."""
+    from types import SimpleNamespace
+
+    from airflow.sdk.exceptions import AirflowFailException
+
+    dag = dags[f"views_{operation}_orders"]
+    (task,) = dag.tasks
+    context = {"dag_run": SimpleNamespace(run_type="manual", run_id="r"), "params": dag.params.dump()}
+    if not params:
+        assert lacking in task.execute(context)["message"]
+    with pytest.raises(AirflowFailException, match=lacking):
+        task.execute({**context, "params": {**context["params"], "dry_run": False}})
 
 
 def test_a_migration_does_what_its_params_say_and_drops_nothing_unless_told(dags):

@@ -58,9 +58,13 @@ def chosen(dag, **params):
 
 def test_nothing_but_a_person_starts_it_and_then_it_is_a_dry_run_with_no_ids(dag, asked):
     assert dag.schedule is None
-    done = journal_clean.clean("orders", chosen(dag, to=5))
-    assert asked["delete"] is False and asked["ids"] == [] and asked["owner"] == "airflow/d/r"
+    done = journal_clean.clean("orders", chosen(dag, to=5, persistence_ids=["p"]))
+    assert asked["delete"] is False and asked["ids"] == ["p"] and asked["owner"] == "airflow/d/r"
     assert done == {**REPORT, "refusals": 0, "unknown_ids": 1, "warnings": 0}
+
+
+def test_dry_run_that_names_none_says_so(dag, asked):
+    assert "fill in persistence_ids" in journal_clean.clean("orders", chosen(dag))["message"] and "ids" not in asked
 
 
 def test_the_params_are_what_the_library_is_asked_for(dag, asked, tmp_path):
@@ -102,11 +106,11 @@ def test_wrong_params_are_refused_before_a_run_exists(dag, params):
 
 def test_params_that_do_not_go_together_fail_at_once(dag, asked):
     with pytest.raises(AirflowFailException, match="never-again is for deleting all"):
-        journal_clean.clean("orders", chosen(dag, to=5, never_again=True))
+        journal_clean.clean("orders", chosen(dag, to=5, never_again=True, persistence_ids=["p"]))
     assert "ids" not in asked
 
 
 def test_the_task_fails_for_good_when_a_persistence_id_was_refused(dag, asked):
     asked["answer"] = {**REPORT, "refused": 1, "refusals": [REFUSAL]}
     with pytest.raises(AirflowFailException, match="The first refused: persistence id 'p'.*--force-undelivered"):
-        journal_clean.clean("orders", chosen(dag, to=5))
+        journal_clean.clean("orders", chosen(dag, to=5, persistence_ids=["p"]))

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import stat
+import traceback
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,9 +19,12 @@ SPY = """#!/usr/bin/env python3
 import json, os, sys
 arguments = sys.argv[1:]
 given = dict(zip(arguments, arguments[1:]))
-files = {name: open(given[name]).read() for name in ("--properties-file",) if name in given}
+given["@"] = arguments[-1].removeprefix("@")
+files = {name: open(given[name]).read() for name in ("--properties-file", "@") if name in given}
 modes = {name: os.stat(given[name]).st_mode & 0o777 for name in files}
 seen = {"arguments": arguments, "environment": dict(os.environ), "files": files, "modes": modes}
+job = [json.loads(line) for line in files["@"].splitlines()]
+given |= dict(zip(job, job[1:]))
 seen["group"] = os.getpgid(0) == os.getpid()
 json.dump(seen, open(os.environ["SPY"], "w"))
 print("a line of spark's log")
@@ -59,7 +63,7 @@ def spark_submit(tmp_path, monkeypatch, config):
     }
     monkeypatch.setenv("AIRFLOW_CONN_TAGMILL_CASSANDRA", json.dumps(connection))
 
-    def run(master="local[2]", deploy_mode="client", state="PLANNED"):
+    def run(master="local[2]", deploy_mode="client", state="PLANNED", more=()):
         from tagmill.airflow.operators import SealOperator
 
         spark = {"conn_type": "spark", "host": master, "extra": {"deploy-mode": deploy_mode}}
@@ -74,6 +78,7 @@ def spark_submit(tmp_path, monkeypatch, config):
             "params": {},
         }
         run.operator = operator
+        monkeypatch.setattr(operator, "_job_arguments", lambda: more) if more else None
         return operator.execute(context)
 
     run.seen = lambda: json.loads((tmp_path / "seen.json").read_text())
@@ -119,7 +124,7 @@ def test_a_cluster_driver_gets_them_by_a_file_that_only_we_can_read(spark_submit
         pytest.importorskip("kubernetes")
     spark_submit(master, "cluster")
     seen = spark_submit.seen()
-    assert seen["modes"] == {"--properties-file": 0o600}
+    assert seen["modes"] == {"--properties-file": 0o600, "@": 0o600}
     assert not [text for text in seen["arguments"] if "s3cr3t" in text]
     line = next(
         line
@@ -190,6 +195,35 @@ def test_the_report_of_an_earlier_attempt_is_never_read_again(spark_submit, monk
 def test_spark_is_in_a_process_group_of_its_own_so_that_it_can_be_stopped_whole(spark_submit):
     spark_submit()
     assert spark_submit.seen()["group"]
+
+
+def test_arguments_of_any_size_go_by_file(spark_submit, tmp_path):
+    """A command line bears 128 KiB an argument, and shows everybody what a person named."""
+    from spark_jobs import views
+
+    names = [f'--persistence-id=odd {number} \n"ü" {"x" * 200}' for number in range(5000)]
+    spark_submit(more=["--operation", "rebuild", *names])
+    seen = spark_submit.seen()
+    assert sum(map(len, seen["arguments"])) < 10_000 and not [text for text in seen["arguments"] if "odd" in text]
+    assert seen["modes"] == {"@": 0o600} and not list(tmp_path.rglob("*.arguments"))
+    file = tmp_path / "again"
+    file.write_text(seen["files"]["@"])
+    parsed = views.parse([f"@{file}"])
+    assert parsed.persistence_id == [name.partition("=")[2] for name in names] and parsed.pipeline == "orders"
+
+
+def test_error_of_job_is_the_last_word(spark_submit, monkeypatch):
+    """Behind the sentence there is no chain of errors, and the task's link leads to the page that shows why."""
+    page = os.environ["TAGMILL_CONFIG"].replace("tagmill.toml", "data/orders/docs/run-00000007/index.html")
+    stopped = {"ok": False, "exit_code": 3, "error_type": "DataQualityStop", "error": "12 % held", "docs": page}
+    monkeypatch.setenv("SPY_REPORT", json.dumps(stopped))
+    monkeypatch.setenv("SPY_EXIT", "3")
+    with pytest.raises(AirflowFailException) as raised:
+        spark_submit()
+    shown = traceback.format_exception(raised.value)
+    assert "Cannot execute" not in "".join(shown) and "12 % held" in shown[-1]
+    (link,) = spark_submit.operator.operator_extra_links
+    assert link.get_link(spark_submit.operator, ti_key=None).endswith("/tagmill/docs/orders/run-00000007/index.html")
 
 
 def test_a_misspelt_key_of_a_connection_is_an_error_and_not_no_tls(config, monkeypatch):

@@ -31,7 +31,7 @@ def run_numbers(stack) -> int:
     return stack.session.execute("SELECT last_run FROM tagmill_by_airflow.pipelines WHERE pipeline = 'orders'").one()[0]
 
 
-def test_switched_on_the_schedule_delivers_everything_once(stack, delivered):
+def test_dag_switched_on_delivers_everything_once(stack, delivered):
     assert in_clickhouse(stack) - journal() == Counter()
     assert journal() - in_clickhouse(stack) == Counter()
     assert delivered.first.jvms

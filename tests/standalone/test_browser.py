@@ -124,3 +124,39 @@ def test_a_run_of_chosen_params_is_seen_to_succeed(page, dialog, delivered, appe
     expect(page.get_by_text("Success", exact=True)).to_have_count(5)
     found = stack.rows("SELECT tag, sequence_nr FROM orders WHERE persistence_id = 'by-browser' ORDER BY sequence_nr")
     assert list(found) == [("order", number) for number in range(1, 6)]
+
+
+FORMS = [
+    *("deliver_orders", "audit_orders", "ttl_cleanup_orders", "journal_clean_orders", "erase_orders"),
+    *(f"views_{name}_orders" for name in ("rebuild", "delete", "truncate", "pids", "tags", "rebucket", "migrate")),
+    *("replicate_carts", "purge_expired_carts", "deliver_products", "dedup_expire_products", "dedup_rekey_products"),
+]
+
+
+@pytest.mark.parametrize("dag", FORMS)
+def test_form_is_triggered_as_it_opens(page, delivered, dag):
+    """The browser accepts each form's defaults; the run of the paused DAG waits, and is taken back."""
+    paused = delivered.call("GET", f"/dags/{dag}")["is_paused"]
+    delivered.api.pause(dag, True)
+    page.goto(f"/dags/{dag}")
+    page.get_by_role("button", name="Trigger Dag").click()
+    opened = page.get_by_role("dialog")
+    opened.get_by_text(f"Unpause {dag} on trigger").click()
+    expect(button(opened)).to_be_enabled()
+    button(opened).click()
+    page.wait_for_url(re.compile("/runs/manual__"))
+    run = page.url.rpartition("/")[2]
+    made = delivered.call("GET", f"/dags/{dag}/dagRuns/{run}")
+    assert made["state"] == "queued" and made["conf"].get("dry_run", True) is True
+    delivered.call("DELETE", f"/dags/{dag}/dagRuns/{run}")
+    delivered.api.pause(dag, paused)
+
+
+def test_steps_of_migration_are_listed(page, delivered):
+    page.goto("/dags/views_migrate_orders")
+    page.get_by_role("button", name="Trigger Dag").click()
+    opened = page.get_by_role("dialog")
+    opened.get_by_role("combobox", name="Select one or multiple values").first.click()
+    for step in ("tables", "tags-column", "columns", "pids", "tags"):
+        expect(page.get_by_role("option", name=step, exact=True)).to_be_visible()
+    page.keyboard.press("Escape")

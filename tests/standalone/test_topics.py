@@ -16,7 +16,7 @@ def test_a_topic_is_delivered_by_its_dag(airflow, stack, kafka):
         topic.send("k", json.dumps({"project": "p", "event_type": "e", "product_id": product}).encode())
     topic.send("k", b"{no json")
     topic.flush()
-    runs = airflow.scheduled(DAG)
+    runs = airflow.first_run(DAG)
     assert list(runs.values()) == ["success"] * 2, {run: airflow.errors(DAG, run) for run in runs}
     found = stack.rows("SELECT payload FROM products")
     assert sorted(json.loads(payload)["product_id"] for (payload,) in found) == [1, 2, 3, 4]

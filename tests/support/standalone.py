@@ -102,13 +102,11 @@ class Standalone:
                 found += [f"{task['task_id']}: {detail[0]['exc_value']}" for detail in details]
         return found
 
-    def scheduled(self, dag: str) -> dict[str, str]:
-        """Switch a schedule on and wait until its first run ended; returns the state of each."""
+    def first_run(self, dag: str, conf: dict[str, Any] | None = None) -> dict[str, str]:
+        """Trigger a paused DAG, switch it on as the form does, and wait; returns the state of each run."""
+        run = self.api.trigger(dag, conf)
         self.api.pause(dag, False)
-        end = time.monotonic() + 60
-        while not self.api.runs(dag):
-            assert time.monotonic() < end, "no run was scheduled"
-            time.sleep(0.5)
+        assert self.wait(dag, run) == "success", f"{self.tasks(dag, run)}: {self.errors(dag, run)}"
         return self.settle(dag)
 
     def settle(self, dag: str, seconds: float = 420) -> dict[str, str]:

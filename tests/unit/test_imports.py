@@ -36,6 +36,7 @@ FORBIDDEN = {
         "tagmill.airflow",
         "pyspark",
     ),
+    "tagmill/runs": ("tagmill.delivery", "tagmill.cli", "tagmill.airflow", "airflow", "pyspark", "local"),
     "tagmill/quality": ("tagmill.delivery", "tagmill.cli", "tagmill.airflow", "cassandra", "clickhouse_connect"),
     "tagmill/delivery": ("tagmill.cli", "tagmill.airflow", "airflow", "local"),
     "tagmill/views": ("tagmill.cli", "tagmill.airflow", "airflow", "local"),

@@ -29,6 +29,14 @@ def test_few_processors_have_the_serial_collector_and_compile_less(processors: i
     assert options(tmp_path).split() == ([COLLECTOR, *COMPILER] if processors <= 2 else [])
 
 
+def test_job_has_its_own_temporary_folder(tmp_path: Path) -> None:
+    (tmp_path / "one.jar").touch()
+    (tmp_path / "tagmill.toml").write_text(f'[spark]\njars = "{tmp_path}"\n')
+    conf = spark_conf(Settings.load(tmp_path / "tagmill.toml"), tmp_path / "job-1")
+    assert f"-Djava.io.tmpdir={tmp_path}/job-1" in conf[JAVA_OPTIONS].split()
+    assert conf["spark.hadoop.fs.permissions.umask-mode"] == "027"
+
+
 def test_a_chosen_collector_is_the_only_one(processors: int, tmp_path: Path) -> None:
     found = options(tmp_path, conf=f'"{JAVA_OPTIONS}" = "-XX:+UseG1GC -Da=b"').split()
     assert found == (COMPILER if processors <= 2 else []) + ["-XX:+UseG1GC", "-Da=b"]

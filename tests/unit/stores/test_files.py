@@ -1,5 +1,7 @@
 """A file that can't be written or read is told in one line that names it."""
 
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,17 @@ def test_a_disk_that_gets_full_meanwhile_is_named(tmp_path: Path) -> None:
         RunFiles(str(tmp_path)).create("full") as sink,
     ):
         sink.write(b"x")
+
+
+def test_files_are_kept_from_others(tmp_path: Path) -> None:
+    """Whatever the process's umask lets others read: an Airflow worker's is not ours to set."""
+    before = os.umask(0)
+    try:
+        RunFiles(str(tmp_path / "root")).write("p/run/one.parquet", b"x")
+    finally:
+        os.umask(before)
+    written = [path for path in (tmp_path / "root", *(tmp_path / "root").rglob("*"))]
+    assert [stat.filemode(path.stat().st_mode) for path in written] == ["drwxr-x---"] * 3 + ["-rw-r-----"]
 
 
 def test_what_is_gone_is_named(tmp_path: Path) -> None:
