@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from pydantic import ConfigDict, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
+from tagmill import tls
 from tagmill.errors import ConfigurationError
 from tagmill.journaltables import JournalTables
 from tagmill.kafkasettings import JournalSettings, KafkaJournalSettings, KafkaSettings, Stream, TopicSettings
@@ -219,11 +220,15 @@ class Settings(BaseSettings):
         _refuse_secrets(file, content)
         _refuse_fields(file, content)
         try:
-            return cls(**content)._resolved(file.resolve().parent)
+            settings = cls(**content)
         except ValidationError as error:
             raise ConfigurationError(f"{file}: {_explained(error)}") from None
         except SettingsError as error:
             raise ConfigurationError(f"environment: {error}; sections and lists are given as JSON") from None
+        try:
+            return settings._resolved(file.resolve().parent)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{file}: {error}") from None
 
     def on_journal(self, keyspace: str) -> list[str]:
         """The pipelines on a journal, in the order of their names."""
@@ -272,15 +277,18 @@ class Settings(BaseSettings):
         return ConfigurationError(f"pipeline {name!r} is not in the configuration (there: {', '.join(there) or 'none'})")
 
     def _resolved(self, folder: Path) -> "Settings":
-        """Relative paths count from the folder of the file."""
+        """Count relative paths from the folder of the file; raises ConfigurationError for authorities that can't be read."""
         storage, spark, stores = self.storage, self.spark, dict[str, Any]()
         if not urlsplit(storage.root).scheme:
             storage = storage.model_copy(update={"root": str(folder / storage.root)})
         archive = folder / spark.class_archive if spark.class_archive else None
         spark = spark.model_copy(update={"jars": folder / spark.jars, "class_archive": archive})
         for name in ("cassandra", "clickhouse", "kafka"):
-            if file := getattr(self, name).tls_ca_file:
-                stores[name] = getattr(self, name).model_copy(update={"tls_ca_file": folder / file})
+            store = getattr(self, name)
+            if store.tls_ca_file:
+                stores[name] = store = store.model_copy(update={"tls_ca_file": folder / store.tls_ca_file})
+            if store.tls:
+                tls.context(name, store.tls_ca_file)
         if folder_of_inputs := self.airflow.input_dir:
             stores["airflow"] = self.airflow.model_copy(update={"input_dir": folder / folder_of_inputs})
         topics = {

@@ -32,8 +32,10 @@ from cassandra.protocol import ErrorMessage
 from cassandra.query import PreparedStatement, Statement
 from tenacity import Retrying, retry, retry_if_exception_type, stop_after_delay, wait_fixed, wait_random_exponential
 
+from tagmill import tls
 from tagmill.errors import ConfigurationError, StoreUnavailable, TagmillError
 from tagmill.settings import CassandraSettings
+from tagmill.stores.rights import missing_right
 
 # faults that pass: nothing was done, or doing it again changes nothing (every write here is idempotent)
 PASSING = (OperationTimedOut, ReadTimeout, ReadFailure, Unavailable, WriteTimeout, WriteFailure, NoHostAvailable)
@@ -78,7 +80,7 @@ class Cassandra:
             self.session: Session = self.cluster.connect()
         except NoHostAvailable as error:
             self.cluster.shutdown()
-            raise _connect_error(self.where, error) from None
+            raise _connect_error(settings, self.where, error) from None
         except DriverException as error:
             self.cluster.shutdown()
             raise StoreUnavailable(f"{self.where}: {error}") from None
@@ -275,7 +277,11 @@ def explained(where: str) -> Iterator[None]:
         raise StoreUnavailable(
             f"{where} did not answer: {_brief(error)}. Run the same command again; every step is safe to repeat"
         ) from None
-    except (InvalidRequest, Unauthorized, ErrorMessage) as error:
+    except Unauthorized as error:
+        right = missing_right(str(error))
+        said = f"{right.said}. {right.way_out}, then run the same command again" if right else _brief(error)
+        raise ConfigurationError(f"{where} refused: {said}") from None
+    except (InvalidRequest, ErrorMessage) as error:
         raise ConfigurationError(f"{where} refused: {_brief(error)}") from None
     except (RequestExecutionException, DriverException) as error:
         raise StoreUnavailable(f"{where}: {_brief(error)}") from None
@@ -285,7 +291,12 @@ def _brief(error: BaseException) -> str:
     return " ".join(str(error).split())[:300]
 
 
-def _connect_error(where: str, error: NoHostAvailable) -> TagmillError:
+def _connect_error(settings: CassandraSettings, where: str, error: NoHostAvailable) -> TagmillError:
+    if settings.tls:
+        for host in settings.hosts:
+            address = (host, settings.port)
+            if refused := tls.refusal("cassandra", where, address, settings.tls_ca_file, settings.connect_timeout_seconds):
+                return refused
     causes = list(error.errors.values()) if isinstance(error.errors, dict) else []
     if any(isinstance(cause, AuthenticationFailed) for cause in causes):
         return ConfigurationError(
@@ -304,6 +315,4 @@ def _auth(settings: CassandraSettings) -> PlainTextAuthProvider | None:
 
 
 def _tls(settings: CassandraSettings) -> ssl.SSLContext | None:
-    if not settings.tls:
-        return None
-    return ssl.create_default_context(cafile=str(settings.tls_ca_file) if settings.tls_ca_file else None)
+    return tls.context("cassandra", settings.tls_ca_file) if settings.tls else None

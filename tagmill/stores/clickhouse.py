@@ -19,7 +19,7 @@ from clickhouse_connect.driver.exceptions import OperationalError as ClickHouseO
 from tenacity import Retrying, stop_after_delay, wait_fixed
 from urllib3.exceptions import HTTPError
 
-from tagmill import names
+from tagmill import names, tls
 from tagmill.batches import columns
 from tagmill.errors import ConfigurationError, DestinationDiffers, StoreUnavailable
 from tagmill.settings import ClickHouseSettings
@@ -75,7 +75,9 @@ class ClickHouse:
     def __init__(self, settings: ClickHouseSettings, layout: columns.Layout = columns.TAG_VIEWS) -> None:
         self.settings, self.layout = settings, layout
         self.where = f"ClickHouse at {settings.host}:{settings.port}"
-        with self._explained("can't be reached"):
+        if settings.tls:
+            tls.context("clickhouse", settings.tls_ca_file)
+        with self._tls_explained(), self._explained("can't be reached"):
             self.client: Client = clickhouse_connect.get_client(
                 host=settings.host,
                 port=settings.port,
@@ -335,6 +337,19 @@ class ClickHouse:
 
     def _names(self) -> str:
         return ", ".join(names.sql(name) for name in self.layout.names)
+
+    @contextmanager
+    def _tls_explained(self) -> Iterator[None]:
+        """Raise ConfigurationError where no retry can bring a connection, because TLS fails."""
+        chosen = self.settings
+        try:
+            yield
+        except StoreUnavailable:
+            if chosen.tls:
+                address, seconds = (chosen.host, chosen.port), chosen.connect_timeout_seconds
+                if refused := tls.refusal("clickhouse", self.where, address, chosen.tls_ca_file, seconds):
+                    raise refused from None
+            raise
 
     @contextmanager
     def _explained(self, what: str) -> Iterator[None]:

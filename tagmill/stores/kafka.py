@@ -19,6 +19,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
+from tagmill import tls
 from tagmill.errors import ConfigurationError, StoreUnavailable, TagmillError
 from tagmill.kafkasettings import KafkaSettings
 
@@ -197,6 +198,8 @@ class Kafka:
             "socket.timeout.ms": int(chosen.request_timeout_seconds * 1000),
             "log_level": 0,
         }
+        if chosen.tls:
+            tls.context("kafka", chosen.tls_ca_file)
         if chosen.tls and chosen.tls_ca_file:
             conf["ssl.ca.location"] = str(chosen.tls_ca_file)
         if chosen.sasl_mechanism:
@@ -254,12 +257,24 @@ class Kafka:
     def _some(consumer: Consumer) -> list[Any]:
         return list(consumer.consume(POLLED, timeout=1))
 
-    def _silent(self) -> StoreUnavailable:
-        return StoreUnavailable(
+    def _tls_refusal(self) -> TagmillError | None:
+        if self.settings.tls:
+            for server in self.settings.bootstrap_servers:
+                host, _, port = server.rpartition(":")
+                if port.isdigit():
+                    address, seconds = (host.strip("[]"), int(port)), self.settings.request_timeout_seconds
+                    if refused := tls.refusal("kafka", self.where, address, self.settings.tls_ca_file, seconds):
+                        return refused
+        return None
+
+    def _silent(self) -> TagmillError:
+        return self._tls_refusal() or StoreUnavailable(
             f"{self.where} did not answer in {self.settings.request_timeout_seconds:g} s. Nothing was done; try again"
         )
 
     def _explained(self, error: KafkaException) -> TagmillError:
+        if refused := self._tls_refusal():
+            return refused
         cause: KafkaError = error.args[0]
         text = f"{self.where}: {cause.str().strip()}"
         if cause.code() == KafkaError._INVALID_ARG:

@@ -69,11 +69,11 @@ def test_a_mistake_is_one_line_and_nothing_is_done(said, monkeypatch):
     whole = file.read_text()
     for wrong, text in (
         ('sasl_mechanism = "PLAIN"', "sasl.username and sasl.password must be set"),
-        ('tls = true\ntls_ca_file = "none.pem"', "ssl.ca.location failed"),
+        ('tls = true\ntls_ca_file = "none.pem"', "kafka.tls_ca_file: "),
     ):
         file.write_text(whole.replace("[kafka]", f"[kafka]\n{wrong}"))
         code, _, error = said("kafka-journal", "replicate")
-        assert code == 2 and text in error and "correct [kafka]" in error and error.count("\n") == 1, error
+        assert code == 2 and text in error and error.count("\n") == 1, error
         assert "hunter2" not in error
     said.journal.settings(FEW_ROWS, topics=["no-such-topic"])
     code, _, error = said("kafka-journal", "replicate")

@@ -1,0 +1,93 @@
+"""Certificates for a test, and a TLS server that shows one and says nothing further."""
+
+import datetime
+import ipaddress
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+PEM = serialization.Encoding.PEM
+
+
+class Authority:
+    """A certificate authority; `ca.pem` of its folder holds its certificate."""
+
+    def __init__(self, folder: Path, name: str = "authority") -> None:
+        folder.mkdir(exist_ok=True)
+        self.folder, self.name = folder, _name(name)
+        self.key = ec.generate_private_key(ec.SECP256R1())
+        self.file = folder / "ca.pem"
+        self.pem = self._sign(self.name, self.key.public_key(), None, True).public_bytes(PEM)
+        self.file.write_bytes(self.pem)
+
+    def issue(self, *names: str) -> tuple[Path, Path]:
+        """Make a certificate for addresses or host names; its file and that of its key."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = self._sign(_name(names[0]), key.public_key(), names, False)
+        files = self.folder / f"{names[0]}.pem", self.folder / f"{names[0]}.key"
+        files[0].write_bytes(certificate.public_bytes(PEM))
+        format_ = serialization.PrivateFormat.PKCS8
+        files[1].write_bytes(key.private_bytes(PEM, format_, serialization.NoEncryption()))
+        return files
+
+    def _sign(
+        self, subject: x509.Name, key: ec.EllipticCurvePublicKey, names: tuple[str, ...] | None, is_authority: bool
+    ) -> x509.Certificate:
+        now = datetime.datetime.now(datetime.UTC)
+        begin, end = now - datetime.timedelta(hours=1), now + datetime.timedelta(days=1)
+        builder = x509.CertificateBuilder(self.name, subject, key, x509.random_serial_number(), begin, end)
+        builder = builder.add_extension(x509.BasicConstraints(is_authority, None), critical=True)
+        if names:
+            builder = builder.add_extension(x509.SubjectAlternativeName([_alternative(name) for name in names]), critical=False)
+        return builder.sign(self.key, hashes.SHA256())
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _alternative(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+@contextmanager
+def tls_server(certificate: tuple[Path, Path], clients_of: Path | None = None) -> Iterator[int]:
+    """Serve TLS on a port of 127.0.0.1; with `clients_of` only to clients with a certificate of that authority."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+    if clients_of:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(clients_of)
+    listening = socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=_serve, args=(listening, context), daemon=True)
+    thread.start()
+    try:
+        yield listening.getsockname()[1]
+    finally:
+        listening.shutdown(socket.SHUT_RDWR)
+        listening.close()
+        thread.join(10)
+
+
+def _serve(listening: socket.socket, context: ssl.SSLContext) -> None:
+    with suppress(OSError):
+        while True:
+            plain, _ = listening.accept()
+            threading.Thread(target=_shake, args=(plain, context), daemon=True).start()
+
+
+def _shake(plain: socket.socket, context: ssl.SSLContext) -> None:
+    plain.settimeout(5)
+    with suppress(OSError), context.wrap_socket(plain, server_side=True) as connection:
+        connection.recv(1)
