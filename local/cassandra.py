@@ -65,7 +65,8 @@ truncate_request_timeout: 60s
 request_timeout: 60s
 materialized_views_enabled: true
 authenticator: {authenticator}
-authorizer: AllowAllAuthorizer
+authorizer: {authorizer}
+permissions_validity: 100ms
 """
 LOGBACK = """<configuration scan="false"><appender name="F" class="ch.qos.logback.core.FileAppender">
 <file>{home}/system.log</file><encoder><pattern>%-5level [%thread] %date{{ISO8601}} %F:%L - %msg%n</pattern></encoder></appender>
@@ -74,7 +75,7 @@ LOGBACK = """<configuration scan="false"><appender name="F" class="ch.qos.logbac
 
 
 class Cassandra(Part):
-    """A node on 127.0.0.1:port; `passwords` switches logins on (first user: cassandra/cassandra).
+    """A node on 127.0.0.1:port; `passwords` switches logins and rights on (first user: cassandra/cassandra, who may do all).
 
     `heap` as Java writes it; `flags`: of the JVM and of Cassandra, beside those that every node here has.
     """
@@ -103,7 +104,9 @@ class Cassandra(Part):
             raise ConfigurationError(f"there are no Cassandra jars in {self.jars}; Cassandra was not started. Run bin/setup")
         (self.home / "tmp").mkdir(exist_ok=True)
         authenticator = "PasswordAuthenticator" if self.passwords else "AllowAllAuthenticator"
-        yaml = YAML.format(home=self.home, port=self.port, storage_port=self.storage_port, authenticator=authenticator)
+        authorizer = "CassandraAuthorizer" if self.passwords else "AllowAllAuthorizer"
+        places = {"home": self.home, "port": self.port, "storage_port": self.storage_port}
+        yaml = YAML.format(**places, authenticator=authenticator, authorizer=authorizer)
         (self.home / "cassandra.yaml").write_text(yaml)
         (self.home / "logback.xml").write_text(LOGBACK.format(home=self.home))
 

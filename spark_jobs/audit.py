@@ -23,7 +23,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def main(argv: Sequence[str]) -> int:
     """Audit, and end with 3 when something doesn't agree."""
     args = parse(argv)
-    with job_report("audit", args.pipeline, None, args.report) as report:
+    with job_report("audit", args) as report:
         settings = Settings.load(args.config)
         with spark_session(settings, f"tagmill audit {args.pipeline}") as spark:
             tell = partial(print, flush=True)

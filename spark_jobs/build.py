@@ -20,7 +20,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def main(argv: Sequence[str]) -> int:
     """Build what is new."""
     args = parse(argv)
-    with job_report("build", args.pipeline, None, args.report) as report:
+    with job_report("build", args) as report:
         settings = Settings.load(args.config)
         check(settings, args.pipeline)
         with spark_session(settings, f"tagmill build {args.pipeline}") as spark:

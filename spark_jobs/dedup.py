@@ -24,7 +24,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def main(argv: Sequence[str]) -> int:
     """Do it, or say what it would do."""
     args = parse(argv)
-    with job_report(f"dedup_{args.operation}", args.pipeline, None, args.report) as report:
+    with job_report(f"dedup_{args.operation}", args) as report:
         settings = Settings.load(args.config)
         with session_when_asked(settings, f"tagmill dedup {args.operation} {args.pipeline}") as spark:
             given = {"owner": args.owner, "spark": spark, "dry_run": args.dry_run}

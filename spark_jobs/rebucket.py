@@ -28,7 +28,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def main(argv: Sequence[str]) -> int:
     """One step of a rebucket."""
     args = parse(argv)
-    with job_report("rebucket", args.pipeline, None, args.report) as report:
+    with job_report("rebucket", args) as report:
         settings = Settings.load(args.config)
         if args.offline + args.drop_old + args.abandon > 1:
             raise ConfigurationError("offline, drop_old and abandon are steps of their own: give one of them. Nothing was done")

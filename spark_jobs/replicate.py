@@ -34,7 +34,7 @@ def operation_of(args: argparse.Namespace) -> Callable[..., Any]:
 def main(argv: Sequence[str]) -> int:
     """Do it."""
     args = parse(argv)
-    with job_report(args.operation, args.pipeline, None, args.report) as report:
+    with job_report(args.operation, args) as report:
         settings, operation = Settings.load(args.config), operation_of(args)
         with session_when_asked(settings, f"tagmill {args.operation} {args.pipeline}") as spark:
             done = operation(settings, args.pipeline, owner=args.owner, spark=spark, tell=partial(print, flush=True))

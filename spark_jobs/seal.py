@@ -22,7 +22,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def main(argv: Sequence[str]) -> int:
     """Seal one planned run."""
     args = parse(argv)
-    with job_report("seal", args.pipeline, args.run, args.report) as report:
+    with job_report("seal", args) as report:
         settings = Settings.load(args.config)
         with spark_session(settings, f"tagmill seal {args.pipeline} {args.run}") as spark:
             seal = topic_steps.seal if args.pipeline in settings.streams else steps.seal

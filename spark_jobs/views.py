@@ -57,7 +57,7 @@ def operation_of(args: argparse.Namespace) -> Callable[..., Any]:
 def main(argv: Sequence[str]) -> int:
     """Do it, or say what it would do."""
     args = parse(argv)
-    with job_report(args.operation, args.pipeline, None, args.report) as report:
+    with job_report(args.operation, args) as report:
         settings, operation = Settings.load(args.config), operation_of(args)
         with spark_session(settings, f"tagmill {args.operation} {args.pipeline}") as spark:
             done = operation(settings, args.pipeline, spark=spark, dry_run=args.dry_run, tell=partial(print, flush=True))

@@ -1,13 +1,26 @@
 """Every error that Tagmill raises on purpose, one line each: would a rerun help, or does a person have to act?
 
-The exit code is what a job or a command ends with: 2 wrong input or configuration, 3 data quality, 75 transient.
+The exit code is what a job or a command ends with: 1 a defect, 2 wrong input or configuration, 3 data quality, 75 transient.
 """
+
+from pathlib import Path
 
 
 class TagmillError(Exception):
     """Base of all: the message names pipeline, run, batch or key, the cause, what was left untouched and what to do next."""
 
     exit_code = 1
+    # of what stands behind it, where that says more than the line
+    trace_file: Path | None = None
+
+    @property
+    def line(self) -> str:
+        """Return the message, with the file of the trace."""
+        return f"{self} (trace: {self.trace_file})" if self.trace_file else str(self)
+
+
+class UnexpectedError(TagmillError):
+    """A defect of Tagmill, or something that nobody has met before."""
 
 
 class TerminalError(TagmillError):

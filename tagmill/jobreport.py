@@ -5,24 +5,23 @@ A report says what was done, or why the job failed and whether a rerun helps.
 
 import json
 import time
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import structlog
-
-from tagmill.errors import TagmillError
+from tagmill.errors import TagmillError, UnexpectedError
+from tagmill.runs import trace_log
 from tagmill.runs.privacy import make_file, private_file
-
-log = structlog.get_logger()
+from tagmill.settings import Settings
+from tagmill.spark import errors
 
 
 @dataclass(slots=True)
 class JobReport:
-    """Filled in by the job; `exit_code` 0 done, 1 a defect, 2 wrong input, 3 data quality, 75 transient."""
+    """Filled in by the job; `exit_code` 0 done, 1 a defect, 2 wrong input, 3 data quality, 75 transient, 130 interrupted."""
 
     step: str
     pipeline: str
@@ -68,23 +67,36 @@ def job_arguments(description: str | None) -> ArgumentParser:
 
 
 @contextmanager
-def job_report(step: str, pipeline: str, run: int | None, file: Path | None) -> Iterator[JobReport]:
-    """Run a job's work and print what came of it; errors end up in the report instead of a trace (a defect's is in the log)."""
-    report, start = JobReport(step, pipeline, run), time.monotonic()
+def job_report(step: str, args: Namespace) -> Iterator[JobReport]:
+    """Run a job's work and print what came of it; errors end up in the report, the trace of a defect in a log that it names."""
+    report, start = JobReport(step, args.pipeline, getattr(args, "run", None)), time.monotonic()
     try:
         yield report
         report.message = str(report.result.get("message", ""))
         report.docs = report.result.get("docs")
     except TagmillError as error:
-        report.exit_code, report.error, report.error_type = error.exit_code, str(error), type(error).__name__
-        report.docs = getattr(error, "docs_page", None)
+        _failed(report, error, type(error).__name__)
+    except KeyboardInterrupt:
+        report.exit_code, report.error, report.error_type = 130, "stopped; nothing is lost, try again", "KeyboardInterrupt"
     except Exception as error:
-        report.exit_code, report.error, report.error_type = 1, f"{type(error).__name__}: {error}"[:2000], type(error).__name__
-        log.exception("defect", step=step, pipeline=pipeline, run=run)
+        told = errors.tell(error, _log_folder(args), f"{step} {args.pipeline}")
+        _failed(report, told, type(error if isinstance(told, UnexpectedError) else told).__name__)
     report.seconds = round(time.monotonic() - start, 3)
-    if file:
+    if file := args.report:
         part = file.with_suffix(".part")
         make_file(part)
         part.write_text(json.dumps(report.as_json(), indent=1), encoding="utf-8")
         part.replace(file)
     print(report.error or report.message, flush=True)
+
+
+def _failed(report: JobReport, error: TagmillError, kind: str) -> None:
+    report.exit_code, report.error, report.error_type = error.exit_code, error.line, kind
+    report.docs = getattr(error, "docs_page", None)
+
+
+def _log_folder(args: Namespace) -> Path:
+    try:
+        return trace_log.folder_of(Settings.load(args.config).storage.root)
+    except TagmillError:
+        return trace_log.folder_of(None)

@@ -51,7 +51,7 @@ def load(
 ) -> int:  # fmt: skip
     """Write the rows of the files, these columns or all, as stores.bulk.write_rows does; how many there were.
 
-    Of a file that lies by partition, rows go together. Errors: delivery.sparkerrors.explained.
+    Of a file that lies by partition, rows go together. Errors: spark.errors.explained.
     """
     tasks = min(len(parts), TASKS * spark.sparkContext.defaultParallelism)
     return _written(spark, settings, target, partial(_of_part, files, parts, columns), len(parts), tasks)

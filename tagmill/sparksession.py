@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import os
-import re
 import secrets
+import signal
 import sys
+import threading
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from subprocess import TimeoutExpired
 from typing import TYPE_CHECKING, Any
 
-from tagmill.errors import ConfigurationError, SparkEnded, TagmillError
+from tagmill.errors import ConfigurationError
+from tagmill.runs import trace_log
 from tagmill.runs.privacy import UMASK
 from tagmill.runs.workspace import of_this_process
 from tagmill.settings import Settings
+from tagmill.spark import errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,15 +32,8 @@ FEW_PROCESSORS = 2
 # ten times Java's own: its second compiler costs a short job more than it gives, but for what runs very often
 HOT = {"InvocationThreshold": 50_000, "MinInvocationThreshold": 6_000, "CompileThreshold": 150_000, "BackEdgeThreshold": 400_000}
 READS_AT = "spark.cassandra.input.consistency.level"
-KILLED = "Where nobody killed it, memory has run out: that of the machine, or spark.driver_memory"
-# what its errors say, and what that means
-ENDED = {
-    r"\[JAVA_GATEWAY_EXITED\]": f"Spark's JVM ended while it started: it needs Java 17, by JAVA_HOME or on PATH. {KILLED}",
-    # at its work, or while it waited for more
-    r"Python worker exited unexpectedly|java\.net\.SocketException.*\bPythonRunner\b": f"a Python worker of Spark ended. {KILLED}",
-    r"java\.lang\.OutOfMemoryError": "Spark's JVM has no memory left: spark.driver_memory",
-    r"java\.io\.IOException: No space left on device": "Spark has no space left on its disk: spark.local.dir, which is /tmp if not set",
-}
+# how long a JVM may take to end in order, before it is killed
+END_SECONDS = 10
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
@@ -109,8 +107,11 @@ def _archive(file: Path | None) -> str:
     return f"-XX:SharedArchiveFile={file.resolve()} -Xlog:disable -Xlog:all=error:stderr"
 
 
-def session(settings: Settings, *, name: str = "tagmill") -> SparkSession:
-    """The session of this job: under spark-submit the master is already decided, else it is `spark.master`."""
+def session(settings: Settings, *, name: str = "tagmill", log: Path | None = None) -> SparkSession:
+    """Start the session of this job: under spark-submit the master is already decided, else it is `spark.master`.
+
+    `log`: where a JVM that is started here writes what it would say on the terminal.
+    """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
 
@@ -122,7 +123,7 @@ def session(settings: Settings, *, name: str = "tagmill") -> SparkSession:
     for key, value in spark_conf(settings).items():
         builder = builder.config(key, value)
     os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-Dlog4j2.configurationFile={LOGGING.as_uri()}")
-    spark = builder.getOrCreate()
+    spark = _started(builder, log)
     for key, value in {**_credentials(settings), **application_reads(settings)}.items():
         spark.conf.set(key, value)  # after the start: settings given before it stand on the JVM's command line
     spark.sparkContext.setLogLevel("ERROR")
@@ -133,6 +134,28 @@ def session(settings: Settings, *, name: str = "tagmill") -> SparkSession:
 def names_disks(settings: Settings) -> bool:
     """Return True where folders for Spark's temporary files are given that a job's own can't replace."""
     return "SPARK_LOCAL_DIRS" in os.environ or "," in settings.spark.conf.get(LOCAL_DIR, "")
+
+
+def _started(builder: SparkSession.Builder, log: Path | None) -> SparkSession:
+    """Start it; pyspark's own handler of Ctrl-C would use the connection that the interrupted call is in the middle of."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    if log is not None and SparkContext._gateway is None:
+        conf = SparkConf(loadDefaults=False).setAll([(key, str(value)) for key, value in builder._options.items()])
+        with log.open("ab") as lines:
+            gateway = launch_gateway(conf, {"stdout": lines, "stderr": lines})  # type: ignore[no-untyped-call]
+        SparkContext._ensure_initialized(gateway=gateway, conf=conf)
+    if threading.current_thread() is not threading.main_thread():
+        return builder.getOrCreate()
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        spark = builder.getOrCreate()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if log is not None:  # it would print how the connection of a JVM that is gone has ended
+        setattr(spark.sparkContext._accumulatorServer, "handle_error", lambda *_: None)  # noqa: B010
+    return spark
 
 
 def application_reads(settings: Settings) -> dict[str, str]:
@@ -164,31 +187,75 @@ def setting(spark: SparkSession, key: str, value: str) -> Iterator[None]:
 
 @contextmanager
 def spark_session(settings: Settings, name: str) -> Iterator[SparkSession]:
-    """A session that is stopped at the end; raises SparkEnded where what Spark runs in ended before."""
+    """Give a session that is stopped at the end; what an error of Spark means is raised, its trace goes to a log.
+
+    Raises whatever tagmill.spark.errors makes of it; KeyboardInterrupt when a person stopped it. A defect passes as it is.
+    """
+    log = trace_log.new_file(trace_log.folder_of(settings.storage.root), name)
+    kept = False
     try:
-        spark = session(settings, name=name)
-        try:
+        with _stopped_at_the_end(session(settings, name=name, log=log if is_quiet() else None)) as spark:
             yield spark
-        finally:
-            spark.stop()
     except Exception as error:
-        if isinstance(error, TagmillError) or not (ended := _ended(error)):
+        if errors.was_interrupted(error):
+            raise KeyboardInterrupt from None
+        told = errors.explain(error, _where(settings)) or errors.ended()
+        cause = error.__cause__ if told is error else error
+        kept = cause is not None
+        if told is None:
+            error.add_note(f"Spark's own log: {log}")
             raise
-        raise SparkEnded(f"{ended}. Nothing is lost: run the same command again; every step is safe to repeat") from None
+        if cause is not None:
+            told.trace_file = trace_log.append(log, cause)
+        if told is error:
+            raise
+        raise told from error
+    finally:
+        if log is not None and not kept:
+            log.unlink(missing_ok=True)
 
 
-def _ended(error: Exception) -> str | None:
-    """Why Spark could not go on; under spark-submit the JVM outlives this process. None: it could."""
-    from pyspark import SparkContext
-
-    for said, means in ENDED.items():
-        if re.search(said, str(error), re.DOTALL):
-            return means
-    process = getattr(SparkContext._gateway, "proc", None)
+@contextmanager
+def _stopped_at_the_end(spark: SparkSession) -> Iterator[SparkSession]:
+    """Stop it, in order unless a person interrupts; the error that came first is the one that passes."""
     try:
-        return f"Spark's JVM ended (exit status {process.wait(1)}). {KILLED}" if process else None
+        yield spark
+    except BaseException as error:
+        if errors.was_interrupted(error):
+            _end_jvm()
+        else:
+            with suppress(Exception), warnings.catch_warnings(action="ignore"):
+                spark.stop()
+        raise
+    else:
+        spark.stop()
+
+
+def _end_jvm() -> None:
+    """End the JVM of this process: a call that was interrupted leaves the connection in the middle of an answer."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    process = getattr(SparkContext._gateway, "proc", None)
+    if process is None:  # spark-submit's, which this process is a part of
+        return
+    process.terminate()
+    try:
+        process.wait(END_SECONDS)
     except TimeoutExpired:
-        return None
+        process.kill()
+        process.wait()
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = None
+
+
+def is_quiet() -> bool:
+    """Return False where this process shows what it does, and so shows what Spark says."""
+    return not logging.getLogger().isEnabledFor(logging.INFO)
+
+
+def _where(settings: Settings) -> str:
+    return f"Cassandra at {', '.join(settings.cassandra.hosts)}:{settings.cassandra.port}"
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from airflow.sdk.exceptions import (
 )
 
 from tagmill.errors import DataQualityStop, FenceRaised, LeaseTaken, TagmillError
+from tagmill.spark.errors import explain
 
 log = logging.getLogger(__name__)
 TERMINAL = frozenset({2, 3})
@@ -41,6 +42,13 @@ def told_to_airflow() -> Iterator[None]:
         docs = error.docs_page if isinstance(error, DataQualityStop) else None
         # not a chain of errors: the log ends with this sentence
         raise failure(type(error).__name__, error.exit_code, str(error), docs) from None
+    except AirflowException:
+        raise
+    except Exception as error:
+        told = explain(error, "Cassandra")
+        if told is None:
+            raise
+        raise failure(type(told).__name__, told.exit_code, str(told)) from None
 
 
 def failure(kind: str, exit_code: int, message: str, docs: str | None = None) -> AirflowException:

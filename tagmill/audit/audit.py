@@ -44,8 +44,8 @@ def audit(
 
     Raises LeaseTaken when another audit of the pipeline is under way, ConfigurationError, DestinationDiffers, StoreUnavailable.
     """
-    from tagmill.delivery.sparkerrors import explained
     from tagmill.delivery.steps import wanted_tags
+    from tagmill.spark.errors import explained
 
     chosen = settings.pipeline(pipeline)
     wanted = wanted_tags(pipeline, chosen.tags, tags)
@@ -55,7 +55,7 @@ def audit(
         lease = Lease(ledger.cassandra, settings.cassandra.ledger_keyspace, f"{pipeline}/audit", owner, chosen.lease_seconds)
         lease.take(chosen.lease_wait_seconds)
         try:
-            with lease.kept(), explained(ledger.cassandra.where):
+            with lease.kept(), explained(ledger.cassandra.where, "The audit changed nothing"):
                 return _Audit(settings, pipeline, ledger, clickhouse, spark, tell or (lambda _: None)).run(wanted)
         finally:
             lease.give_back()

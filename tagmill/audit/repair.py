@@ -23,10 +23,10 @@ from tagmill.delivery import steps
 from tagmill.delivery.interventions import Interventions
 from tagmill.delivery.model import Document
 from tagmill.delivery.report import stored
-from tagmill.delivery.sparkerrors import explained
 from tagmill.delivery.withdraw import Event
 from tagmill.errors import GuardRefused, SealedFileDamaged
 from tagmill.settings import Settings
+from tagmill.spark.errors import explained
 from tagmill.stores.audits import AuditRow, Audits, folder
 from tagmill.stores.clickhouse import ClickHouse
 from tagmill.stores.files import RunFiles
@@ -197,7 +197,7 @@ class _Repair:
                 self.interventions.record(
                     ledger, f"audit {self.audit} --repair: {self.pipeline.view_table} of {self.pipeline.keyspace}"
                 )
-                with explained(ledger.cassandra.where):
+                with explained(ledger.cassandra.where, "What is repaired stays"):
                     mend.stage(self.spark, self.files.url(self.folder), self.files.url(f"{self.folder}/repair"))
                 checkpoints.reached("repair.staged")
                 with ClickHouse(self.settings.clickhouse) as clickhouse:

@@ -30,8 +30,8 @@ def events(
     as_json: Annotated[bool, typer.Option("--json", help="A line of JSON an event instead of a table.")] = False,
 ) -> None:
     """Look at events in the plugin's order, gaps or not. One of --tag and --persistence-id."""
-    from tagmill.delivery.sparkerrors import explained
     from tagmill.queries import ReadJournal
+    from tagmill.spark.errors import explained
     from tagmill.sparksession import spark_session
 
     if (tag is None) == (persistence_id is None):

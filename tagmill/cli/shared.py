@@ -4,6 +4,7 @@ import getpass
 import json
 import logging
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -19,8 +20,11 @@ from rich.table import Table
 from rich.text import Text
 
 from tagmill import names
+from tagmill.cli import signals
 from tagmill.errors import TagmillError
+from tagmill.runs import trace_log
 from tagmill.settings import Settings
+from tagmill.spark import errors
 
 # a table that goes to a file or a pipe is not squeezed to 80 columns
 out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 200)
@@ -37,6 +41,8 @@ DespiteViews = Annotated[
     typer.Option("--despite-views", help="Also where materialized views depend on the destination: you complete them by hand."),
 ]
 config_file: list[Path | None] = [None]
+# libraries whose errors come as exceptions, too, and are told in one line
+QUIET = frozenset({"cassandra", "py4j", "great_expectations", "urllib3", "clickhouse_connect"})
 
 
 def settings() -> Settings:
@@ -44,8 +50,16 @@ def settings() -> Settings:
     return Settings.load(config_file[0])
 
 
+def _log_folder() -> Path:
+    """Return where traces go, also while the configuration is wrong."""
+    try:
+        return trace_log.folder_of(settings().storage.root)
+    except TagmillError:
+        return trace_log.folder_of(None)
+
+
 def quiet_logs(verbose: bool) -> None:
-    """Library logs to stderr as JSON lines, warnings and errors only unless asked for more."""
+    """Send logs to stderr, the steps' as JSON lines: errors only unless asked for more."""
     level = logging.INFO if verbose else logging.WARNING
     structlog.configure(
         processors=[
@@ -53,19 +67,24 @@ def quiet_logs(verbose: bool) -> None:
             structlog.processors.TimeStamper(fmt="iso"),
             structlog.processors.JSONRenderer(),
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
+        # warnings of a step are in what the command shows; a lease that can't be renewed comes with the error that says why
+        wrapper_class=structlog.make_filtering_bound_logger(level if verbose else logging.ERROR),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
     logging.basicConfig(level=level, stream=sys.stderr)
-    for name in ("cassandra", "py4j", "great_expectations", "urllib3", "clickhouse_connect"):
-        # what they log as errors comes as an exception, too, and is told in one line
-        logging.getLogger(name).setLevel(logging.ERROR if verbose else logging.CRITICAL)
-    # py4j says some of it in nobody's name
-    logging.getLogger().addFilter(lambda record: verbose or record.module != "java_gateway")
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(lambda record: verbose or not _is_told_otherwise(record))
+    if not verbose:
+        warnings.simplefilter("ignore")
+
+
+def _is_told_otherwise(record: logging.LogRecord) -> bool:
+    """Return True for what a library logs about an error that it raises; py4j logs some of it in nobody's name."""
+    return record.name.partition(".")[0] in QUIET or record.module == "java_gateway"
 
 
 def one_line_errors(command: Callable[..., R]) -> Callable[..., R]:
-    """Tagmill's errors as one line and an exit code; a defect keeps its trace."""
+    """Tagmill's errors as one line and an exit code; the trace of a defect goes to a log."""
 
     @wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> R:
@@ -88,13 +107,23 @@ def must_be_keys(options: Iterable[Any]) -> None:
 def one_line() -> Iterator[None]:
     """The same for a block."""
     try:
-        yield
+        with signals.raised():
+            yield
+    except (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError):
+        raise
     except TagmillError as error:
-        err.print(f"error: {error}", markup=False)
-        raise typer.Exit(error.exit_code) from None
-    except KeyboardInterrupt:
-        err.print("stopped; nothing is lost, the same command goes on where this one was")
-        raise typer.Exit(130) from None
+        raise _ended(error) from None
+    except KeyboardInterrupt as error:
+        raise signals.ended(error) from None
+    except Exception as error:
+        if errors.was_interrupted(error):
+            raise signals.ended(error) from None
+        raise _ended(errors.tell(error, _log_folder(), "tagmill")) from None
+
+
+def _ended(error: TagmillError) -> typer.Exit:
+    err.print(f"error: {error.line}", markup=False)
+    return typer.Exit(error.exit_code)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from tagmill import checkpoints
 from tagmill.batches.states import RunState
-from tagmill.delivery import contents, outcome, recut, scan, sparkerrors, suspects
+from tagmill.delivery import contents, outcome, recut, scan, suspects
 from tagmill.delivery.evidence import Investigation
 from tagmill.delivery.judging import JUDGED_SCHEMA, judged
 from tagmill.delivery.model import Manifest, Plan
@@ -24,6 +24,7 @@ from tagmill.quality.expectations import preload
 from tagmill.quality.model import GateVerdict, Reports, SchemaColumn
 from tagmill.quality.report import read_reports
 from tagmill.settings import Settings
+from tagmill.spark.errors import explained
 from tagmill.stores.delivered import HoldRow
 from tagmill.stores.files import RunFiles
 from tagmill.stores.ledger import Ledger
@@ -45,7 +46,7 @@ def seal(settings: Settings, ledger: Ledger, spark: SparkSession, name: str, run
         return _sealed_before(ledger, files, name, run, fence)
     plan = read_plan(files, row)
     _same_view(settings, plan)
-    with sparkerrors.explained(ledger.cassandra.where):
+    with explained(ledger.cassandra.where):
         manifest = _Sealing(settings, ledger, files, spark, plan, fence).run()
     checkpoints.reached("seal.before_commit")
     file = f"{files.folder(name, run)}/attempt-{manifest.attempt}/manifest.json"

@@ -41,7 +41,7 @@ def purge_expired(
     from pyspark.sql import functions as F
 
     from tagmill.connector import await_tables, table
-    from tagmill.delivery.sparkerrors import explained
+    from tagmill.spark.errors import explained
 
     day, say = until or datetime.now(UTC).date(), tell or (lambda _: None)
     chosen = settings.kafka_journal(pipeline)
@@ -50,7 +50,7 @@ def purge_expired(
     with (
         Cassandra(settings.cassandra) as cassandra,
         Kafka(settings.kafka) as kafka,
-        explained(cassandra.where, "Nothing was published"),
+        explained(cassandra.where, "What was published stays"),
     ):
         if not KafkaJournalTables(cassandra, chosen.keyspace).there():
             return PurgeReport(pipeline=pipeline, until=day, dry_run=dry_run, purged=0, examples=[])

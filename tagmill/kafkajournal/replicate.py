@@ -52,10 +52,12 @@ def replicate(
     Raises GuardRefused: records are gone from Kafka that were not replicated (unless `accept_lost`). LeaseTaken, FenceRaised: another
     replicator is at work. ConfigurationError: a topic or the ledger's tables are missing.
     """
-    from tagmill.delivery.sparkerrors import explained
+    from tagmill.spark.errors import explained
+
+    sealed_stays = "What was sealed is written by the next replication"
 
     chosen = settings.kafka_journal(pipeline)
-    with Cassandra(settings.cassandra) as cassandra, Kafka(settings.kafka) as kafka, explained(cassandra.where):
+    with Cassandra(settings.cassandra) as cassandra, Kafka(settings.kafka) as kafka, explained(cassandra.where, sealed_stays):
         attempt = _Attempt(settings, pipeline, cassandra, kafka, spark, tell or (lambda _: None))
         lease = Lease(cassandra, settings.cassandra.ledger_keyspace, pipeline, owner, chosen.lease_seconds)
         with lease.held(chosen.lease_wait_seconds), noted(settings, cassandra, pipeline, "replicate"):

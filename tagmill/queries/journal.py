@@ -8,10 +8,10 @@ from uuid import UUID
 from pyspark.sql import DataFrame, SparkSession
 
 from tagmill import names
-from tagmill.delivery.sparkerrors import explained
 from tagmill.errors import ConfigurationError, TerminalError
 from tagmill.queries import by_persistence_id, by_tag
 from tagmill.settings import Settings
+from tagmill.spark.errors import explained
 from tagmill.stores.builds import Builds
 from tagmill.stores.cassandra import Cassandra
 from tagmill.stores.guard import check_view

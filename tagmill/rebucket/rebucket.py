@@ -60,11 +60,11 @@ def rebucket(
     configuration, once switched), warnings, message. Raises GuardRefused, DataQualityStop when the tables don't agree, FenceRaised,
     LeaseTaken.
     """
-    from tagmill.delivery.sparkerrors import explained
+    from tagmill.spark.errors import explained
 
     with _at_work(settings, pipeline, owner, offline=not dry_run and (offline or drop_old)) as ledger:
         work = _Rebucket(settings, pipeline, ledger, owner, to, table, spark, tell or (lambda _: None))
-        with explained(ledger.cassandra.where), work.files():
+        with explained(ledger.cassandra.where, "Rows that were copied stay"), work.files():
             if work.situation.is_switched:
                 return work.drop(dry_run=dry_run) if drop_old else work.already(dry_run=dry_run)
             if drop_old:

@@ -53,6 +53,8 @@ class Builds:
     def __init__(self, cassandra: Cassandra, ledger_keyspace: str, journal: str) -> None:
         self.cassandra = cassandra
         self.journal = journal
+        # of this process: the build that is sealed and not finished, 0 for none
+        self.sealed = 0
         self.ledger = names.cql(ledger_keyspace)
         self.table = f"{self.ledger}.view_builds"
         needs_tables(cassandra, ledger_keyspace, ["view_builds"])
@@ -88,7 +90,14 @@ class Builds:
         found = self.newest()
         if not taken or found is None or found.attempt != attempt:
             raise self._lost()
+        self.sealed = found.build if found.state == BuildState.SEALED else 0
         return found
+
+    def untouched(self) -> str:
+        """Return what a failure leaves behind at this moment, for its message."""
+        if not self.sealed:
+            return "Nothing was sealed"
+        return f"Build {self.sealed} of journal {self.journal} is sealed and perhaps half written; the next one finishes it"
 
     def seal(self, row: BuildRow, file: str, sha256: str, written_at: int) -> BuildRow:
         """The commit: the next build, fixed in these files; raises FenceRaised."""
@@ -100,6 +109,7 @@ class Builds:
         )  # fmt: skip
         if not done:
             raise self._lost()
+        self.sealed = row.build + 1
         return self.current(row.fence)
 
     def finish(self, row: BuildRow, built_to: int) -> None:
@@ -111,6 +121,7 @@ class Builds:
         )  # fmt: skip
         if not done:
             raise self._lost()
+        self.sealed = 0
 
     def rebucketed(self, row: BuildRow, bucket_size: str) -> None:
         """The view that builds write to has buckets of another size from now on; raises FenceRaised."""

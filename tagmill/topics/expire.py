@@ -34,7 +34,7 @@ FORGOTTEN_AT_ONCE = 10_000
 
 def expire(settings: Settings, pipeline: str, *, owner: str, spark: Callable[[], SparkSession], dry_run: bool = False) -> Expired:
     """Delete them; with `dry_run` only count. Raises LeaseTaken: the pipeline is at work; StoreUnavailable."""
-    from tagmill.delivery.sparkerrors import explained
+    from tagmill.spark.errors import explained
 
     chosen = settings.topic(pipeline)
     before = datetime.now(UTC) - timedelta(days=chosen.window_days)

@@ -57,7 +57,7 @@ def rekey(
     Raises GuardRefused: a run is not finished, or a payload gives no id under the new rule (unless `drop_unreadable`: such an event
     would be delivered again if it came again). FenceRaised: somebody else has changed the rule meanwhile. StoreUnavailable.
     """
-    from tagmill.delivery.sparkerrors import explained
+    from tagmill.spark.errors import explained
 
     with (
         leased(settings, pipeline, owner, wait=settings.topic(pipeline).lease_wait_seconds) as (ledger, lease),

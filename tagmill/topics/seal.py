@@ -22,6 +22,7 @@ from tagmill.kafka.source import with_records
 from tagmill.kafkasettings import JournalSettings, TopicSettings
 from tagmill.loading import Part, load
 from tagmill.settings import Settings
+from tagmill.spark.errors import explained
 from tagmill.stores.bulk import Target
 from tagmill.stores.deduplication import Deduplication
 from tagmill.stores.files import RunFiles
@@ -50,7 +51,8 @@ def seal(settings: Settings, ledger: Ledger, spark: SparkSession, name: str, run
     if row.state == RunState.ABANDONED:
         raise FenceRaised(f"run {run} of pipeline {name} was abandoned ({row.reason}). Nothing was sealed")
     if row.state == RunState.PLANNED:
-        manifest = _Sealing(settings, ledger, files, spark, read_plan(files, row)).run()
+        with explained(ledger.cassandra.where):
+            manifest = _Sealing(settings, ledger, files, spark, read_plan(files, row)).run()
         checkpoints.reached("seal.before_commit")
         file = f"{files.folder(name, run)}/attempt-{manifest.attempt}/manifest.json"
         if ledger.seal(name, run, fence, file, write_document(files, file, manifest)):

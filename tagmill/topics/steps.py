@@ -93,10 +93,11 @@ def plan(settings: Settings, pipeline: str, *, owner: str, accept_lost: bool = F
 
 def seal(settings: Settings, pipeline: str, run: int, fence: int, *, owner: str, spark: SparkSession) -> Result:
     """Read, deduplicate and fix the batches of a planned run, and note their ids."""
-    from tagmill.delivery.sparkerrors import explained
+    from tagmill.spark.errors import explained
     from tagmill.topics.seal import seal as seal_run
 
-    with leased(settings, pipeline, owner, step="seal", run=run) as (ledger, _), explained(ledger.cassandra.where):
+    noting = f"Run {run} is sealed, not all of its ids are noted yet"
+    with leased(settings, pipeline, owner, step="seal", run=run) as (ledger, _), explained(ledger.cassandra.where, noting):
         manifest = seal_run(settings, ledger, spark, pipeline, run, fence)
         add_batches(ledger, manifest)
         return _summary(manifest, f"{len(manifest.batches)} batches sealed")

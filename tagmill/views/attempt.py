@@ -147,8 +147,8 @@ def at_the_numbers(
 
     Raises FenceRaised: another builder took over. LeaseTaken: the pipeline is at work. ConfigurationError: a table is missing.
     """
-    from tagmill.delivery.sparkerrors import explained
     from tagmill.delivery.steps import leased
+    from tagmill.spark.errors import explained
     from tagmill.views.tables import Journal
 
     chosen = settings.pipeline(pipeline)
@@ -156,7 +156,7 @@ def at_the_numbers(
         builds = Builds(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace)
         journal = Journal.look(ledger.cassandra, chosen.journal)
         row = builds.take_over(owner, chosen.bucket_size.value)
-        with _wide_joins(spark), _fenced(builds, row), explained(ledger.cassandra.where):
+        with _wide_joins(spark), _fenced(builds, row), explained(ledger.cassandra.where, builds.untouched):
             yield builds, journal, row
         lease.give_back()
 

@@ -47,13 +47,13 @@ def rebuild_ids(
     Raises ConfigurationError: the journal has no such table.
     """
     from tagmill.connector import CASSANDRA, table
-    from tagmill.delivery.sparkerrors import explained
+    from tagmill.spark.errors import explained
     from tagmill.stores.cassandra import Cassandra
     from tagmill.views.tables import ID, Journal, with_events
 
     chosen = settings.pipeline(pipeline)
     say = tell or (lambda _: None)
-    with Cassandra(settings.cassandra) as cassandra, explained(cassandra.where):
+    with Cassandra(settings.cassandra) as cassandra, explained(cassandra.where, "Ids that were added stay"):
         journal = Journal.there(cassandra, chosen.journal)
         ids = journal.names.all_persistence_ids
         if missing := [name for name in (journal.names.messages, ids) if name not in journal.tables]:

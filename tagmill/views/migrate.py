@@ -49,9 +49,9 @@ def migrate(
         GuardRefused: what is old was to be dropped and is still needed, or the application numbered meanwhile.
         FenceRaised, LeaseTaken: as rebuild.
     """
-    from tagmill.delivery.sparkerrors import explained
+    from tagmill.spark.errors import KEPT, explained
 
-    with Cassandra(settings.cassandra) as cassandra, explained(cassandra.where):
+    with Cassandra(settings.cassandra) as cassandra, explained(cassandra.where, KEPT):
         return _Migrator(settings, pipeline, plan, cassandra, owner, spark, dry_run, tell or (lambda _: None)).run()
 
 

@@ -110,3 +110,15 @@ def test_an_xcom_holds_figures_and_short_texts_only():
         }
     )
     assert shown == {"ok": True, "seconds": 1.5, "run": 7, "batches": 2, "rows": 5, "message": "m" * 500}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("right to read", AirflowFailException), ("no node", RETRIED), (None, ZeroDivisionError)]
+)
+def test_foreign_error_ends_task_like_command(name, expected):
+    """A step that runs in Airflow's own process may meet what passed its store; a defect stays what it is."""
+    from tests.support.sparkfailures import FAILURES, SparkFailure
+
+    with pytest.raises(expected) as told, told_to_airflow():
+        raise SparkFailure(FAILURES[name].text) if name else ZeroDivisionError
+    assert type(told.value) is expected

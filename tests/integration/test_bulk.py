@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 from cassandra.cluster import Cluster, ResponseFuture
 
-from tagmill.delivery.sparkerrors import explained
 from tagmill.errors import ConfigurationError, StoreUnavailable
 from tagmill.loading import Part, load
 from tagmill.settings import CassandraSettings
+from tagmill.spark.errors import explained
 from tagmill.stores import bulk, cassandra
 from tagmill.stores.bulk import Target, write_rows
 from tagmill.stores.cassandra import Cassandra

@@ -9,9 +9,9 @@ import psutil
 import pytest
 
 from tagmill import sparksession
-from tagmill.delivery.sparkerrors import explained
 from tagmill.errors import SparkEnded, StoreUnavailable
 from tagmill.settings import CassandraSettings
+from tagmill.spark.errors import explained
 from tagmill.topics.firsts import unknown
 
 
@@ -47,10 +47,12 @@ def test_what_a_python_worker_raises_otherwise_is_a_defect(spark) -> None:
 
 
 @pytest.fixture
-def shared(spark, monkeypatch):
+def shared(spark, settings, monkeypatch):
     """The session that all tests share, as one that a command starts."""
     monkeypatch.setattr(sparksession, "session", lambda *_, **__: spark)
     monkeypatch.setattr(spark, "stop", lambda: None)
+    configured = settings("none", tags=["t"], bucket_size="Hour", first_time_bucket="2026-01-01")
+    monkeypatch.setattr(spark, "configured", configured, raising=False)
     return spark
 
 
@@ -69,7 +71,7 @@ def idle_workers_killed(parts):
 
 def test_a_python_worker_that_is_killed_is_told_in_one_line(shared) -> None:
     with pytest.raises(SparkEnded, match="^a Python worker of Spark ended. .*every step is safe to repeat$"):
-        with sparksession.spark_session(None, "test") as spark:
+        with sparksession.spark_session(shared.configured, "test") as spark:
             spark.range(1).mapInArrow(killed, "id long").collect()
 
 
@@ -77,7 +79,7 @@ def test_a_python_worker_that_is_killed_while_it_waits_is_told_too(shared) -> No
     lines = shared.range(0, 4, numPartitions=4).mapInArrow(lambda parts: parts, "id long")
     lines.collect()
     with pytest.raises(SparkEnded, match="^a Python worker of Spark ended"):
-        with sparksession.spark_session(None, "test") as spark:
+        with sparksession.spark_session(shared.configured, "test") as spark:
             for _ in range(20):
                 spark.range(1).mapInArrow(idle_workers_killed, "id long").collect()
                 lines.collect()
@@ -89,10 +91,10 @@ def exhausted(parts):
 
 def test_a_full_disk_of_sparks_is_told_in_one_line(shared) -> None:
     with pytest.raises(SparkEnded, match="^Spark has no space left on its disk: spark.local.dir"):
-        with sparksession.spark_session(None, "test") as spark:
+        with sparksession.spark_session(shared.configured, "test") as spark:
             spark.range(1).mapInArrow(exhausted, "id long").collect()
 
 
 def test_a_defect_keeps_its_trace(shared) -> None:
-    with pytest.raises(ZeroDivisionError), sparksession.spark_session(None, "test"):
+    with pytest.raises(ZeroDivisionError), sparksession.spark_session(shared.configured, "test"):
         raise ZeroDivisionError

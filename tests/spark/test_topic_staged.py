@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from tagmill.delivery.scan import checksum
-from tagmill.delivery.sparkerrors import explained
 from tagmill.errors import StoreUnavailable
 from tagmill.kafkasettings import ColumnType, TopicColumn, TopicSettings
+from tagmill.spark.errors import explained
 from tagmill.stores.files import RunFiles
 from tagmill.topics import firsts, staging
 from tagmill.topics.columns import layout

@@ -64,9 +64,21 @@ class Command:
         """SIGKILL to the whole group, JVM included; nothing of it is left."""
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        self._gone()
+
+    def interrupt(self, number: signal.Signals, after: float = 0.5, *, group: bool) -> Ended:
+        """Let it go on, send it a signal (`group`: as a terminal does, to all that it has started, too) and wait until all is gone."""
+        self.pause_file.unlink(missing_ok=True)
+        time.sleep(after)
+        (os.killpg if group else os.kill)(self.process.pid, number)
+        ended = self.end()
+        self._gone()
+        return ended
+
+    def _gone(self) -> None:
         end = time.monotonic() + 20
         while left := self._left():
-            assert time.monotonic() < end, f"still there after the kill: {left}"
+            assert time.monotonic() < end, f"still there: {left}"
             time.sleep(0.05)
 
     def end_without(self, name: str) -> Ended:

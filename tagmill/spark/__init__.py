@@ -1,0 +1,1 @@
+"""Spark: what its errors mean."""

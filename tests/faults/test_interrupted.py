@@ -1,0 +1,56 @@
+"""Ctrl-C or SIGTERM while Spark works: one line, nothing left running or half done; and a command that goes well says nothing."""
+
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from local.fixtures import WITHOUT_VIEWS
+from tests.support.building import recorded, rows
+from tests.support.commands import Ended
+
+LINE = "stopped; nothing is lost, the same command goes on where this one was\n"
+OF_VIEWS = {
+    "views rebuild": ("--offline", "--yes"),
+    "views migrate": ("--offline", "--yes"),
+    "views rebucket": ("--to", "Minute", "--yes"),
+    "audit": (),
+    "events": ("--tag", "tag-0"),
+}
+
+
+def test_delivery_interrupted_one_line_then_quiet(delivery: Callable[..., Any], undisturbed: Callable[[str], Any]) -> None:
+    """By a terminal's Ctrl-C, which Spark's workers hear as well, by SIGTERM, and then not at all: each row arrives once."""
+    one = delivery()
+    for number, code, group in ((signal.SIGINT, 130, True), (signal.SIGTERM, 143, False)):
+        ended = one.deliver(at="seal.begun").interrupt(number, group=group)
+        assert (ended.code, ended.out, ended.err) == (code, "", LINE)
+    assert one.rows() == []
+    ended = one.deliver().end()
+    assert (ended.code, ended.err) == (0, "")
+    undisturbed("gap-middle").equals(one)
+    logs = one.path("_logs")
+    assert not logs.exists() or list(logs.iterdir()) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("after", [0.1, 1, 2])
+def test_build_interrupted_one_line_then_whole(after: float, delivery: Callable[..., Any]) -> None:
+    one = delivery("orders", WITHOUT_VIEWS, views="tagmill")
+    for instant in ("build.begun", "build.after_commit"):
+        ended = one.start("views", "build", at=instant).interrupt(signal.SIGINT, after, group=True)
+        assert (ended.code, ended.err) in ((130, LINE), (0, "")), ended
+    assert one.start("views", "build").end().code == 0
+    for table in ("tag_views", "tag_write_progress"):
+        assert rows(one.stack, one.keyspace, table) == recorded("orders", table), table
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("after", [8, 12])
+@pytest.mark.parametrize("name", OF_VIEWS)
+def test_command_interrupted_at_work_one_line(name: str, after: float, delivery: Callable[..., Any]) -> None:
+    """At whatever it is by then, the start of Spark included."""
+    one = delivery()
+    ended: Ended = one.start(*name.split(), *OF_VIEWS[name]).interrupt(signal.SIGINT, after, group=True)
+    assert (ended.code, ended.err) == (130, LINE) or ended.code in (0, 3), ended

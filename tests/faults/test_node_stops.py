@@ -1,0 +1,63 @@
+"""A node that stops during a build: one line and 75, with words that are true of what is sealed by then."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from local.fixtures import WITHOUT_VIEWS
+from tests.faults.test_outages import is_back
+from tests.support.building import recorded, rows
+from tests.support.sparkfailures import FAILURES, SparkFailure
+
+CASE = "orders"
+SEALED = "is sealed and perhaps half written; the next one finishes it"
+
+
+@pytest.mark.parametrize(
+    ("work", "words"),
+    [("tagmill.views.reading.Reader.stage", "Nothing was sealed"), ("tagmill.views.writing.append", SEALED)],
+    ids=["while it reads", "while it writes"],
+)
+def test_build_spark_fails_says_what_is_sealed(
+    work: str, words: str, delivery: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the connector says it; the next build ends with the plugin's rows."""
+    one = delivery(CASE, WITHOUT_VIEWS, views="tagmill")
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise SparkFailure(FAILURES["no node"].text)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(work, fail)
+        ended = one.here("views", "build")
+    assert ended.code == 75 and words in ended.err and ended.err.count("\n") == 1, ended.err
+    assert (words == SEALED) == ("Nothing was sealed" not in ended.err)
+    assert one.here("views", "build").code == 0
+    complete(one)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("instant", "words"), [("build.reading", "Nothing was sealed"), ("build.after_commit", SEALED)])
+def test_build_node_stops_one_true_line(instant: str, words: str, delivery: Callable[..., Any], spark: Any) -> None:
+    """It is a real node that stops, and stays away for longer than anything waits."""
+    one = delivery(CASE, WITHOUT_VIEWS, views="tagmill", sections={"cassandra": {"request_timeout_seconds": 10}})
+    running = one.start("views", "build", at=instant)
+    one.stack.cassandra.stop()
+    try:
+        ended = running.end()
+    finally:
+        one.stack.cassandra.start()
+        is_back(one.stack, spark)
+    assert ended.code == 75 and ended.err.count("\n") == 1, ended.err
+    assert words in ended.err or "Run the same command again" in ended.err
+    assert (words == SEALED) == ("Nothing was sealed" not in ended.err)
+    one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.pipeline,))
+    assert one.start("views", "build").end().code == 0
+    complete(one)
+
+
+def complete(one: Any) -> None:
+    """The tables are row for row what the plugin wrote."""
+    for table in ("tag_views", "tag_write_progress"):
+        assert rows(one.stack, one.keyspace, table) == recorded(CASE, table), table

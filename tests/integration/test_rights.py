@@ -1,0 +1,139 @@
+"""A right that is missing where Spark meets it is one line that names it, and once it is granted the same command does its work."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cassandra.auth import PlainTextAuthProvider
+from cassandra.cluster import Cluster, Session
+from pydantic import SecretStr
+
+from local.cassandra import Cassandra as CassandraServer
+from local.fixtures import WITHOUT_VIEWS, load_case
+from tagmill import connector, sparksession
+from tagmill.settings import Settings
+from tagmill.stores import schema
+from tests.conftest import SettingsFactory
+from tests.support.building import recorded, rows
+from tests.support.delivery import as_row, clickhouse_rows, only, tagmill
+from tests.support.stack import CASSANDRA_FLAGS, JARS, Stack, free_port
+
+CASE, WORKER, PASSWORD = "orders", "worker", "sesame-4711"
+
+
+@dataclass
+class Guarded:
+    """A Cassandra whose user `worker` may do what is granted, and a session of its superuser."""
+
+    stack: Stack
+    session: Session
+    factory: SettingsFactory
+
+    def settings(self, keyspace: str, **keys: Any) -> Settings:
+        return self.factory(keyspace, case=CASE, **keys)
+
+    def grant_all_but(self, keyspaces: list[str], right: str, table: str) -> None:
+        """Grant every right on every table, except this one on this table."""
+        for keyspace in keyspaces:
+            for name in list(self.session.cluster.metadata.keyspaces[keyspace].tables):
+                for one in ("SELECT", "MODIFY"):
+                    verb = "REVOKE {} ON {} FROM" if (one, f"{keyspace}.{name}") == (right, table) else "GRANT {} ON {} TO"
+                    self.session.execute(f"{verb.format(one, f'{keyspace}.{name}')} {WORKER}")
+
+
+@pytest.fixture(scope="module")
+def guarded(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    port = free_port(beside=10000)
+    server = CassandraServer(stack.home / "cassandra-with-rights", port, JARS, heap="512m", passwords=True, flags=CASSANDRA_FLAGS)
+    server.start()
+    cluster = Cluster(["127.0.0.1"], port=port, auth_provider=PlainTextAuthProvider("cassandra", "cassandra"), protocol_version=5)
+    try:
+        session = cluster.connect()
+        session.execute(f"CREATE ROLE {WORKER} WITH PASSWORD = '{PASSWORD}' AND LOGIN = true")
+        own = Stack(stack.home, server, stack.clickhouse, session)
+        yield Guarded(stack, session, SettingsFactory(own, tmp_path_factory.mktemp("rights")))
+    finally:
+        cluster.shutdown()
+        server.stop()
+
+
+@pytest.fixture
+def as_worker(guarded: Guarded, spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Commands of this process log in as the worker, and use the session that all tests share for that Cassandra."""
+    monkeypatch.setenv("TAGMILL_CASSANDRA__USERNAME", WORKER)
+    monkeypatch.setenv("TAGMILL_CASSANDRA__PASSWORD", PASSWORD)
+    own = {
+        "spark.cassandra.connection.port": str(guarded.factory.stack.cassandra.port),
+        "spark.cassandra.auth.username": WORKER,
+        "spark.cassandra.auth.password": PASSWORD,
+    }
+    before = {key: spark.conf.get(key, None) for key in own}
+    for key, value in own.items():
+        spark.conf.set(key, value)
+    monkeypatch.setattr(sparksession, "session", lambda *_, **__: spark)
+    monkeypatch.setattr(type(spark), "stop", lambda _: None)
+    yield
+    for key, value in before.items():
+        spark.conf.unset(key) if value is None else spark.conf.set(key, value)
+
+
+def applied(settings: Settings) -> None:
+    """The schema, made by the superuser."""
+    superuser = {"username": "cassandra", "password": SecretStr("cassandra")}
+    schema.apply(settings.model_copy(update={"cassandra": settings.cassandra.model_copy(update=superuser)}))
+
+
+def refused(file: Path, pipeline: str, right: str, table: str, *command: str) -> None:
+    """The command ends with 2, and its one line names the right and the log that has the trace."""
+    code, _, said = tagmill(file, *command, "--pipeline", pipeline)
+    assert code == 2, said
+    assert said.count("\n") == 1 and PASSWORD not in said
+    assert f"user {WORKER} has no {right} permission on table {table}" in said, said
+    assert f'GRANT {right} ON table {table} TO "{WORKER}"' in said, said
+    if "trace: " in said:
+        assert right in Path(re.findall(r"trace: (.+)\)", said)[0]).read_text()
+
+
+@pytest.mark.parametrize(
+    ("right", "table"), [("SELECT", "messages"), ("MODIFY", "tag_write_progress")], ids=["read messages", "write progress"]
+)
+def test_build_right_missing_is_named_then_builds(guarded, as_worker, spark, right, table) -> None:
+    keyspace = f"shop_{right.lower()}"
+    load_case(guarded.session, CASE, keyspace, tables=WITHOUT_VIEWS)
+    settings = guarded.settings(keyspace, views="tagmill")
+    applied(settings)
+    file, pipeline = guarded.factory.file(only(settings)), only(settings)
+    both = [keyspace, settings.cassandra.ledger_keyspace]
+    guarded.grant_all_but(both, right, f"{keyspace}.{table}")
+    connector.await_tables(spark, keyspace, {"messages": (), "tag_views": (), "tag_write_progress": ()})
+    refused(file, pipeline, right, f"{keyspace}.{table}", "views", "build")
+    if right == "SELECT":
+        assert rows(guarded, keyspace, "tag_views") == []
+        refused(file, pipeline, right, f"{keyspace}.{table}", "events", "--persistence-id", "o-1")
+        refused(file, pipeline, right, f"{keyspace}.{table}", "audit")
+    guarded.session.execute(f"GRANT {right} ON {keyspace}.{table} TO {WORKER}")
+    code, _, said = tagmill(file, "views", "build", "--pipeline", pipeline)
+    assert code == 0, said
+    for name in ("tag_views", "tag_write_progress"):
+        assert rows(guarded, keyspace, name) == recorded(CASE, name), name
+
+
+def test_delivery_right_missing_is_named_then_delivers(guarded, as_worker, spark) -> None:
+    """The ledger's own progress can't be read: nothing is sealed, and afterwards each row arrives once."""
+    keyspace = "shop_delivered"
+    load_case(guarded.session, CASE, keyspace)
+    settings = guarded.settings(keyspace)
+    applied(settings)
+    file, pipeline = guarded.factory.file(only(settings)), only(settings)
+    ledger = settings.cassandra.ledger_keyspace
+    guarded.grant_all_but([keyspace, ledger], "SELECT", f"{ledger}.progress")
+    connector.await_tables(spark, keyspace, {"tag_views": ()})
+    refused(file, pipeline, "SELECT", f"{ledger}.progress", "run", "deliver")
+    assert clickhouse_rows(settings, pipeline) == []
+    guarded.session.execute(f"GRANT SELECT ON {ledger}.progress TO {WORKER}")
+    code, _, said = tagmill(file, "run", "deliver", "--pipeline", pipeline)
+    assert code == 0, said
+    assert clickhouse_rows(settings, pipeline) == sorted(as_row(row) for row in recorded(CASE, "tag_views"))

@@ -1,0 +1,175 @@
+"""What Spark passes on, as the texts in which it comes (shortened traces of real ones), and what has to become of each."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from tagmill import errors
+
+TASK = (
+    "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times, most recent failure: "
+)
+WORKER = (
+    "\n  An exception was thrown from the Python worker. Please see the stack trace below.\nTraceback (most recent call last):\n"
+    '  File "worker.py", line 1, in write\n    raise guard\n'
+)
+
+
+class SparkFailure(Exception):
+    """As Py4JJavaError: all that is known is the text."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A text, the error that it means, and words of its line."""
+
+    text: str
+    error: type[errors.TagmillError]
+    words: tuple[str, ...]
+
+
+def java(text: str) -> str:
+    """A cause below others, with lines of its stack."""
+    return f"An error occurred while calling o97.load.\n: {TASK}\n\tat org.apache.spark.A.b(A.scala:1)\nCaused by: {text}\n\t... 4 more\n"
+
+
+DRIVER = "com.datastax.oss.driver.api.core"
+FAILURES = {
+    "right to read": Failure(
+        java(
+            f"{DRIVER}.servererrors.UnauthorizedException: User reader has no SELECT permission on <table shop.messages> or any of "
+            "its parents"
+        ),
+        errors.ConfigurationError,
+        (
+            "user reader has no SELECT permission on table shop.messages",
+            "Nothing was sealed",
+            "GRANT SELECT ON table shop.messages",
+        ),
+    ),
+    "right to write": Failure(
+        java(
+            "java.io.IOException: Failed to write statements to shop.tag_write_progress. The latest exception was\n  User writer "
+            "has no MODIFY permission on <table shop.tag_write_progress> or any of its parents\n"
+        ),
+        errors.ConfigurationError,
+        ("no MODIFY permission on table shop.tag_write_progress", "then run the same command again"),
+    ),
+    "login": Failure(
+        java(
+            f"{DRIVER}.auth.AuthenticationException: Authentication error on node: Provided username x and/or password are incorrect"
+        ),
+        errors.ConfigurationError,
+        ("refused the user name or password",),
+    ),
+    "unavailable": Failure(
+        java(f"{DRIVER}.servererrors.UnavailableException: Not enough replicas available"),
+        errors.StoreUnavailable,
+        ("did not answer Spark (Unavailable). Nothing was sealed. Run the same command again",),
+    ),
+    "no node": Failure(
+        java(f"{DRIVER}.AllNodesFailedException: Could not reach any contact point"),
+        errors.StoreUnavailable,
+        ("(AllNodesFailed)",),
+    ),
+    "read timeout": Failure(
+        java(f"{DRIVER}.servererrors.ReadTimeoutException: timeout"), errors.StoreUnavailable, ("(ReadTimeout)",)
+    ),
+    "write timeout": Failure(
+        java(f"{DRIVER}.servererrors.WriteTimeoutException: timeout"), errors.StoreUnavailable, ("(WriteTimeout)",)
+    ),
+    "connection lost": Failure(
+        java(f"{DRIVER}.connection.ClosedConnectionException: Lost connection"), errors.StoreUnavailable, ("(ClosedConnection)",)
+    ),
+    "no session": Failure(
+        java("java.io.IOException: Failed to open native connection to Cassandra at {127.0.0.1:1}"),
+        errors.StoreUnavailable,
+        ("(no connection)",),
+    ),
+    "tls": Failure(
+        java("javax.net.ssl.SSLHandshakeException: PKIX path building failed"),
+        errors.ConfigurationError,
+        ("tls_ca_file of [cassandra]",),
+    ),
+    "memory": Failure(java("java.lang.OutOfMemoryError: Java heap space"), errors.SparkEnded, ("raise spark.driver_memory",)),
+    "disk": Failure(java("java.io.IOException: No space left on device"), errors.SparkEnded, ("no space left on its disk",)),
+    "start": Failure(
+        "[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number.", errors.SparkEnded, ("needs Java 17",)
+    ),
+    "worker died": Failure(
+        java("org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"),
+        errors.SparkEnded,
+        ("a Python worker of Spark ended",),
+    ),
+    "no table": Failure(
+        java("java.io.IOException: Couldn't find shop.messages or any similarly named keyspace and table pairs"),
+        errors.ConfigurationError,
+        ("table shop.messages is not there, or the user may not see it",),
+    ),
+    "kafka refused": Failure(
+        java("org.apache.kafka.common.errors.TopicAuthorizationException: Not authorized to access topics: [orders]"),
+        errors.ConfigurationError,
+        ("Kafka refused Spark (TopicAuthorization)",),
+    ),
+    "kafka silent": Failure(
+        java("org.apache.kafka.common.errors.TimeoutException: Timeout of 60000ms expired"),
+        errors.StoreUnavailable,
+        ("Kafka did not answer Spark",),
+    ),
+    "storage refused": Failure(
+        java(
+            "com.amazonaws.services.s3.model.AmazonS3Exception: Forbidden (Service: Amazon S3; Status Code: 403; Error Code: 403)"
+        ),
+        errors.ConfigurationError,
+        ("may not read or write below storage.root",),
+    ),
+    "folder refused": Failure(
+        java("java.io.FileNotFoundException: /data/p/run-1/part-0.parquet (Permission denied)"),
+        errors.ConfigurationError,
+        ("may not read or write below storage.root",),
+    ),
+    "storage silent": Failure(
+        java("org.apache.hadoop.fs.s3a.AWSClientIOException: getFileStatus: Unable to execute HTTP request"),
+        errors.StoreUnavailable,
+        ("the storage of storage.root did not answer Spark",),
+    ),
+    "no file system": Failure(
+        java('org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "s3a"'),
+        errors.ConfigurationError,
+        ("Add it to spark.jars",),
+    ),
+    "guard in a worker": Failure(
+        f"{WORKER}tagmill.errors.GuardRefused: records went while they were read. Nothing was sealed; run tagmill run abandon\n",
+        errors.GuardRefused,
+        ("records went while they were read. Nothing was sealed; run tagmill run abandon",),
+    ),
+    "guard in a worker, by the JVM": Failure(
+        java(
+            f"org.apache.spark.api.python.PythonException: {WORKER}tagmill.errors.PersistenceIdsRefused: two ids were refused\n"
+        ),
+        errors.PersistenceIdsRefused,
+        ("two ids were refused",),
+    ),
+    "cassandra of a worker": Failure(
+        f"{WORKER}tagmill.errors.StoreUnavailable: Cassandra at h:1 can't be reached. Nothing was done; is it up?\n",
+        errors.StoreUnavailable,
+        ("did not answer Spark (StoreUnavailable). Nothing was sealed.",),
+    ),
+    "file of a worker": Failure(
+        f"{WORKER}tagmill.errors.StoreUnavailable: file:///data/x can't be written: disk full. Nothing was committed\n",
+        errors.StoreUnavailable,
+        ("file:///data/x can't be written: disk full. Nothing was committed",),
+    ),
+}
+
+
+class BrokenSpark:
+    """A session of which every use fails in this way."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __getattr__(self, name: str) -> Any:
+        raise self.error
+
+    def stop(self) -> None:
+        """Nothing runs."""

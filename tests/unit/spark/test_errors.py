@@ -1,0 +1,53 @@
+"""Each failure that Spark passes on, as the text in which it comes, is one error with one line and the right exit status."""
+
+import pytest
+
+from tagmill import errors
+from tagmill.spark.errors import explain, explained
+from tests.support.sparkfailures import FAILURES, SparkFailure
+
+WHERE = "Cassandra at 127.0.0.1:9042"
+
+
+@pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
+def test_explain_known_failure_gives_one_line(failure) -> None:
+    told = explain(SparkFailure(failure.text), WHERE, "Nothing was sealed")
+    assert type(told) is failure.error
+    said = str(told)
+    assert "\n" not in said and len(said) < 600 and "  " not in said
+    for words in failure.words:
+        assert words in said
+
+
+def test_explain_defect_gives_nothing() -> None:
+    assert explain(ZeroDivisionError("division by zero"), WHERE) is None
+    assert explain(SparkFailure("org.apache.spark.SparkException: Job aborted"), WHERE) is None
+
+
+def test_explained_keeps_cause_says_state() -> None:
+    """What is untouched is asked for when the failure is there, not when the work begins."""
+    state = ["Nothing was sealed"]
+    with pytest.raises(errors.StoreUnavailable, match="The build is sealed") as told, explained(WHERE, lambda: state[0]):
+        state[0] = "The build is sealed"
+        raise SparkFailure(FAILURES["unavailable"].text)
+    assert isinstance(told.value.__cause__, SparkFailure)
+
+
+def test_explained_error_behind_interrupt_is_interrupt() -> None:
+    """What comes up while a person's Ctrl-C unwinds the stack is not the reason."""
+    with pytest.raises(KeyboardInterrupt), explained(WHERE):
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise SparkFailure(FAILURES["memory"].text)
+
+
+def test_explained_error_without_words_is_told() -> None:
+    """Py4J asks the JVM for the words of its error; where that has ended there are none."""
+
+    class Silent(Exception):
+        def __str__(self) -> str:
+            raise ConnectionRefusedError
+
+    with pytest.raises(Silent), explained(WHERE):
+        raise Silent
