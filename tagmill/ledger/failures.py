@@ -9,7 +9,7 @@ from tagmill import names
 from tagmill.domain.verdict import Failure
 from tagmill.errors import FenceRaised, LeaseTaken, TagmillError, TransientError
 from tagmill.settings import Settings
-from tagmill.stores.cassandra import Cassandra, utc
+from tagmill.stores.cassandra import Cassandra, needs_tables, utc
 
 MAX_ERROR_CHARACTERS = 400
 # another attempt is at work, which will succeed or fail by itself
@@ -24,6 +24,7 @@ class Failures:
         self.cassandra = cassandra
         self.pipeline = pipeline
         self.table = f"{names.cql(ledger_keyspace)}.failures"
+        needs_tables(cassandra, ledger_keyspace, ["failures"])
 
     def current(self) -> Failure | None:
         """Return the failures since the last success."""
