@@ -186,7 +186,8 @@ def _show(stack: Stack, settings: Settings, journal: Journal, outcome: Outcome) 
     if outcome.built:
         console.print(_table(outcome.built, COLUMNS, "the same journal without views: built by Tagmill, then delivered"))
     if outcome.topics:
-        console.print(_table(outcome.topics, TOPIC_COLUMNS, "a plain topic, where some events come twice and some can't be read"))
+        columns = [name for name in TOPIC_COLUMNS if name != "expired"]
+        console.print(_table(outcome.topics, columns, "a plain topic, where some events come twice and some can't be read"))
     verdict = (
         "[green]what arrived equals the journal, row for row[/]"
         if outcome.ok
