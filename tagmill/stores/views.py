@@ -10,6 +10,7 @@ from tagmill.continuity.model import Hole
 from tagmill.errors import ConfigurationError
 from tagmill.journaltables import JournalTables, event_tags, tag_columns
 from tagmill.stores.cassandra import Cassandra
+from tagmill.stores.partitions import partitions_before
 from tagmill.timeuuid import GREGORIAN_TICKS, highest, lowest
 
 # a count reads its slice on the server: few at a time, so that the application's own reads are not crowded out
@@ -244,7 +245,7 @@ class Views:
     def journal_events(self, tag: str, persistence_id: str, hole: Hole, limit: int) -> list[JournalEvent]:
         """The journal's events with a tag strictly between a hole's neighbours, in order; at most `limit`."""
         found: list[JournalEvent] = []
-        for partition in partitions_of(self.cassandra, self.messages, persistence_id, self.deleted_to(persistence_id)):
+        for partition in partitions_before(self.cassandra, self.messages, persistence_id, hole.before_sequence_nr):
             if len(found) == limit:
                 break
             found.extend(self._tagged(tag, persistence_id, partition, hole, limit - len(found)))
