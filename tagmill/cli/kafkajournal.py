@@ -8,6 +8,7 @@ import typer
 
 from tagmill.cli.shared import AsJson, Pipeline, Yes, confirm, one_line_errors, out, settings, show, telling
 
+MOMENTS = ["%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d"]
 app = typer.Typer(help="Kafka Journal: replicate its topics to Cassandra.", no_args_is_help=True)
 
 
@@ -18,6 +19,12 @@ def replicate(
     accept_lost: Annotated[
         bool, typer.Option("--accept-lost", help="Go on although records are gone from Kafka that were never replicated.")
     ] = False,
+    write_after: Annotated[
+        datetime | None,
+        typer.Option(
+            "--write-after", help="Write with times later than this (UTC), where another clock was ahead.", formats=MOMENTS
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Bring everything that is in the topics now into journal, metajournal and pointer2. Safe to stop and to start again."""
@@ -30,7 +37,9 @@ def replicate(
         telling(pipeline, "looking what is new") as tell,
         session_when_asked(configured, f"tagmill replicate {pipeline}") as spark,
     ):
-        done = library(configured, pipeline, owner=this_process(), spark=spark, accept_lost=accept_lost, tell=tell)
+        done = library(
+            configured, pipeline, owner=this_process(), spark=spark, accept_lost=accept_lost, write_after=write_after, tell=tell
+        )
     if as_json:
         print(done.model_dump_json())
         return
@@ -48,7 +57,7 @@ def status(pipeline: Pipeline, as_json: AsJson = False) -> None:
     from tagmill.kafkajournal.replicate import status as library
 
     found = library(settings(), pipeline)
-    columns = ("topic", "partition", "replicated_to", "first", "end", "waiting")
+    columns = ("topic", "partition", "replicated_to", "first", "end", "waiting", "not_readable")
     show([one.model_dump() for one in found], columns, as_json=as_json)
     if not as_json:
         for problem in dict.fromkeys(one.problem for one in found if one.problem):

@@ -28,6 +28,9 @@ def deliver(
         bool,
         typer.Option("--accept-lost", help="Of a topic: go on although records are gone from Kafka that were never delivered."),
     ] = False,
+    recreated: Annotated[
+        bool, typer.Option("--recreated", help="Of a topic that was made anew: read the new one from its first record.")
+    ] = False,
     max_runs: Annotated[int, typer.Option(min=1, help="A backlog takes several runs: at most so many.")] = 1000,
     as_json: AsJson = False,
 ) -> None:
@@ -45,7 +48,7 @@ def deliver(
             raise typer.BadParameter(
                 f"{pipeline} is no pipeline of tag views: what was read once is not read again, and tags are configured"
             )
-        runs = topics.deliver(configured, pipeline, accept_lost=accept_lost, max_runs=max_runs)
+        runs = topics.deliver(configured, pipeline, accept_lost=accept_lost, recreated=recreated, max_runs=max_runs)
         topics.shown(pipeline, runs, as_json=as_json)
         if runs and not as_json:
             (line,) = lines_of([pipeline], lambda name: [topic_line(configured, name, verify=False)])

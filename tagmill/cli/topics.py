@@ -12,7 +12,13 @@ COLUMNS = ("run", "records", "rows", "known", "twice", "unreadable", "tombstones
 
 
 def deliver(
-    configured: Settings, pipeline: str, *, accept_lost: bool = False, letters: bool = False, max_runs: int = 1000
+    configured: Settings,
+    pipeline: str,
+    *,
+    accept_lost: bool = False,
+    recreated: bool = False,
+    letters: bool = False,
+    max_runs: int = 1000,
 ) -> list[dict[str, Any]]:
     """Run by run until nothing is new; what each did. With `letters`, what was left is finished, then the dead letters are read once."""
     from tagmill.sparksession import session_when_asked
@@ -23,7 +29,7 @@ def deliver(
     with telling(pipeline, "planning") as tell, session_when_asked(configured, f"tagmill deliver {pipeline}") as spark:
         while len(done) < max_runs and not read:
             begun = time.monotonic()
-            planned = steps.plan(configured, pipeline, owner=owner, accept_lost=accept_lost, letters=letters)
+            planned = steps.plan(configured, pipeline, owner=owner, accept_lost=accept_lost, recreated=recreated, letters=letters)
             run, fence = planned["run"], planned["fence"]
             if run is None:
                 break

@@ -49,10 +49,7 @@ class TopicPosition:
     def problem(self) -> str | None:
         """Why the next run stops at this partition; None: it does not."""
         if self.recreated:
-            return (
-                f"topic {self.topic} was made anew since it was read: its first records are not those that were, "
-                f"and no run reads its {self.waiting} offsets of partition {self.partition}"
-            )
+            return f"topic {self.topic} was made anew since it was read: its first records are not those that were"
         return misplaced((self.topic, self.partition), Span(self.log_start, self.high_watermark), self.begin)
 
 

@@ -7,6 +7,8 @@ from tagmill.errors import ConfigurationError, GuardRefused
 from tagmill.stores.kafka import Kafka, Place, Span
 from tagmill.stores.topicids import TopicIds
 
+OWN_TABLES = "Give the new topic a pipeline and tables of its own"
+
 
 class Range(Document):
     """Records of a topic's partition: offsets from `first` (inclusive) to `end` (exclusive), of which some may hold no record."""
@@ -45,8 +47,9 @@ def same_topics(
     *,
     accept_lost: bool,
     go_on: str,
+    ways_on: str = OWN_TABLES,
 ) -> list[str]:
-    """Note the ids of the topics of these places, and warnings. In: the places of which something was read; `go_on` as below.
+    """Note the ids of the topics of these places, and warnings. In: the places of which something was read; `go_on`, `ways_on` as below.
 
     Raises GuardRefused: a topic that was read is another one under the same name by now (unless `accept_lost`).
     """
@@ -54,8 +57,8 @@ def same_topics(
     warnings = list(others(now, before, read_to).values())
     if warnings and not accept_lost:
         raise GuardRefused(
-            f"{pipeline}: {warnings[0]}. Nothing was read. Give the new topic a pipeline and tables of its own; to go on where the old "
-            f"one was left, without the records before that: {go_on}"
+            f"{pipeline}: {warnings[0]}. Nothing was read. {ways_on}. To go on where the old one was left, without the records before "
+            f"that: {go_on}"
         )
     known.write({topic: one for topic, one in now.items() if before.get(topic) != one})
     return warnings
@@ -71,11 +74,17 @@ def others(now: Mapping[str, str], before: Mapping[str, str], read_to: Collectio
 
 
 def unread(
-    pipeline: str, spans: Mapping[Place, Span], read_to: Mapping[Place, int], *, accept_lost: bool, go_on: str
+    pipeline: str,
+    spans: Mapping[Place, Span],
+    read_to: Mapping[Place, int],
+    *,
+    accept_lost: bool,
+    go_on: str,
+    ways_on: str = OWN_TABLES,
 ) -> tuple[list[Range], list[str]]:
     """What is to be read, and warnings. In: what Kafka has; the offset behind the last record that was read, of places that were.
 
-    `go_on`: the command that accepts that records are lost.
+    `go_on`: the command that accepts that records are lost; `ways_on`: what to do with a topic that is shorter than what was read.
 
     A range without a record: those that are lost were all that there was; what was read is noted up to there.
 
@@ -86,10 +95,7 @@ def unread(
         begin = read_to.get((topic, partition), span.first)
         wrong = misplaced((topic, partition), span, begin)
         if begin > span.end:
-            raise GuardRefused(
-                f"{pipeline}: {wrong}. Nothing was read. Give the new topic a pipeline and tables of its own, or make an end of the old "
-                "one's tables first"
-            )
+            raise GuardRefused(f"{pipeline}: {wrong}. Nothing was read. {ways_on}")
         if wrong:
             if not accept_lost:
                 raise GuardRefused(f"{pipeline}: {wrong}. Nothing was read. To go on with what is there: {go_on}")
@@ -131,23 +137,4 @@ def capped(ranges: Sequence[Range], most: int) -> list[Range]:
         end = min(one.end, one.first + max(1, left // (len(ranges) - number)))
         done.append(one.model_copy(update={"end": end}))
         left -= end - one.first
-    return sorted(done, key=lambda one: one.place)
-
-
-def in_step(kafka: Kafka, wanted: Sequence[Range], pieces: Sequence[Range]) -> list[Range]:
-    """The first pieces of what is wanted, cut so that none of a topic's records comes before an older one of another partition.
-
-    Where topics get more partitions ids move, and Kafka knows no order between their records in one and in the other but their timestamps.
-    """
-    ends, done = {one.place: one.end for one in wanted}, list[Range]()
-    for topic in {one.topic for one in pieces}:
-        own = [one for one in pieces if one.topic == topic]
-        cut = [one for one in own if one.end < ends[one.place]] if len(own) > 1 else []
-        behind = ((next(kafka.read(*one.place, Span(one.end, ends[one.place])), None), one.place) for one in cut)
-        moment, last = min(((record.timestamp, place) for record, place in behind if record), default=(None, None))
-        later = kafka.since([one.place for one in own if one.place != last], moment) if moment else {}
-        for one in own:
-            end = min(one.end, max(one.first, later.get(one.place, one.end)))
-            if end > one.first or one.end == one.first:
-                done.append(one.model_copy(update={"end": end}))
     return sorted(done, key=lambda one: one.place)

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+from tagmill.kafka.partitioner import layout_of
 from tagmill.kafka.ranges import places
 from tagmill.kafkajournal import records
 from tagmill.kafkajournal.model import Head, HeadEvent
@@ -81,9 +82,10 @@ class _Reader:
         )  # fmt: skip
 
     def _behind(self, key: str, pointers: Mapping[Place, Pointer]) -> Iterator[KafkaRecord]:
-        """The id's records that are not replicated, partition by partition."""
+        """The id's records that are not replicated, partition by partition, in the order in which it was in them."""
         wanted = key.encode()
-        for place, span in self.kafka.spans(self.parts).items():
+        in_order = sorted(self.parts, key=lambda place: layout_of(wanted, place[1], len(self.parts)))
+        for place, span in self.kafka.spans(in_order).items():
             begin = max(span.first, pointers[place].offset + 1) if place in pointers else span.first
             yield from (one for one in self.kafka.read(*place, Span(begin, span.end)) if one.key == wanted)
 

@@ -74,6 +74,8 @@ class Head(Document):
 class PartitionStatus(Document):
     """A topic's partition: `replicated_to` (None: never) and `end` are offsets behind the last record, `waiting` what is between.
 
+    `not_readable`: offsets behind an open transaction.
+
     `problem`: why the next replication stops at it; None: it doesn't.
     """
 
@@ -83,6 +85,7 @@ class PartitionStatus(Document):
     first: int
     end: int
     waiting: int
+    not_readable: int = 0
     problem: str | None = None
 
 

@@ -7,7 +7,7 @@ goes on writes the same rows with the same timestamp. Pointers come last, so wha
 
 from __future__ import annotations
 
-import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -17,9 +17,11 @@ from uuid import uuid4
 from tagmill import checkpoints
 from tagmill.delivery.runfiles import read_document, write_document
 from tagmill.errors import TagmillError
-from tagmill.kafka.ranges import Range, capped, in_step, misplaced, others, places, same_topics, unread
+from tagmill.kafka.positions import TopicPosition, kafka_positions
+from tagmill.kafka.ranges import Range, capped, others, places, same_topics, unread
 from tagmill.kafkajournal.model import Counts, Manifest, PartitionStatus, ReplicationReport, Tell
 from tagmill.ledger.failures import forget_failures, noted
+from tagmill.kafkajournal.writetimes import Overwritten, WriteTimes, ahead
 from tagmill.settings import Settings
 from tagmill.stores.cassandra import Cassandra
 from tagmill.stores.deadletters import DeadLetters
@@ -33,7 +35,11 @@ from tagmill.stores.topicids import TopicIds
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from tagmill.kafkajournal.moved import Move
+
 NAMED_WARNINGS = 20
+# the last write time that Cassandra has
+HIGHEST = 2**63 - 1
 
 
 def replicate(
@@ -43,13 +49,15 @@ def replicate(
     owner: str,
     spark: Callable[[], SparkSession],
     accept_lost: bool = False,
+    write_after: datetime | None = None,
     tell: Tell | None = None,
 ) -> ReplicationReport:
     """Bring everything that is committed in Kafka now into the tables. Safe to stop and to start again at any moment.
 
-    `spark` is asked for a session only if there is anything to do.
+    `spark` is asked for a session only if there is anything to do. All rows are written with a time later than `write_after`.
 
-    Raises GuardRefused: records are gone from Kafka that were not replicated (unless `accept_lost`). LeaseTaken, FenceRaised: another
+    Raises GuardRefused: records are gone from Kafka that were not replicated (unless `accept_lost`), or a row has a later write time
+    than what is written. LeaseTaken, FenceRaised: another
     replicator is at work. ConfigurationError: a topic or the ledger's tables are missing.
     """
     from tagmill.spark.errors import explained
@@ -58,7 +66,9 @@ def replicate(
 
     chosen = settings.kafka_journal(pipeline)
     with Cassandra(settings.cassandra) as cassandra, Kafka(settings.kafka) as kafka, explained(cassandra.where, sealed_stays):
-        attempt = _Attempt(settings, pipeline, cassandra, kafka, spark, tell or (lambda _: None))
+        attempt = _Attempt(
+            settings, pipeline, cassandra, kafka, spark, WriteTimes(pipeline, write_after), tell or (lambda _: None)
+        )
         lease = Lease(cassandra, settings.cassandra.ledger_keyspace, pipeline, owner, chosen.lease_seconds)
         with lease.held(chosen.lease_wait_seconds), noted(settings, cassandra, pipeline, "replicate"):
             done = attempt.run(owner, accept_lost)
@@ -78,16 +88,21 @@ def status(settings: Settings, pipeline: str) -> list[PartitionStatus]:
         pointers = tables.pointers(found) if tables.there() else {}
         before = TopicIds(cassandra, settings.cassandra.ledger_keyspace, pipeline).read()
         anew = others(kafka.topic_ids({topic for topic, _ in pointers}), before, pointers)
-        return [_status(place, span, pointers.get(place), anew) for place, span in kafka.spans(found).items()]
+        replicated_to = {place: one.offset + 1 for place, one in pointers.items()}
+        return [_status(one) for one in kafka_positions(kafka, found, replicated_to, anew)]
 
 
-def _status(place: Place, span: Span, pointer: Pointer | None, anew: Mapping[str, str]) -> PartitionStatus:
-    read_to = pointer.offset + 1 if pointer else None
-    begin = span.first if read_to is None else read_to
+def _status(one: TopicPosition) -> PartitionStatus:
     return PartitionStatus(
-        topic=place[0], partition=place[1], replicated_to=read_to, first=span.first, end=span.end,
-        waiting=max(0, span.end - max(span.first, begin)), problem=anew.get(place[0]) or misplaced(place, span, begin),
-    )  # fmt: skip
+        topic=one.topic,
+        partition=one.partition,
+        replicated_to=one.delivered_to,
+        first=one.log_start,
+        end=one.last_stable_offset,
+        waiting=one.waiting,
+        not_readable=one.not_readable,
+        problem=one.problem,
+    )
 
 
 def pending(settings: Settings, pipeline: str) -> bool:
@@ -101,10 +116,19 @@ class _Attempt:
     """One attempt at replicating, under the lease."""
 
     def __init__(
-        self, settings: Settings, pipeline: str, cassandra: Cassandra, kafka: Kafka, spark: Callable[[], SparkSession], tell: Tell
+        self,
+        settings: Settings,
+        pipeline: str,
+        cassandra: Cassandra,
+        kafka: Kafka,
+        spark: Callable[[], SparkSession],
+        times: WriteTimes,
+        tell: Tell,
     ) -> None:
         self.settings, self.name, self.chosen = settings, pipeline, settings.kafka_journal(pipeline)
-        self.cassandra, self.kafka, self.spark, self.tell = cassandra, kafka, spark, tell
+        self.cassandra, self.kafka, self.spark, self.times, self.tell = cassandra, kafka, spark, times, tell
+        self.warnings, self.partitions = list[str](), Counter[str]()
+        self.moves: list[Move] | None = None
         self.tables = KafkaJournalTables(cassandra, self.chosen.keyspace)
         self.replications = Replications(cassandra, settings.cassandra.ledger_keyspace, pipeline)
         self.files, self.home = RunFiles(settings.storage.root), f"{pipeline}/replications"
@@ -118,6 +142,8 @@ class _Attempt:
             if row.state == SEALED:
                 self.tell(f"finishing replication {row.replication}")
                 done.append(_read(self.files, row))
+                if self.times.least > row.written_at:
+                    row = self.replications.restamp(row, self.times.least)
                 row = self._write(done[-1], row)
             self._sweep()
             chosen = places(self.kafka, self.name, self.chosen.topics, self.chosen.topic_prefixes)
@@ -125,15 +151,15 @@ class _Attempt:
                 self.tables.create(
                     self.settings.cassandra.replication.options(), owner=owner, lock_seconds=self.chosen.lock_seconds
                 )
-            ends = self.kafka.spans(chosen)
-            warnings = self._same_topics(ends, accept_lost)
+            ends, self.partitions = self.kafka.spans(chosen), Counter(topic for topic, _ in chosen)
+            self.warnings += self._same_topics(ends, accept_lost)
             while (next_piece := self._unread(ends, accept_lost))[0]:
                 manifest, row = self._seal(*next_piece, row)
                 row = self._write(manifest, row)
                 done.append(manifest)
         return ReplicationReport(
             pipeline=self.name, keyspace=self.chosen.keyspace, replications=len(done), ranges=_joined(done), counts=_sum(done),
-            warnings=list(dict.fromkeys([*warnings, *(text for one in done for text in one.warnings)])),
+            warnings=list(dict.fromkeys([*self.warnings, *(text for one in done for text in one.warnings)])),
         )  # fmt: skip
 
     def _same_topics(self, ends: Mapping[Place, Span], accept_lost: bool) -> list[str]:
@@ -142,9 +168,18 @@ class _Attempt:
         return same_topics(self.kafka, ids, self.name, read, ends, accept_lost=accept_lost, go_on=self.go_on)
 
     def _unread(self, ends: Mapping[Place, Span], accept_lost: bool) -> tuple[list[Range], list[str]]:
+        """Return the next piece of what is not replicated, and warnings."""
+        from tagmill.kafkajournal.moved import cut, find_moves
+
         read_to = {place: one.offset + 1 for place, one in self.tables.pointers(list(ends)).items()}
         ranges, warnings = unread(self.name, ends, read_to, accept_lost=accept_lost, go_on=self.go_on)
-        return in_step(self.kafka, ranges, capped(ranges, self.chosen.max_records_per_run)), warnings
+        pieces = capped(ranges, self.chosen.max_records_per_run)
+        if pieces == ranges:
+            return pieces, warnings
+        if self.moves is None:
+            self.tell("looking for ids that moved between partitions")
+            self.moves = find_moves(self.spark(), self.kafka, ranges, self.partitions)
+        return cut(pieces, self.moves), warnings
 
     def _seal(self, ranges: list[Range], warnings: list[str], row: ReplicationRow) -> tuple[Manifest, ReplicationRow]:
         from tagmill.connector import await_tables
@@ -155,16 +190,19 @@ class _Attempt:
         url = self.files.url(folder)
         self.tell(f"reading {sum(one.end - one.first for one in ranges)} records of {len(ranges)} partitions")
         checkpoints.reached("replicate.planned")
-        staged = with_records(spark, self.kafka, ranges, lambda raw: _fixed(spark, staging.decoded(raw), f"{url}/records"))
+        staged = with_records(
+            spark, self.kafka, ranges, lambda raw: _fixed(spark, staging.decoded(raw, self.partitions), f"{url}/records")
+        )
         checkpoints.reached("replicate.staged")
         self.tell("finding out what they do")
         await_tables(spark, self.chosen.keyspace, {"metajournal": ["seq_nr"], "journal": ["seq_nr"]})
         stands = staging.entries(spark, self.chosen.keyspace, staged)
         folds = _fixed(spark, staging.folded(staged, stands, self.chosen.segment_size), f"{url}/folds")
         counts, found = _counts(staged, folds)
+        written_at, told = self.times.choose(self._newest(folds), row.written_at + 2)
         manifest = Manifest(
-            replication=row.replication + 1, folder=folder, written_at=max(time.time_ns() // 1000, row.written_at + 2), ranges=ranges,
-            counts=counts, warnings=[*warnings, *found],
+            replication=row.replication + 1, folder=folder, written_at=written_at, ranges=ranges, counts=counts,
+            warnings=[*warnings, *found, *told],
         )  # fmt: skip
         file = f"{folder}/manifest.json"
         sha256 = write_document(self.files, file, manifest)
@@ -177,21 +215,41 @@ class _Attempt:
         """Everything that is sealed, pointers last."""
         from tagmill.kafkajournal.writing import Writing
 
-        writing = Writing(self.spark(), self.tables, self.files, manifest, self.tell)
+        writing = Writing(self.spark(), self.tables, self.files, manifest, row.written_at, self.times, self.tell)
         writing.write()
         if manifest.counts.unreadable:
             DeadLetters(self.cassandra, self.settings.cassandra.ledger_keyspace, self.name).add(writing.dead_letters())
-        self._point(manifest)
+        self._point(manifest.ranges, row.written_at + 1)
         checkpoints.reached("replicate.before_end")
         done = self.replications.finish(row)
         self._sweep()
         return done
 
-    def _point(self, manifest: Manifest) -> None:
-        known, now = self.tables.pointers([one.place for one in manifest.ranges]), datetime.now(UTC)
-        created = {place: one.created for place, one in known.items()}
-        pointers = ((one.place, Pointer(one.end - 1, created.get(one.place, now))) for one in manifest.ranges)
-        self.tables.point(pointers, manifest.written_at + 1)
+    def _newest(self, folds: DataFrame) -> Overwritten | None:
+        """Return the entry with the latest write time among those that change."""
+        from pyspark.sql import functions as F
+
+        changing = folds.where("(moved OR purged) AND overwritten IS NOT NULL")
+        row = changing.agg(F.max_by(F.struct("id", "overwritten"), "overwritten").alias("newest")).collect()[0]["newest"]
+        return Overwritten(f"the row of id {row['id']!r} in {self.tables.name}.metajournal", row["overwritten"]) if row else None
+
+    def _point(self, ranges: list[Range], written_at: int) -> None:
+        """Move the pointers, each with a later write time than it has, and read them back: the next piece begins where they are."""
+        places, now = [one.place for one in ranges], datetime.now(UTC)
+        known, moved = self.tables.pointers(places), dict[Place, Pointer]()
+        for one in ranges:
+            before = known.get(one.place, Pointer(-1, now, 0))
+            if before.written >= written_at and before.offset != one.end - 1:
+                self.warnings.append(ahead(Overwritten(self._pointer(one.place), before.written)))
+            moved[one.place] = Pointer(one.end - 1, before.created, max(written_at, min(before.written + 1, HIGHEST)))
+        self.tables.point(moved.items())
+        standing = self.tables.pointers(places)
+        for place, pointer in moved.items():
+            if (now_there := standing.get(place)) is None or now_there.offset != pointer.offset:
+                raise self.times.outranked(self._pointer(place), now_there.written if now_there else None)
+
+    def _pointer(self, place: Place) -> str:
+        return f"the row of topic {place[0]}, partition {place[1]} in {self.tables.name}.pointer2"
 
     def _sweep(self) -> None:
         """Remove the files of attempts that are done or never were committed: they can't commit any more."""

@@ -4,7 +4,7 @@ Decoding and folding are Python over Arrow batches, not Spark expressions: a pay
 rules are those that a single id's query uses (docs/decisions/0019).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from tagmill.connector import table
+from tagmill.kafka.partitioner import HOME, layout_of
 from tagmill.kafkajournal import records
 from tagmill.kafkajournal.model import JOURNAL_KINDS
 from tagmill.kafkajournal.rules import Entry, Fold, Record, entry_segments
@@ -30,29 +31,31 @@ EVENT = pa.struct(
 )  # fmt: skip
 HEADERS = pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}))
 MOMENT = pa.timestamp("us", "UTC")
-# one row a record: `kind` append, delete, purge, mark, none (no journal record) or broken; `to` an append's last seq_nr, a delete's;
+# one row a record: `kind` append, delete, purge, mark, none (no journal record) or broken; `layout` partitioner.layout_of; `to` an append's
+# last seq_nr, a delete's;
 # reason, key, value and raw_headers only of broken ones
 STAGED = pa.schema(
     {
         "topic": pa.string(), "partition": pa.int32(), "offset": pa.int64(), "timestamp": MOMENT, "kind": pa.string(), "id": pa.string(),
         "segment": pa.int64(), "old_segment": pa.int64(), "to": pa.int64(), "origin": pa.string(), "version": pa.string(),
-        "expire_after_ms": pa.int64(), "metadata": pa.string(), "headers": pa.map_(pa.string(), pa.string()), "events": pa.list_(EVENT),
-        "warning": pa.string(), "reason": pa.string(), "key": pa.binary(), "value": pa.binary(), "raw_headers": HEADERS,
+        "layout": pa.int32(), "expire_after_ms": pa.int64(), "metadata": pa.string(), "headers": pa.map_(pa.string(), pa.string()),
+        "events": pa.list_(EVENT), "warning": pa.string(), "reason": pa.string(), "key": pa.binary(), "value": pa.binary(),
+        "raw_headers": HEADERS,
     }
 )  # fmt: skip
 # Cassandra's limit of a partition's key (65,535 bytes), without topic, segment and what separates them
 LONGEST_ID = 65_535 - 249 - 8 - 9
 PAYLOAD = ("payload_type", "payload_txt", "payload_bin")
 # what a fold has to know of a record
-FACTS = ["topic", "id", "partition", "offset", "timestamp", "kind", "to", "origin", "expire_after_ms", "segment"]
+FACTS = ["topic", "id", "partition", "offset", "timestamp", "kind", "to", "origin", "expire_after_ms", "segment", "layout"]
 # an id's entry as it stands, under these names
 STANDS = {
     "segment": "at", "partition": "e_partition", "offset": "e_offset", "segment_size": "e_segment_size", "seq_nr": "e_seq_nr",
     "delete_to": "e_delete_to", "created": "e_created", "updated": "e_updated", "origin": "e_origin", "record_id": "e_record_id",
-    "expire_on": "e_expire_on",
+    "expire_on": "e_expire_on", "written": "overwritten",
 }  # fmt: skip
 # one row an id: its entry afterwards (seq_nr null: none) and the segment that it is in, what of it changes, which events go (doomed)
-# and which are not to be written; old_segment: of the entry that stood before
+# and which are not to be written; old_segment and overwritten (its write time, microseconds): of the entry that stood before
 FOLDED = pa.schema(
     {
         "topic": pa.string(), "id": pa.string(), "segment": pa.int64(), "old_segment": pa.int64(), "partitions": pa.list_(pa.int32()),
@@ -62,7 +65,7 @@ FOLDED = pa.schema(
         "old_delete_to": pa.int64(), "expiry": pa.bool_(),
         "partition": pa.int32(), "offset": pa.int64(), "segment_size": pa.int32(), "seq_nr": pa.int64(), "delete_to": pa.int64(),
         "created": MOMENT, "updated": MOMENT, "origin": pa.string(), "record_id": pa.string(), "expire_after_ms": pa.int64(),
-        "expire_on": pa.date32(), "applied": pa.int64(),
+        "expire_on": pa.date32(), "applied": pa.int64(), "overwritten": pa.int64(),
     }
 )  # fmt: skip
 # columns of FOLDED that are those of the entry afterwards
@@ -76,19 +79,19 @@ def schema_of(columns: pa.Schema) -> StructType:
     return from_arrow_schema(columns)
 
 
-def decoded(raw: DataFrame) -> DataFrame:
-    """STAGED, one row a record. In: tagmill.kafka.source.kafka_records."""
+def decoded(raw: DataFrame, partitions: Mapping[str, int]) -> DataFrame:
+    """STAGED, one row a record. In: tagmill.kafka.source.kafka_records; how many partitions each topic has."""
     read = raw.select("topic", "partition", "offset", "timestamp", "key", "value", "headers")
-    return in_python(read, _decode, schema_of(STAGED))
+    return in_python(read, partial(_decode, partitions=partitions), schema_of(STAGED))
 
 
-def _decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _decode(batches: Iterable[pa.RecordBatch], partitions: Mapping[str, int]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        yield pa.RecordBatch.from_pylist([decode(row) for row in batch.to_pylist()], STAGED)
+        yield pa.RecordBatch.from_pylist([decode(row, partitions[row["topic"]]) for row in batch.to_pylist()], STAGED)
 
 
-def decode(row: dict[str, Any]) -> dict[str, Any]:
-    """One record as STAGED. In: topic, partition, offset, timestamp, key, value, headers."""
+def decode(row: dict[str, Any], partitions: int) -> dict[str, Any]:
+    """One record as STAGED. In: topic, partition, offset, timestamp, key, value, headers; how many partitions the topic has."""
     place = {name: row[name] for name in ("topic", "partition", "offset", "timestamp")}
     headers = row["headers"] or []
     try:
@@ -99,7 +102,8 @@ def decode(row: dict[str, Any]) -> dict[str, Any]:
             raise records.Undecodable("a journal record without a key")
         if (size := len(row["key"])) > LONGEST_ID:
             raise records.Undecodable(f"an id of {size} bytes, more than Cassandra's keys hold")
-        return {**place, **_facts(row["key"].decode(), action), **_content(action, row["value"], headers)}
+        layout = layout_of(row["key"], row["partition"], partitions)
+        return {**place, "layout": layout, **_facts(row["key"].decode(), action), **_content(action, row["value"], headers)}
     except (records.Undecodable, UnicodeDecodeError) as error:
         raw = {"reason": str(error)[:1000], "key": row["key"], "value": row["value"], "raw_headers": headers}
         return {**place, "kind": "broken", **raw}
@@ -139,7 +143,8 @@ def _text(value: bytes | None) -> str:
 def entries(spark: SparkSession, keyspace: str, staged: DataFrame) -> DataFrame:
     """The entries of the staged ids that have one, as they stand (STANDS) and KEY: in today's segment, else in that of older rows."""
     keys = staged.where(F.col("kind").isin(*JOURNAL_KINDS)).select(*KEY, "segment", "old_segment").distinct()
-    rows = table(spark, keyspace, "metajournal", directJoinSetting="on").select(*KEY, *STANDS).where("seq_nr IS NOT NULL")
+    entries = table(spark, keyspace, "metajournal", directJoinSetting="on").where("seq_nr IS NOT NULL")
+    rows = entries.selectExpr("*", "writetime(offset) AS written").select(*KEY, *STANDS)
     today = keys.select(*KEY, "segment").join(rows, [*KEY, "segment"])
     older = keys.select(*KEY, F.col("old_segment").alias("segment")).join(rows, [*KEY, "segment"]).join(today, KEY, "left_anti")
     both = today.unionByName(older)
@@ -148,10 +153,13 @@ def entries(spark: SparkSession, keyspace: str, staged: DataFrame) -> DataFrame:
 
 def folded(staged: DataFrame, stands: DataFrame, segment_size: int) -> DataFrame:
     """FOLDED, one row an id whose records do anything, or are marks. In: STAGED, entries."""
-    first = F.min("timestamp").over(Window.partitionBy(*KEY, "partition"))
+    of_id, in_partition = Window.partitionBy(*KEY), Window.partitionBy(*KEY, "partition")
+    first = F.unix_micros(F.min("timestamp").over(in_partition))
+    # an id's partitions come in the order that moved.in_turn says
+    turn = F.when(F.max("layout").over(of_id) == HOME, F.col("layout")).otherwise(first)
     facts = staged.where(F.col("kind").isin(*JOURNAL_KINDS)).select(*FACTS)
-    known = facts.join(stands, KEY, "left").repartition(*KEY).withColumn("since", first)
-    in_order = known.sortWithinPartitions(*KEY, "since", "partition", "offset")
+    known = facts.join(stands, KEY, "left").repartition(*KEY).withColumn("turn", turn)
+    in_order = known.sortWithinPartitions(*KEY, "turn", "partition", "offset")
     return in_order.mapInArrow(partial(_fold, segment_size=segment_size), schema_of(FOLDED))
 
 
@@ -204,7 +212,7 @@ def _outcome(row: dict[str, Any], fold: Fold, applied: int) -> dict[str, Any]:
         "deletes": [{"at": _position(at), "to": to} for at, to in fold.deletes],
         "existed": before is not None, "purged": before is not None and fold.purged, "moved": after is not None and after != before,
         "doomed_to": doomed_to or None, "doomed_size": before.segment_size if before else None,
-        "old_delete_to": before.delete_to if before else None, "applied": applied,
+        "old_delete_to": before.delete_to if before else None, "applied": applied, "overwritten": row["overwritten"],
     }  # fmt: skip
     if after is not None:
         found |= {name: getattr(after, name) for name in AFTERWARDS}

@@ -4,7 +4,7 @@ The order is Kafka Journal's: a delete moves delete_to, then its events go; even
 purge the entry goes last. What is deleted is a microsecond older than what is written.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -15,6 +15,7 @@ from tagmill.connector import table
 from tagmill.kafkajournal import staging
 from tagmill.kafkajournal.model import Manifest, Tell
 from tagmill.kafkajournal.rules import segment_of
+from tagmill.kafkajournal.writetimes import WriteTimes
 from tagmill.stores.deadletters import DeadLetter
 from tagmill.stores.files import RunFiles
 from tagmill.stores.kafka import KafkaRecord
@@ -29,21 +30,32 @@ FEW_SEGMENTS = 1000
 ENTRY = (
     "topic", "segment", "id", "partition", "offset", "segment_size", "seq_nr", "delete_to", "created", "updated", "origin", "record_id",
 )  # fmt: skip
+STATE_KEY, STATE = ("topic", "segment", "id"), ("partition", "offset", "seq_nr", "delete_to")
+HIGHEST = 2**63 - 1
 DOOMED = ["topic", "id", "purged", "doomed_to", "doomed_size", "old_delete_to"]
 
 
 class Writing:
     """One sealed replication."""
 
-    def __init__(self, spark: SparkSession, tables: KafkaJournalTables, files: RunFiles, manifest: Manifest, tell: Tell) -> None:
-        self.spark, self.tables, self.files, self.manifest, self.tell = spark, tables, files, manifest, tell
+    def __init__(
+        self,
+        spark: SparkSession,
+        tables: KafkaJournalTables,
+        files: RunFiles,
+        manifest: Manifest,
+        written_at: int,
+        times: WriteTimes,
+        tell: Tell,
+    ) -> None:
+        self.spark, self.tables, self.files, self.manifest, self.times, self.tell = spark, tables, files, manifest, times, tell
         self.folder, url = manifest.folder, files.url(manifest.folder)
         self.staged = spark.read.schema(staging.schema_of(staging.STAGED)).parquet(f"{url}/records")
         self.folds = spark.read.schema(staging.schema_of(staging.FOLDED)).parquet(f"{url}/folds")
-        self.removed_at, self.written_at = manifest.written_at, manifest.written_at + 1
+        self.removed_at, self.written_at = written_at, written_at + 1
 
     def write(self) -> None:
-        """All of it but the pointers."""
+        """All of it but the pointers. Raises GuardRefused: a row is outranked by a later write."""
         counts = self.manifest.counts
         if counts.deletes:
             moved = self.folds.where("moved AND existed AND NOT purged AND NOT delete_to <=> old_delete_to")
@@ -59,6 +71,7 @@ class Writing:
         checkpoints.reached("replicate.after_events")
         self.tell(f"writing the entries of {counts.ids} ids")
         self._write_entries()
+        self._read_back()
         checkpoints.reached("replicate.after_entries")
 
     def dead_letters(self) -> Iterator[DeadLetter]:
@@ -82,15 +95,32 @@ class Writing:
         for part in self._folds(["expire_after_ms", "expire_on", "topic", "segment", "id", "expiry"]):
             self.tables.expire((tuple(row.values())[:-1] for row in part if row["expiry"]), self.written_at)
 
+    def _read_back(self) -> None:
+        """Hold the entries against what was written; a deletion with a later time is seen in no other way."""
+        rows = table(self.spark, self.tables.name, "metajournal", directJoinSetting="on")
+        entries = rows.selectExpr(*STATE_KEY, *(f"{name} AS standing_{name}" for name in STATE), "writetime(offset) AS written")
+        differs = " AND ".join(f"{name} <=> standing_{name}" for name in STATE)
+        wrong = self.folds.where("moved").select(*STATE_KEY, *STATE).join(entries, [*STATE_KEY], "left").where(f"NOT ({differs})")
+        if self.manifest.counts.purges:
+            gone = self.folds.where("purged AND (NOT moved OR segment <> old_segment)")
+            gone = gone.selectExpr("topic", "old_segment AS segment", "id").join(entries, [*STATE_KEY])
+            wrong = wrong.select("id", "written").unionByName(gone.where("standing_seq_nr IS NOT NULL").select("id", "written"))
+        if row := wrong.select("id", "written").first():
+            raise self.times.outranked(f"the row of id {row['id']!r} in {self.tables.name}.metajournal", row["written"])
+
+    def _must_be_deleted(self, heads: Iterable[tuple[str, str, int, int]]) -> None:
+        if row := self.tables.newest_write(heads, self.written_at):
+            raise self.times.outranked(f"a deleted row of id {row[0]!r} in {self.tables.name}.journal", row[1])
+
     def _delete_events(self) -> None:
         """Events of purged ids, and those that a delete of a life that goes on covers."""
         for part in self._folds(DOOMED):
             doomed = [row for row in part if row["doomed_to"] and _last(row) - _first(row) < MOST_SEGMENTS]
-            self.tables.delete_segments(
-                ((r["id"], r["topic"], segment) for r in doomed for segment in _whole(r)), self.removed_at
-            )
-            heads = (r for r in doomed if not r["purged"])
-            self.tables.delete_events(((r["id"], r["topic"], _last(r), r["doomed_to"]) for r in heads), self.removed_at)
+            whole = [(r["id"], r["topic"], segment) for r in doomed for segment in _whole(r)]
+            heads = [(r["id"], r["topic"], _last(r), r["doomed_to"]) for r in doomed if not r["purged"]]
+            self.tables.delete_segments(whole, self.removed_at)
+            self.tables.delete_events(heads, self.removed_at)
+            self._must_be_deleted([*((*segment, HIGHEST) for segment in whole), *heads])
         self._delete_wide()
 
     def _delete_wide(self) -> None:

@@ -108,11 +108,6 @@ class Kafka:
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         return self._offsets(list(places), latest, IsolationLevel.READ_UNCOMMITTED)
 
-    def since(self, places: Iterable[Place], moment: datetime) -> dict[Place, int]:
-        """The offset of the first record with this timestamp or a later one, of places that have one."""
-        found = self._offsets(list(places), OffsetSpec.for_timestamp(round(moment.timestamp() * 1000)))
-        return {place: offset for place, offset in found.items() if offset >= 0}
-
     def read(self, topic: str, partition: int, span: Span) -> Iterator[KafkaRecord]:
         """The records of a span one by one: for few. Raises StoreUnavailable when they don't come in request_timeout_seconds."""
         if span.first >= span.end:

@@ -34,10 +34,11 @@ EVENT = (
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """The last record of a topic's partition that was replicated."""
+    """The last record of a topic's partition that was replicated, and when that was written (microseconds)."""
 
     offset: int
     created: datetime
+    written: int
 
 
 class KafkaJournalTables:
@@ -74,20 +75,21 @@ class KafkaJournalTables:
     def pointers(self, places: Sequence[Place]) -> dict[Place, Pointer]:
         """Of those places that have one."""
         found = self.cassandra.execute_many(
-            f"SELECT offset, created FROM {self.keyspace}.pointer2 WHERE topic = ? AND partition = ?", places
+            f"SELECT offset, created, WRITETIME(offset) AS written FROM {self.keyspace}.pointer2 WHERE topic = ? AND partition = ?",
+            places,
         )
         return {
-            place: Pointer(rows[0].offset, utc(rows[0].created) or datetime.now(UTC))
+            place: Pointer(rows[0].offset, utc(rows[0].created) or datetime.now(UTC), rows[0].written)
             for place, rows in zip(places, found, strict=True)
             if rows and rows[0].offset is not None
         }
 
-    def point(self, pointers: Iterable[tuple[Place, Pointer]], written_at: int) -> None:
-        """Move pointers; never back behind one with a higher timestamp."""
+    def point(self, pointers: Iterable[tuple[Place, Pointer]]) -> None:
+        """Move pointers; never back behind one with a later write time."""
         now = datetime.now(UTC)
         self.cassandra.write_many(
             f"INSERT INTO {self.keyspace}.pointer2 (topic, partition, offset, created, updated) VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ?",
-            ((*place, one.offset, one.created, now, written_at) for place, one in pointers),
+            ((*place, one.offset, one.created, now, one.written) for place, one in pointers),
         )
 
     def entry(self, topic: str, segments: Iterable[int], key: str) -> Any | None:
@@ -161,6 +163,17 @@ class KafkaJournalTables:
             f"DELETE FROM {self.keyspace}.journal USING TIMESTAMP ? WHERE id = ? AND topic = ? AND segment = ? AND seq_nr <= ?",
             ((written_at, *one) for one in heads),
         )
+
+    def newest_write(self, heads: Iterable[tuple[str, str, int, int]], later_than: int) -> tuple[str, int] | None:
+        """Return the id and write time of a row of (id, topic, segment) up to a seq_nr that was written later; None: there is none."""
+        heads = list(heads)
+        found = self.cassandra.execute_many(
+            f"SELECT WRITETIME(offset) AS written FROM {self.keyspace}.journal"
+            " WHERE id = ? AND topic = ? AND segment = ? AND seq_nr <= ? LIMIT 1",
+            heads,
+        )
+        written = ((head[0], rows[0].written or 0) for head, rows in zip(heads, found, strict=True) if rows)
+        return next((one for one in written if one[1] > later_than), None)
 
     def delete_entries(self, entries: Iterable[tuple[str, int, str]], written_at: int) -> None:
         """Delete rows of metajournal by (topic, segment, id)."""

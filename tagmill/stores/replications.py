@@ -81,6 +81,20 @@ class Replications:
             row.fence,
         )  # fmt: skip
 
+    def restamp(self, row: ReplicationRow, written_at: int) -> ReplicationRow:
+        """Write a sealed replication with a later time from now on; raises FenceRaised."""
+        return self._moved(
+            self.cassandra.transact(
+                f"UPDATE {self.table} SET written_at = ? WHERE pipeline = ? IF replication = ? AND fence = ?",
+                written_at,
+                self.pipeline,
+                row.replication,
+                row.fence,
+                landed=lambda: self.current(row.fence).written_at == written_at,
+            ),
+            row.fence,
+        )
+
     def finish(self, row: ReplicationRow) -> ReplicationRow:
         """SEALED → DONE; raises FenceRaised."""
         return self._moved(

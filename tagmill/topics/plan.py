@@ -1,10 +1,11 @@
 """What a run of a topic or a Kafka Journal reads, fixed before anything is read."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 from tagmill.batches.states import BatchState, RunState
 from tagmill.errors import ConfigurationError
-from tagmill.kafka.ranges import capped, places, same_topics, unread
+from tagmill.kafka.ranges import OWN_TABLES, capped, others, places, same_topics, unread
 from tagmill.kafkasettings import JournalSettings, Stream, TopicSettings
 from tagmill.settings import Settings
 from tagmill.stores.deadletters import DeadLetters
@@ -56,18 +57,27 @@ def letters_planned(settings: Settings, ledger: Ledger, pipeline: str, number: i
     )  # fmt: skip
 
 
-def planned(settings: Settings, ledger: Ledger, pipeline: str, number: int, accept_lost: bool) -> TopicPlan | None:
-    """A run that reads what is new; None: nothing is, or too little that is too young."""
+def planned(
+    settings: Settings, ledger: Ledger, pipeline: str, number: int, accept_lost: bool, recreated: bool = False
+) -> TopicPlan | None:
+    """A run that reads what is new; None: nothing is, or too little that is too young.
+
+    With `recreated`, topics that were made anew are read from their first record.
+    """
     chosen, now = settings.stream(pipeline), datetime.now(UTC)
     offsets = TopicOffsets(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline)
     spans = spans_of(settings, ledger, pipeline)
     go_on = f"tagmill run deliver --pipeline {pipeline} --accept-lost"
-    read_to, warnings = offsets.read_to(), list[str]()
+    read_to, warnings, ways_on = offsets.read_to(), list[str](), OWN_TABLES
     if isinstance(chosen, TopicSettings):
         ids = TopicIds(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline)
+        ways_on = f"To read the new topic from its first record: tagmill run deliver --pipeline {pipeline} --recreated"
         with Kafka(settings.kafka) as kafka:
-            warnings += same_topics(kafka, ids, pipeline, read_to, spans, accept_lost=accept_lost, go_on=go_on)
-    ranges, found = unread(pipeline, spans, read_to, accept_lost=accept_lost, go_on=go_on)
+            if recreated:
+                warnings += _begin_again(kafka, ids, offsets, spans, number)
+                read_to = offsets.read_to()
+            warnings += same_topics(kafka, ids, pipeline, read_to, spans, accept_lost=accept_lost, go_on=go_on, ways_on=ways_on)
+    ranges, found = unread(pipeline, spans, read_to, accept_lost=accept_lost, go_on=go_on, ways_on=ways_on)
     waiting = sum(one.end - one.first for one in ranges)
     few = waiting < chosen.batch_min_rows and not accept_lost
     if not ranges or (few and not _waited(ledger, pipeline, now - timedelta(seconds=chosen.max_wait_seconds))):
@@ -77,6 +87,27 @@ def planned(settings: Settings, ledger: Ledger, pipeline: str, number: int, acce
         known_since=_known_since(chosen, now), rule=chosen.rule, warnings=[*warnings, *found], more=waiting > chosen.max_records_per_run,
     )  # fmt: skip
     return made if chosen.rule else _going_on(settings, ledger, made)
+
+
+def _begin_again(kafka: Kafka, ids: TopicIds, offsets: TopicOffsets, spans: Mapping[Place, Span], number: int) -> list[str]:
+    """Let the next run read recreated topics from their first record; return a warning for each. In: the next run's number.
+
+    A partition that is shorter than what was read, of a topic that is still the same, goes on at its end. Positions are written before
+    ids: a process that ends in between leaves the topic recreated.
+    """
+    read_to, now, before = offsets.read_to(), kafka.topic_ids({topic for topic, _ in spans}), ids.read()
+    short = {place: span.end for place, span in spans.items() if read_to.get(place, 0) > span.end}
+    again = {*others(now, before, read_to), *(topic for topic, _ in short if topic not in now)}
+    cut_off = {place: end for place, end in short.items() if place[0] not in again}
+    offsets.write(number, cut_off | {place: span.first for place, span in spans.items() if place[0] in again})
+    ids.write({topic: now[topic] for topic in again if topic in now})
+    return [
+        *(f"topic {topic} was made anew: it is read from its first record" for topic in sorted(again)),
+        *(
+            f"topic {topic}, partition {partition} has lost its end: it goes on at offset {end}"
+            for (topic, partition), end in cut_off.items()
+        ),
+    ]
 
 
 def _going_on(settings: Settings, ledger: Ledger, made: TopicPlan) -> TopicPlan:

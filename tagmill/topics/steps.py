@@ -41,10 +41,13 @@ Result = dict[str, Any]
 LETTERS_AT_ONCE, KEYS_AT_ONCE = 50, 1000
 
 
-def plan(settings: Settings, pipeline: str, *, owner: str, accept_lost: bool = False, letters: bool = False) -> Result:
+def plan(
+    settings: Settings, pipeline: str, *, owner: str, accept_lost: bool = False, recreated: bool = False, letters: bool = False
+) -> Result:
     """Plan the next run, or take over the one that is not finished. `run` is None when there is nothing to do.
 
-    With `letters` the run reads the pipeline's dead letters again.
+    With `recreated` topics that were made anew are read from their first record. With `letters` the run reads the pipeline's dead
+    letters again.
 
     Raises GuardRefused: records are gone from Kafka that were never delivered (unless `accept_lost`). ConfigurationError: the ids that are
     there were made by another rule, or a schema file doesn't fit the columns.
@@ -57,7 +60,7 @@ def plan(settings: Settings, pipeline: str, *, owner: str, accept_lost: bool = F
         if letters:
             made = letters_planned(settings, ledger, pipeline, number)
         else:
-            made = planned(settings, ledger, pipeline, number, accept_lost)
+            made = planned(settings, ledger, pipeline, number, accept_lost, recreated)
         if made is None:
             forget_failures(settings, ledger.cassandra, pipeline)
             lease.give_back()

@@ -42,6 +42,8 @@ def test_replicate_status_head_and_deadletters_show_what_there_is(said):
     assert code == 0 and "2 events of 1 ids" in shown and "1 can't be read" in shown
     code, shown, _ = said("status", "--json")
     assert code == 0 and json.loads(shown)[0]["verdict"] == "all that is in Kafka is replicated; 1 dead letters"
+    code, shown, _ = said("kafka-journal", "replicate", "--write-after", "2026-11-28T09:00:00Z")
+    assert code == 0 and "has everything" in shown
     code, shown, _ = said("deadletters", "list", "--json")
     (letter,) = json.loads(shown)
     assert (letter["offset"], letter["value"], letter["key"]) == (1, b"cut".hex(), "cart-[1]") and "cut off" in letter["reason"]

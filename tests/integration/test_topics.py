@@ -294,6 +294,27 @@ def test_a_topic_that_was_made_anew_is_refused_however_long_it_is(shop, kafka):
     assert one.products() == [1, 2, 5, 6]
 
 
+@pytest.mark.parametrize("length", [1, 4], ids=["shorter", "longer"])
+def test_recreated_topic_is_read_from_first_record(shop, kafka, length):
+    one = shop()
+    for product in (1, 2, 3):
+        one.send(product)
+    one.deliver()
+    delete(kafka.port, one.topic.name)
+    create(kafka.port, one.topic.name)
+    for product in range(3, 3 + length):
+        one.send(product)
+    with pytest.raises(GuardRefused, match="made anew.*run deliver --pipeline .* --recreated"):
+        one.deliver()
+    with crashing("plan.before_commit"), pytest.raises(Crashed):
+        one.deliver(recreated=True)
+    one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.name,))
+    one.deliver(recreated=True)
+    one.send(9)
+    one.deliver()
+    assert sorted(one.products()) == [1, 2, 3, *range(4, 3 + length), 9] and one.offsets() == {0: length + 1}
+
+
 def test_a_plan_whose_records_went_says_so_and_the_run_can_be_given_up(shop):
     one = shop(2)
     one.send(0)

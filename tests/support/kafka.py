@@ -68,11 +68,12 @@ def _until(condition: Callable[[], bool]) -> None:
 
 @dataclass
 class Topic:
-    """A topic and the producer that writes to it; every record is a millisecond later than the one before it."""
+    """A topic and the producer that writes to it; every record is `step` milliseconds later than the one before it."""
 
     port: int
     name: str
     clock: int = BEGIN
+    step: int = 1
     _producer: Producer | None = None
 
     def send(
@@ -81,7 +82,7 @@ class Topic:
         """One record; returns its timestamp in milliseconds."""
         if self._producer is None:
             self._producer = Producer({"bootstrap.servers": f"127.0.0.1:{self.port}", "linger.ms": 5, "log_level": 0})
-        self.clock += 1
+        self.clock += self.step
         self._producer.produce(self.name, value, key, partition, timestamp=self.clock, headers=list(headers), on_delivery=_must)
         self._producer.poll(0)
         return self.clock

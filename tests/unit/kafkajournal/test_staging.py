@@ -9,7 +9,7 @@ from tests.support.kafka import append_header
 def staged(key):
     name, value = append_header(1, 1)
     record = {"topic": "t", "partition": 0, "offset": 0, "timestamp": None, "key": key, "value": b'{"events":[{"seqNr":1}]}'}
-    return decode(record | {"headers": [{"key": name, "value": value}]})
+    return decode(record | {"headers": [{"key": name, "value": value}]}, 1)
 
 
 @pytest.mark.parametrize("key", [b"", "ü".encode(), b"k" * LONGEST_ID])
