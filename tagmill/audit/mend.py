@@ -53,6 +53,7 @@ class Left(StrEnum):
     TAKEN = "its number belongs to another event too"
     NOT_NUMBERED = "the plugin has not numbered it yet; it writes the row when that persistence_id recovers next"
     NOT_BUILT = "no build has reached it; the next one writes the row"
+    WRITTEN_AHEAD = "the row was written by a clock that is ahead: nothing replaces it until that time has come"
     BUCKET_SIZE = "so many rows are outside their bucket that bucket_size itself looks wrong"
 
 
@@ -162,7 +163,7 @@ class Mender:
                 self.done.leave(finding, why)
             else:
                 sound.append((finding, row))
-        sound = self._numbered(sound)
+        sound = self._replaceable(self._numbered(sound))
         rights = [row for _, row in sound if row is not None]
         self._write(list(zip(rights, self._standing(rights), strict=True)))
         checkpoints.reached("repair.rows_written")
@@ -249,13 +250,35 @@ class Mender:
                 kept.append((finding, row))
         return kept
 
+    def _replaceable(self, sound: list[tuple[Row, Row | None]]) -> list[tuple[Row, Row | None]]:
+        """Return those of which no row that goes or changes was written ahead of the clock; leave the others."""
+        touched = [
+            list(dict.fromkeys(key for key in (_named(finding), row and _key(row)) if key is not None)) for finding, row in sound
+        ]
+        standing = self._standing([dict(zip(KEY, key, strict=True)) for keys in touched for key in keys])
+        kept, now = list[tuple[Row, Row | None]](), time.time_ns() // 1000
+        for (finding, row), keys in zip(sound, touched, strict=True):
+            rights = [row if row is not None and key == _key(row) else None for key in keys]
+            if any([self._outranks(next(standing), right, now) for right in rights]):
+                self.done.leave(finding, Left.WRITTEN_AHEAD)
+            else:
+                kept.append((finding, row))
+        return kept
+
+    def _outranks(self, standing: Row | None, right: Row | None, now: int) -> bool:
+        """Return whether a row that is to become `right` (None: is to go) was written later than now."""
+        if standing is None or max(standing["row_written"] or 0, standing["event_written"] or 0) <= now:
+            return False
+        return right is None or any(standing[name] != right[name] for name in self.payload)
+
     # -- the view
 
     def _standing(self, rows: list[Row]) -> Iterator[Row | None]:
         """The row that stands under each key now."""
         where = " AND ".join(f"{name} = ?" for name in KEY)
         found = self.cassandra.application.execute_many(
-            f"SELECT {', '.join(self.payload)} FROM {self.view} WHERE {where}",
+            f"SELECT {', '.join(self.payload)}, WRITETIME(sequence_nr) AS row_written, WRITETIME(event) AS event_written"
+            f" FROM {self.view} WHERE {where}",
             (_key(row) for row in rows),
             concurrency=REQUESTS,
         )

@@ -6,7 +6,7 @@ new audit. What can't be repaired is left untouched and named, with the reason.
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -285,15 +285,26 @@ class _Repair:
 
     def _note_undelivered(self) -> int:
         """Events that ClickHouse lacks though progress has passed them: progress is told so, by a run of its own."""
-        noted = 0
+        noted, before = 0, None
         with Ledger(self.settings.cassandra) as ledger, ClickHouse(self.settings.clickhouse) as clickhouse:
             try:
-                while count := self.interventions.note_undelivered(islice(self._lost(ledger, clickhouse), NOTED_AT_ONCE)):
-                    noted += count
+                while (first := next(lost := self._lost(ledger, clickhouse), None)) is not None:
+                    self._must_have_moved(first, before)
+                    group = islice(chain([first], lost), NOTED_AT_ONCE)
+                    noted, before = noted + self.interventions.note_undelivered(group), first
                     self.tell(f"{noted} events noted as not delivered")
             except GuardRefused as refused:
                 self._leave(Kind.MISSING_IN_CLICKHOUSE, str(refused), f"table {self.pipeline.destination}")
         return noted
+
+    def _must_have_moved(self, first: Event, before: Event | None) -> None:
+        """Raise GuardRefused where the first event that is to be noted is the one that was noted before."""
+        if first == before:
+            raise GuardRefused(
+                f"pipeline {self.name}: progress of persistence_id {first.persistence_id!r}, tag {first.tag!r} is not what was written to "
+                "it: a row of the ledger with a later write time outranks it. Nothing more was noted; look at it: "
+                f"tagmill check --pipeline {self.name}"
+            )
 
     def _lost(self, ledger: Ledger, clickhouse: ClickHouse) -> Iterator[Event]:
         for events in self._missing():

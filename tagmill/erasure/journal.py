@@ -8,11 +8,11 @@ from itertools import islice
 from typing import Any
 
 from tagmill.erasure.model import PLACES
-from tagmill.errors import ConfigurationError
+from tagmill.errors import ConfigurationError, GuardRefused
 from tagmill.journal.clean import AT_ONCE, ROWS_AT_ONCE, SIDE_BY_SIDE, snapshots_of
 from tagmill.settings import Settings
 from tagmill.stores.builds import Builds
-from tagmill.stores.journal import DeletedIds, JournalStore
+from tagmill.stores.journal import DeletedIds, JournalStore, now_in_microseconds
 from tagmill.stores.journalviews import JournalViews
 from tagmill.stores.ledger import Ledger
 from tagmill.stores.views import ViewRow, Views
@@ -57,7 +57,10 @@ class JournalOfIds:
     # -- what there is
 
     def look(self, persistence_ids: Sequence[str]) -> tuple[dict[str, int], set[str]]:
-        """How many events and snapshots there are, and which of the persistence ids the journal or the ledger knows."""
+        """How many events and snapshots there are, and which of the persistence ids the journal or the ledger knows.
+
+        Raises GuardRefused: a clock that is ahead has written rows which no deletion covers.
+        """
         counts, known = dict.fromkeys(PLACES, 0), set[str]()
         with ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="erase") as pool:
             for one, (events, snapshots, is_known) in zip(persistence_ids, pool.map(self._look, persistence_ids), strict=True):
@@ -70,7 +73,15 @@ class JournalOfIds:
     def _look(self, persistence_id: str) -> tuple[int, int, bool]:
         deleted_to = self.store.deleted_to(persistence_id)
         partitions = self.store.all_partitions(persistence_id)
-        events = sum(1 for _ in self.store.events(persistence_id, partitions, END))
+        events, written = 0, 0
+        for event in self.store.events(persistence_id, partitions, END):
+            events, written = events + 1, max(written, event.written)
+        table = self.store.messages if written > now_in_microseconds() else self._written_ahead(persistence_id)
+        if table is not None:
+            raise GuardRefused(
+                f"{table} has rows of persistence id {persistence_id!r} that a clock that was ahead has written: no deletion covers them "
+                "until that time has come. Nothing of these persistence ids was erased; erase the others without it, and it later"
+            )
         snapshots = sum(1 for store in self.stores for _ in store.snapshots(persistence_id))
         is_known = bool(
             events
@@ -81,6 +92,9 @@ class JournalOfIds:
             or self.for_good.deleted_to(persistence_id) is not None
         )
         return events, snapshots, is_known
+
+    def _written_ahead(self, persistence_id: str) -> str | None:
+        return next((table for store in self.stores if (table := store.written_ahead(persistence_id))), None)
 
     def rows(self, persistence_ids: Collection[str]) -> Iterator[tuple[str, ViewRow]]:
         """Their rows in all tables of views that there are, each with its table: also where no event says that there is one."""

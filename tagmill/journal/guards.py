@@ -12,7 +12,7 @@ from tagmill.journal.model import FORCE_UNDELIVERED, FORCE_UNREAD, Refused, Want
 from tagmill.journal.rules import Delivered
 from tagmill.settings import Settings
 from tagmill.stores.builds import Builds
-from tagmill.stores.journal import Event, JournalStore
+from tagmill.stores.journal import Event, JournalStore, now_in_microseconds
 from tagmill.stores.ledger import Ledger
 from tagmill.timeuuid import ticks
 
@@ -21,9 +21,10 @@ UNTOUCHED = "Its events, snapshots and view rows were left untouched"
 
 @dataclass(slots=True)
 class Seen:
-    """What goes of one persistence id: events, rows of the view, and by tag the newest event (ticks) and who has delivered it."""
+    """What goes of one persistence id: events and their newest write, rows of the view, by tag the newest event (ticks) and its readers."""
 
     events: int = 0
+    written: int = 0
     view_rows: int = 0
     last_tagged: Event | None = None
     newest: dict[str, int] = field(default_factory=dict)
@@ -49,6 +50,7 @@ class Guards:
             return seen
         for event in self.store.events(persistence_id, partitions, to):
             seen.events += 1
+            seen.written = max(seen.written, event.written)
             at = ticks(event.timestamp)
             if event.tags and seen.last_tagged is None:
                 seen.last_tagged = event
@@ -63,11 +65,21 @@ class Guards:
 
     def refused(self, persistence_id: str, seen: Seen) -> Refused | None:
         """The first guard that speaks."""
+        if found := self._written_ahead(persistence_id, seen):
+            return found
         if not self.wanted.force_undelivered and (found := self._undelivered(persistence_id, seen)):
             return found
         if self.wanted.views and not self.wanted.force_unread:
             return self._unread(persistence_id, seen)
         return None
+
+    def _written_ahead(self, persistence_id: str, seen: Seen) -> Refused | None:
+        """Rows that a clock ahead has written outrank their deletion, which no force changes."""
+        table = self.store.messages if seen.written > now_in_microseconds() else self.store.written_ahead(persistence_id)
+        if table is None:
+            return None
+        said = f"{table} has rows that a clock that was ahead has written: no deletion covers them until that time has come"
+        return Refused("", "written_ahead", f"persistence id {persistence_id!r}: {said}. {UNTOUCHED}")
 
     # -- not delivered yet
 

@@ -20,8 +20,8 @@ from tagmill.errors import TagmillError
 from tagmill.kafka.positions import TopicPosition, kafka_positions
 from tagmill.kafka.ranges import Range, capped, others, places, same_topics, unread
 from tagmill.kafkajournal.model import Counts, Manifest, PartitionStatus, ReplicationReport, Tell
-from tagmill.ledger.failures import forget_failures, noted
 from tagmill.kafkajournal.writetimes import Overwritten, WriteTimes, ahead
+from tagmill.ledger.failures import forget_failures, noted
 from tagmill.settings import Settings
 from tagmill.stores.cassandra import Cassandra
 from tagmill.stores.deadletters import DeadLetters

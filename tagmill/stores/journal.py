@@ -3,6 +3,7 @@
 Source of each statement: CassandraJournal, CassandraSnapshotStore and Cleanup of pekko-persistence-cassandra 1.1.
 """
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,7 +13,7 @@ from uuid import UUID
 from cassandra import ConsistencyLevel
 
 from tagmill import names
-from tagmill.errors import ConfigurationError
+from tagmill.errors import ConfigurationError, GuardRefused
 from tagmill.journaltables import WRITERS_TABLES, JournalTables, event_tags, tag_columns
 from tagmill.stores.cassandra import Cassandra
 from tagmill.stores.views import SEARCHED_PARTITIONS, partitions_of
@@ -23,11 +24,12 @@ DELETES_AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What a deletion has to know of an event."""
+    """What a deletion has to know of an event; `written`: microseconds."""
 
     sequence_nr: int
     timestamp: UUID
     tags: frozenset[str]
+    written: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +92,13 @@ class JournalStore:
 
     def events(self, persistence_id: str, partitions: Iterable[int], to: int, after: int = 0) -> Iterator[Event]:
         """Events with after < sequence_nr <= to, the highest first, without payload, page by page."""
-        fields = ", ".join(["sequence_nr", "timestamp", *self.tag_columns])
+        fields = ", ".join(["sequence_nr", "timestamp", *self.tag_columns, "WRITETIME(writer_uuid) AS written"])
         for partition_nr in sorted(partitions, reverse=True):
             for row in self.cassandra.stream(
                 f"SELECT {fields} FROM {self.messages} WHERE persistence_id = ? AND partition_nr = ?"
                 " AND sequence_nr > ? AND sequence_nr <= ? ORDER BY sequence_nr DESC", persistence_id, partition_nr, after, to,
             ):  # fmt: skip
-                yield Event(row.sequence_nr, row.timestamp, event_tags(row))
+                yield Event(row.sequence_nr, row.timestamp, event_tags(row), row.written or 0)
 
     def snapshots(self, persistence_id: str) -> Iterator[Snapshot]:
         """The newest first, without payload."""
@@ -106,6 +108,18 @@ class JournalStore:
                 persistence_id, page=100,
             ):  # fmt: skip
                 yield Snapshot(row.sequence_nr, row.timestamp or 0)
+
+    def written_ahead(self, persistence_id: str) -> str | None:
+        """Return the table that has a row of a persistence id, other than an event, written ahead of the clock; None: there is none."""
+        columns = {self.metadata: "deleted_to"} | ({self.snapshot_table: "ser_id"} if self.snapshot_table else {})
+        columns |= {self.journal.cql(table): "sequence_nr" for table in WRITERS_TABLES if table in self.tables}
+        for table, column in columns.items():
+            rows = self.cassandra.execute(
+                f"SELECT max(WRITETIME({column})) AS written FROM {table} WHERE persistence_id = ?", persistence_id
+            )
+            if (rows[0].written or 0) > now_in_microseconds():
+                return table
+        return None
 
     # -- deleting
 
@@ -125,12 +139,20 @@ class JournalStore:
         """Rows of the view, or of another table of views: (tag, timebucket, timestamp, persistence_id), whatever their numbers.
 
         A sequence: the driver takes the next value in the thread that receives answers, so nothing may be read there.
+
+        Raises GuardRefused: a row outranks its deletion.
         """
-        self._write(
-            f"DELETE FROM {self.journal.cql(view_table or self.view_table)}"
-            " WHERE tag_name = ? AND timebucket = ? AND timestamp = ? AND persistence_id = ?",
-            rows,
+        table, where = (
+            self.journal.cql(view_table or self.view_table),
+            ("WHERE tag_name = ? AND timebucket = ? AND timestamp = ? AND persistence_id = ?"),
         )
+        self._write(f"DELETE FROM {table} {where}", rows)
+        standing = self.cassandra.execute_many(f"SELECT persistence_id FROM {table} {where} LIMIT 1", rows)
+        if left := next((found[0].persistence_id for found in standing if found), None):
+            raise GuardRefused(
+                f"{table} still has rows of persistence id {left!r} that were deleted: a clock that was ahead has written them. What "
+                "came before them is deleted; run the same command again once that time has come"
+            )
 
     def delete_snapshots(self, persistence_id: str, before: int | None) -> None:
         """Those below a sequence_nr; None: all."""
@@ -149,6 +171,11 @@ class JournalStore:
     def _write(self, cql: str, values: Iterable[tuple[Any, ...]]) -> None:
         for _ in self.cassandra.execute_many(cql, values, ConsistencyLevel.LOCAL_QUORUM, DELETES_AT_ONCE):
             pass
+
+
+def now_in_microseconds() -> int:
+    """Return the time in the unit of write times."""
+    return time.time_ns() // 1000
 
 
 class DeletedIds:

@@ -86,7 +86,7 @@ class _Builder(Attempt):
         """Read, judge and number into files; the manifest, and the first of those that somebody else numbered."""
         from pyspark.sql import functions as F
 
-        from tagmill.views import numbering, tables
+        from tagmill.views import differences, numbering, tables
         from tagmill.views.model import Manifest, Reason
 
         until = from_datetime(datetime.now(UTC) - timedelta(seconds=self.pipeline.eventual_consistency_delay_seconds))
@@ -112,7 +112,7 @@ class _Builder(Attempt):
         self.tell("numbering")
         stands = stands.where("not refused")
         runs = self.runs(folder, reader.files)
-        ends = self.fixed(numbering.ends(runs, stands), f"{url}/ends")
+        ends = self.fixed(differences.but_ahead(numbering.ends(runs, stands), stands, manifest.written_at), f"{url}/ends")
         moved, sums = self.numbered(folder, reader.files, runs, ends, stands)
         records = self.fixed(moved, f"{url}/records")
         checkpoints.reached("build.numbered")

@@ -66,7 +66,7 @@ class _Deleter(OfChosen):
 
     def seal(self, row: BuildRow, *, dry_run: bool) -> tuple[Manifest, ViewReport, DataFrame]:
         """Find what goes, into files; what the plugin's tables said when it began."""
-        from tagmill.views import guards, numbering
+        from tagmill.views import differences, guards, numbering
 
         self.tell("looking where each persistence id stands")
         places = self.places()
@@ -77,6 +77,8 @@ class _Deleter(OfChosen):
         limits = self.limits(places)
         begins = numbering.begins(limits, runs)
         ends = numbering.within(numbering.ends(runs, begins), limits, cut=True)
+        if self.row_by_row:
+            ends = differences.but_ahead(ends, places, self.latest(row))
         left = ends.where("reason is not null").select(ID, "upto", "reason")
         if self.row_by_row:
             left = self._with_ahead(left, standing, self.latest(row))

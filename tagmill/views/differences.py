@@ -75,6 +75,22 @@ def number_taken(lines: DataFrame) -> DataFrame:
     )
 
 
+def but_ahead(ends: DataFrame, places: DataFrame, latest: int) -> DataFrame:
+    """Stop persistence ids in front of their first event whose progress was written later than `latest` (microseconds).
+
+    What is written to tag_write_progress, or deleted of it and tag_scanning, would not replace that. In: `ends` as numbering.ends leaves
+    them; `places` with `written` of tables.places. Out: `ends`, of those with reason WRITTEN_AHEAD.
+    """
+    ahead = places.where(F.col("written") > latest).select(ID, F.lit(True).alias("ahead"))
+    if ahead.isEmpty():
+        return ends
+    is_ahead = F.coalesce("ahead", F.lit(False))
+    reason = F.when(is_ahead, F.lit(Reason.WRITTEN_AHEAD.value)).otherwise(F.col("reason")).alias("reason")
+    upto = F.when(is_ahead, F.col("from_nr")).otherwise(F.col("upto")).alias("upto")
+    changed = {"reason": reason, "upto": upto}
+    return ends.join(ahead, ID, "left").select(*(changed.get(name, F.col(name)) for name in ends.columns))
+
+
 def written_ahead(lines: DataFrame, latest: int) -> DataFrame:
     """Persistence ids of which a row would have to go or to change that was written later than `latest` (microseconds).
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tagmill.delivery.model import Document
-from tagmill.errors import ConfigurationError
+from tagmill.errors import ConfigurationError, GuardRefused
 from tagmill.settings import Settings
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def rebuild_ids(
 ) -> IdsReport:
     """Add the persistence ids that have events and are not listed; may run beside the application, and again.
 
-    Raises ConfigurationError: the journal has no such table.
+    Raises ConfigurationError: the journal has no such table. GuardRefused: a later deletion covers what was written.
     """
     from tagmill.connector import CASSANDRA, table
     from tagmill.spark.errors import explained
@@ -65,7 +65,7 @@ def rebuild_ids(
         say("looking which persistence ids have events")
         found = with_events(spark, journal).localCheckpoint()
         listed = found.where("false") if missing else table(spark, journal.keyspace, ids).select(ID)
-        new = found.join(listed, ID, "left_anti")
+        new = found.join(listed, ID, "left_anti").localCheckpoint()
         report = IdsReport(
             journal=journal.keyspace,
             table=ids,
@@ -77,4 +77,10 @@ def rebuild_ids(
         if report.added and not dry_run:
             say(f"adding {report.added} persistence ids")
             new.write.format(CASSANDRA).options(keyspace=journal.keyspace, table=ids).mode("append").save()
+            there = new.join(table(spark, journal.keyspace, ids, directJoinSetting="on").select(ID), ID).count()
+            if there < report.added:
+                raise GuardRefused(
+                    f"journal {journal.keyspace}: {report.added - there} of {report.added} persistence ids are not in {ids} though they "
+                    "were written: deletions of a clock that was ahead cover them. Run the same command again once that time has come"
+                )
     return report

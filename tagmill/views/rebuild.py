@@ -52,7 +52,7 @@ class _Rebuilder(OfChosen):
         """Read, number and compare into files; what the plugin's tables said when it began."""
         from pyspark.sql import functions as F
 
-        from tagmill.views import guards, numbering
+        from tagmill.views import differences, guards, numbering
 
         self.tell("looking where each persistence id stands")
         places = self.places()
@@ -63,7 +63,8 @@ class _Rebuilder(OfChosen):
         self.tell("numbering")
         numbers = standing.select(ID, F.col("tag_name").alias("tag"), "sequence_nr", F.col("tag_pid_sequence_nr").alias("number"))
         stands = self.fixed(numbering.kept(limits, runs, events, numbers), f"{self.url}/stands")
-        ends = self.fixed(numbering.within(numbering.ends(runs, stands), limits, cut=bool(self.chosen.tags)), f"{self.url}/ends")
+        ends = numbering.within(numbering.ends(runs, stands), limits, cut=bool(self.chosen.tags))
+        ends = self.fixed(differences.but_ahead(ends, places, self.latest(row)), f"{self.url}/ends")
         whole = ends.where("reason is null")
         records, sums = self.numbered(self.folder, staged, runs, whole, stands)
         self.tell("comparing")

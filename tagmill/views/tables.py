@@ -150,8 +150,8 @@ def stands(spark: SparkSession, journal: Journal, ledger_keyspace: str, ids: Dat
 
     Out, one row a persistence_id: `sequence_nr` and `partition_nr` of the last event built (0 and 0: none), `known` (there is a
     record), `from_nr` (deletions counted in), `deleted_to`, `scanned` (tag_scanning), `progress` (PROGRESS, sorted by tag: the
-    last number of each tag), `found` (tag_write_progress, the same), `refused`. With `adopt`, what is found there is the start
-    where they differ, and `adopted` says so.
+    last number of each tag), `found` (tag_write_progress, the same), `written` as of places, `refused`. With `adopt`, what is found
+    there is the start where they differ, and `adopted` says so.
     """
     joined = (
         records(spark, journal, ledger_keyspace, ids)
@@ -159,6 +159,7 @@ def stands(spark: SparkSession, journal: Journal, ledger_keyspace: str, ids: Dat
         .join(_scanned(spark, journal), ID, "left")
         .join(_deleted(spark, journal), ID, "left")
         .withColumn("found", F.coalesce("found", no_progress()))
+        .withColumn("written", _newest_write())
         .withColumn("known", F.col("sequence_nr").isNotNull())
         .withColumn(
             "differs", ~(F.col("found").eqNullSafe(F.col("recorded")) & F.col("scanned").eqNullSafe(F.col("scanned_now")))
@@ -174,6 +175,7 @@ def stands(spark: SparkSession, journal: Journal, ledger_keyspace: str, ids: Dat
         F.col("scanned_now").alias("scanned"),
         F.when(taken, F.col("found")).otherwise(F.col("recorded")).alias("progress"),
         "found",
+        "written",
         taken.alias("adopted"),
         (F.col("differs") & ~F.lit(adopt)).alias("refused"),
     )
@@ -183,7 +185,8 @@ def stands(spark: SparkSession, journal: Journal, ledger_keyspace: str, ids: Dat
 def places(spark: SparkSession, journal: Journal, ids: DataFrame) -> DataFrame:
     """What the plugin's tables say of persistence ids, whoever numbered.
 
-    Out, one row a persistence_id: deleted_to, `scanned` (tag_scanning), `found` (tag_write_progress: PROGRESS sorted by tag).
+    Out, one row a persistence_id: deleted_to, `scanned` (tag_scanning), `found` (tag_write_progress: PROGRESS sorted by tag), `written`:
+    the newest write to the latter two (microseconds; 0: none).
     """
     return (
         ids.join(_found(spark, journal), ID, "left")
@@ -191,7 +194,7 @@ def places(spark: SparkSession, journal: Journal, ids: DataFrame) -> DataFrame:
         .join(_deleted(spark, journal), ID, "left")
         .select(
             ID, F.coalesce("deleted_to", F.lit(0).cast("bigint")).alias("deleted_to"), F.col("scanned_now").alias("scanned"),
-            F.coalesce("found", no_progress()).alias("found"),
+            F.coalesce("found", no_progress()).alias("found"), _newest_write().alias("written"),
         )
     )  # fmt: skip
 
@@ -267,17 +270,28 @@ def numbered(spark: SparkSession, journal: Journal) -> DataFrame:
 
 
 def _found(spark: SparkSession, journal: Journal) -> DataFrame:
-    """tag_write_progress: one row a persistence_id, `found` PROGRESS sorted by tag."""
-    rows = table(spark, journal.keyspace, "tag_write_progress").select(
-        ID, F.struct("tag", F.col("tag_pid_sequence_nr").alias("number"), "sequence_nr", "offset").alias("line")
+    """tag_write_progress: one row a persistence_id, `found` PROGRESS sorted by tag, `found_written` (microseconds)."""
+    lines = table(spark, journal.keyspace, "tag_write_progress").selectExpr("*", "writetime(tag_pid_sequence_nr) AS written")
+    rows = lines.select(
+        ID, F.struct("tag", F.col("tag_pid_sequence_nr").alias("number"), "sequence_nr", "offset").alias("line"), "written"
     )
-    return rows.groupBy(ID).agg(F.array_sort(F.collect_list("line")).cast(PROGRESS).alias("found"))
+    progress = F.array_sort(F.collect_list("line")).cast(PROGRESS)
+    return rows.groupBy(ID).agg(progress.alias("found"), F.max("written").alias("found_written"))
+
+
+def _newest_write() -> Column:
+    none = F.lit(0).cast("bigint")
+    return F.greatest(F.coalesce("found_written", none), F.coalesce("scanned_written", none))
 
 
 def _scanned(spark: SparkSession, journal: Journal) -> DataFrame:
     if "tag_scanning" not in journal.tables:
-        return spark.range(0).select(F.col("id").cast("string").alias(ID), F.col("id").alias("scanned_now"))
-    return table(spark, journal.keyspace, "tag_scanning").select(ID, F.col("sequence_nr").alias("scanned_now"))
+        none = spark.range(0)
+        return none.select(
+            F.col("id").cast("string").alias(ID), F.col("id").alias("scanned_now"), F.col("id").alias("scanned_written")
+        )
+    rows = table(spark, journal.keyspace, "tag_scanning")
+    return rows.selectExpr(ID, "sequence_nr AS scanned_now", "writetime(sequence_nr) AS scanned_written")
 
 
 def _deleted(spark: SparkSession, journal: Journal) -> DataFrame:
