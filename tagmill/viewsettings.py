@@ -35,9 +35,15 @@ Moment = Annotated[datetime, BeforeValidator(moment)]
 class QualitySettings(Section):
     """What the gate tolerates before it stops a run."""
 
-    max_held_share_percent: float = Field(10.0, ge=0, le=100, description="of the new rows of a run")
+    max_held_share_percent: float = Field(
+        10.0, ge=0, le=100, description="of a run's new rows that no open hold kept back before: more stops the run"
+    )
     max_wrong_bucket_share_percent: float = Field(
         10.0, ge=0, le=100, description="rows outside their bucket: more means a wrong bucket size"
+    )
+    min_rows_for_share: int = Field(5000, ge=1, description="a run of fewer new rows is never stopped by a limit in percent")
+    min_ids_for_share: int = Field(
+        10, ge=1, description="so many persistence_ids newly held at least before their share stops a run"
     )
     min_ttl_warning_seconds: int = Field(86_400, ge=0, description="warn when undelivered rows expire sooner")
     named_rows: int = Field(20, ge=1, le=1000, description="offending rows named on a page")

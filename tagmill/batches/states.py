@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class RunState(StrEnum):
-    """PLANNED: nothing written yet. SEALED: the batches are fixed. CLOSED: progress is written. ABANDONED: given up before seal."""
+    """PLANNED: nothing written yet. SEALED: the batches are fixed. CLOSED: progress is written. ABANDONED: nothing of it is delivered."""
 
     PLANNED = "PLANNED"
     SEALED = "SEALED"
@@ -33,6 +33,8 @@ RUN_MOVES = frozenset(
         (RunState.PLANNED, RunState.SEALED),
         (RunState.PLANNED, RunState.ABANDONED),
         (RunState.SEALED, RunState.CLOSED),
+        # given up on purpose, each of its batches VOIDED
+        (RunState.SEALED, RunState.ABANDONED),
     }
 )
 BATCH_MOVES = frozenset(

@@ -9,7 +9,7 @@ from uuid import UUID
 import typer
 
 from tagmill.cli import look
-from tagmill.cli.run import interventions, ways_out
+from tagmill.cli.run import interventions, release, ways_out
 from tagmill.cli.shared import AsJson, DespiteViews, MaybePipeline, Pipeline, Why, Yes, confirm, one_line_errors, out
 
 holds = typer.Typer(help="What is kept back (without a command: list it); close a hold.", invoke_without_command=True)
@@ -34,6 +34,13 @@ def close_hold(pipeline: Pipeline, tag: Tag, persistence_id: PersistenceId, why:
     """Give up the missing numbers of a hold: the next run delivers what is behind them. If they turn up later, they come flagged late."""
     confirm(f"Give up the missing numbers of {persistence_id!r}, tag {tag!r}?", yes)
     out.print(interventions(pipeline, why).close_hold(tag, persistence_id), markup=False)
+
+
+@holds.command("release")
+@one_line_errors
+def release_hold(pipeline: Pipeline, tag: Tag, persistence_id: PersistenceId, why: Why) -> None:
+    """Judge a persistence_id again that `run give-up --set-apart` holds: the next run delivers what can be delivered of it."""
+    out.print(release(pipeline, why, tag, persistence_id), markup=False)
 
 
 @progress.command("rebase")

@@ -14,7 +14,7 @@ from tagmill.cli.shared import AsJson, Pipeline, Why, Yes, confirm, err, one_lin
 from tagmill.cli.verdicts import lines_of
 from tagmill.settings import Settings
 
-app = typer.Typer(help="Runs: deliver, abandon, void.", no_args_is_help=True)
+app = typer.Typer(help="Runs: deliver, give up, abandon, void.", no_args_is_help=True)
 
 
 @app.command()
@@ -89,6 +89,55 @@ def void(pipeline: Pipeline, why: Why, yes: Yes = False) -> None:
     """Give up the batches of the SEALED run that are proven absent from ClickHouse; a later run delivers their events."""
     confirm(f"Void the batches of pipeline {pipeline} that are not in ClickHouse?", yes)
     out.print(ways_out(pipeline, why).void(), markup=False)
+
+
+@app.command("give-up")
+@one_line_errors
+def give_up(
+    pipeline: Pipeline,
+    why: Why,
+    set_apart: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set-apart",
+            help="Go on without this: a persistence_id; of a topic a record (topic/partition/offset) or a nullable column. Repeatable.",
+        ),
+    ] = None,
+    yes: Yes = False,
+) -> None:
+    """Give up the open run, whatever state it and its files are in. What is not delivered of it is read again by the next run."""
+    confirm(f"Give up the open run of pipeline {pipeline}?", yes)
+    for line in _giving_up(pipeline, why).run(set_apart or []):
+        out.print(line, markup=False)
+
+
+@app.command("take-back")
+@one_line_errors
+def take_back(
+    pipeline: Pipeline, why: Why, column: Annotated[str, typer.Option("--column", help="A column that was set apart.")]
+) -> None:
+    """Deliver a topic's column again that `run give-up --set-apart` made null. A persistence_id: `holds release`."""
+    configured = settings()
+    configured.topic(pipeline)
+    out.print(_giving_up(pipeline, why).take_back(column), markup=False)
+
+
+def _giving_up(pipeline: str, why: str) -> Any:
+    from tagmill.delivery.giveup import GiveUp
+    from tagmill.stores.lease import this_process
+    from tagmill.topics.giveup import TopicGiveUp
+
+    configured = settings()
+    of_kind = TopicGiveUp if pipeline in configured.streams else GiveUp
+    return of_kind(configured, pipeline, this_process(), person(), why)
+
+
+def release(pipeline: str, why: str, tag: str, persistence_id: str) -> str:
+    """End the hold of a persistence_id that was set apart; what was done."""
+    from tagmill.delivery.giveup import GiveUp
+    from tagmill.stores.lease import this_process
+
+    return GiveUp(settings(), pipeline, this_process(), person(), why).release(tag, persistence_id)
 
 
 def interventions(pipeline: str, why: str, *, despite_views: bool = False) -> Any:

@@ -34,6 +34,8 @@ class Reason(StrEnum):
     BROKEN_OFFSET = "broken_offset"
     BROKEN_KEY = "broken_key"
     GIVEN_UP = "given_up"
+    SET_APART = "set_apart"
+    RELEASED = "released"
 
 
 class FirstSeen(StrEnum):

@@ -119,9 +119,9 @@ def close(progress: Progress | None, hole: Hole) -> Progress:
     """
     if hole.first != (progress.number + 1 if progress else 1):
         passed = f"progress is {progress.number}" if progress else "nothing is delivered"
-        raise GuardRefused(
-            f"numbers {hole.first} to {hole.last} can't be given up ({passed}). Nothing was changed; mend the view's rows"
-        )
+        waits = hole.first > (progress.number + 1 if progress else 1)
+        way_on = "numbers before them come first: tagmill run deliver" if waits else "mend the view's rows"
+        raise GuardRefused(f"numbers {hole.first} to {hole.last} can't be given up ({passed}). Nothing was changed; {way_on}")
     missing = progress.missing if progress else ()
     if missing and missing[-1][1] == hole.first - 1:
         missing = (*missing[:-1], (missing[-1][0], hole.last))

@@ -48,7 +48,7 @@ def close(settings: Settings, ledger: Ledger, name: str, run: int, fence: int) -
     checkpoints.reached("close.before_progress")
     ledger.delivered.write_progress(name, run, _progress(files, manifest, voided, void_tags))
     checkpoints.reached("close.after_progress")
-    _write_holds(ledger, files, manifest, void_tags)
+    write_holds(ledger, files, manifest, void_tags)
     _move_watermarks(settings.pipeline(name), ledger, manifest, batches, void_tags)
     _note_build(settings, ledger, files, row, [tag for tag in manifest.tags if tag not in void_tags])
     checkpoints.reached("close.before_end")
@@ -110,8 +110,8 @@ def _as_progress(table: pa.Table) -> Iterator[tuple[str, str, Progress]]:
             yield row["tag"], row["persistence_id"], progress
 
 
-def _write_holds(ledger: Ledger, files: RunFiles, manifest: Manifest, void_tags: set[str]) -> None:
-    """Holds of tags with void batches are judged again by a later run."""
+def write_holds(ledger: Ledger, files: RunFiles, manifest: Manifest, void_tags: set[str]) -> None:
+    """Write the holds that a run opened, continued or ended; those of tags with void batches are judged again by a later run."""
     with files.open_sealed(manifest.holds_file, manifest.sha256[manifest.holds_file]) as source:
         rows = [row for row in pq.read_table(source).to_pylist() if row["tag"] not in void_tags]
     ledger.delivered.write_holds(manifest.pipeline, manifest.run, (_hold(row) for row in rows if not row["ended"]))
@@ -180,6 +180,18 @@ def _move_watermarks(
             ledger.delivered.write_watermark(manifest.pipeline, _moved(counted, done))
         elif there or gone:
             ledger.delivered.write_watermark(manifest.pipeline, counted)
+
+
+def count_delivered(settings: PipelineSettings, ledger: Ledger, name: str, run: int, delivered: list[BatchRow]) -> None:
+    """Count the batches of a run that is given up; watermarks stay, so that the next run reads its range again."""
+    marks = ledger.delivered.watermarks(name)
+    for tag in {batch.tag for batch in delivered}:
+        mark = marks.get(tag) or _nothing_yet(tag, settings.start_ticks(tag) - 1)
+        rows = [batch.rows for batch in delivered if batch.tag == tag]
+        if mark.run < run:
+            ledger.delivered.write_watermark(
+                name, replace(mark, run=run, delivered=mark.delivered + sum(rows), batches=mark.batches + len(rows))
+            )
 
 
 def _nothing_yet(tag: str, ticks: int) -> Watermark:

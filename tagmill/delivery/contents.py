@@ -153,11 +153,17 @@ def _order(stream: int, cut: int, anew: list[FileTotal]) -> tuple[int, int, str,
     return (1, 0, "", cut) if stream >= JUDGED_STREAMS else (0, anew[stream].unit, anew[stream].file, cut)
 
 
-def for_gate(keys: DataFrame, plan: Plan) -> DataFrame:
+def for_gate(keys: DataFrame, plan: Plan, waiting: DataFrame | None) -> DataFrame:
     """The gate's view of what was read. Of a unit, the smallest remaining TTL that the plan saw stands for its rows.
 
-    What is held and not read counts with its tag's rows.
+    What is held and not read counts with its tag's rows. Rows of `waiting` (tag, persistence_id: open holds) were judged before: their
+    keys and buckets are not judged again.
     """
+    if waiting is None:
+        keys = keys.withColumn("waits", F.lit(False))
+    else:
+        known = F.broadcast(waiting.withColumn("waits", F.lit(True)))
+        keys = keys.join(known, list(KEY), "left").withColumn("waits", F.coalesce("waits", F.lit(False)))
     ttls = {
         unit.number: min(part.ttl_seconds for part in unit.slices if part.ttl_seconds is not None)
         for unit in plan.units
@@ -173,9 +179,9 @@ def for_gate(keys: DataFrame, plan: Plan) -> DataFrame:
         "persistence_id",
         "tag_pid_sequence_nr",
         "sequence_nr",
-        F.when(~F.col("offset_broken"), F.col("event_time")).alias("ticks"),
-        "timebucket",
-        bad_key.alias("bad_key"),
+        F.when(~F.col("offset_broken") & ~F.col("waits"), F.col("event_time")).alias("ticks"),
+        F.when(F.col("waits"), F.lit(0)).otherwise(F.col("timebucket")).alias("timebucket"),
+        (bad_key & ~F.col("waits")).alias("bad_key"),
         "event_missing",
         ttl.alias("ttl_seconds"),
         "file",

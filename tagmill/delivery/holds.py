@@ -7,7 +7,7 @@ from heapq import nsmallest
 from zlib import crc32
 
 from tagmill.buckets import BucketSize
-from tagmill.continuity.model import Hole, Progress
+from tagmill.continuity.model import Hole, Progress, Reason
 from tagmill.delivery.model import HoldLook
 from tagmill.stores.delivered import HoldRow
 from tagmill.stores.ledger import Ledger
@@ -26,7 +26,8 @@ def looks(
 ) -> Iterator[tuple[HoldLook, int]]:
     """Holds to judge again, each with the tick from which the view must be read for it."""
     end = time.monotonic() + pipeline.lease_seconds * 5
-    for hold in in_turn(ledger.delivered.holds(name, tags), now):
+    waiting = (hold for hold in ledger.delivered.holds(name, tags) if hold.reason != Reason.SET_APART)
+    for hold in in_turn(waiting, now):
         if time.monotonic() > end:
             return
         progress = next(iter(ledger.delivered.progress(name, [(hold.tag, hold.persistence_id)])))
@@ -54,6 +55,11 @@ def first_held(ledger: Ledger, name: str, pipeline: PipelineSettings, tag: str) 
     """Where the earliest row that a tag's holds keep back lies: (tag, timebucket, after, until), as Views.count takes it."""
     first = min((hold.from_ticks for hold in ledger.delivered.holds(name, [tag])), default=None)
     return None if first is None else (tag, pipeline.bucket_size.start(first), first - 1, first)
+
+
+def set_apart(tag: str, persistence_id: str, from_ticks: int, run: int, since: datetime) -> HoldRow:
+    """Return the hold of a persistence_id that no run judges until it is released."""
+    return HoldRow(tag, persistence_id, Reason.SET_APART.value, Hole(0, 0, 0, 0), from_ticks, 0, run, since, seen="")
 
 
 def _journal_has_an_answer(views: Views, hold: HoldRow, pipeline: PipelineSettings, now: datetime) -> bool:

@@ -14,7 +14,7 @@ from tagmill.batches.states import BatchState, RunState
 from tagmill.buckets import first_ticks
 from tagmill.continuity import rules
 from tagmill.continuity.model import Progress
-from tagmill.delivery import withdraw
+from tagmill.delivery import stops, withdraw
 from tagmill.delivery.close import close
 from tagmill.delivery.dependents import accept, despite, require_no_views
 from tagmill.delivery.model import Manifest, Plan
@@ -224,6 +224,7 @@ class Interventions:
                 f"run {row.run} of pipeline {self.name} is not finished ({row.state}). Nothing was changed; first: "
                 f"tagmill run deliver --pipeline {self.name}"
             )
+        stops.finish(ledger, RunFiles(self.settings.storage.root), self.name)
 
     def _hold(self, ledger: Ledger, tag: str, persistence_id: str) -> HoldRow:
         self._none_open(ledger)

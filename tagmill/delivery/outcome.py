@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial, reduce
 from typing import Any
@@ -32,6 +32,13 @@ PROGRESS_COLUMNS = (
 DELIVERED = ("deliver", "late")
 # beside the reasons of rows: a hole that the application has deleted, counted in the manifest's findings
 HOLE_CLOSED = "hole_closed"
+_NUMBERS = ("first_missing", "last_missing", "after_sequence_nr", "before_sequence_nr", "from_ticks", "held_rows", "since_run")
+# a run's file of holds; `ended`: over
+HOLD_SCHEMA = pa.schema(
+    [(name, pa.string()) for name in ("tag", "persistence_id", "reason")]
+    + [(name, pa.int64()) for name in _NUMBERS]
+    + [("since", pa.timestamp("us", tz="UTC")), ("seen", pa.string()), ("ended", pa.bool_())]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,23 +279,7 @@ def _write_holds(sealed: Sealed, file: str) -> None:
             # the view has no row of it any more: it stays, so that rows that come back are judged
             rows.append({**look.model_dump(), "held_rows": 0, "ended": False})
     rows += _grown(sealed)
-    schema = pa.schema(
-        [("tag", pa.string()), ("persistence_id", pa.string()), ("reason", pa.string())]
-        + [
-            (n, pa.int64())
-            for n in (
-                "first_missing",
-                "last_missing",
-                "after_sequence_nr",
-                "before_sequence_nr",
-                "from_ticks",
-                "held_rows",
-                "since_run",
-            )
-        ]
-        + [("since", pa.timestamp("us", tz="UTC")), ("seen", pa.string()), ("ended", pa.bool_())]
-    )
-    _write_table(sealed.files, file, pa.Table.from_pylist(rows, schema=schema))
+    _write_table(sealed.files, file, pa.Table.from_pylist(rows, schema=HOLD_SCHEMA))
 
 
 def _grown(sealed: Sealed) -> list[dict[str, Any]]:
@@ -300,16 +291,20 @@ def _grown(sealed: Sealed) -> list[dict[str, Any]]:
         for row in sealed.frozen_rows.where("is_new").groupBy(*KEY).count().collect()
     }
     return [
-        {
-            "tag": hold.tag, "persistence_id": hold.persistence_id, "reason": hold.reason, "first_missing": hold.hole.first,
-            "last_missing": hold.hole.last, "after_sequence_nr": hold.hole.after_sequence_nr,
-            "before_sequence_nr": hold.hole.before_sequence_nr, "from_ticks": hold.from_ticks,
-            "held_rows": hold.held_rows + more[hold.tag, hold.persistence_id], "since_run": hold.since_run, "since": hold.since,
-            "seen": hold.seen, "ended": False,
-        }
+        hold_record(replace(hold, held_rows=hold.held_rows + more[hold.tag, hold.persistence_id]))
         for hold in sealed.frozen
         if (hold.tag, hold.persistence_id) in more
-    ]  # fmt: skip
+    ]
+
+
+def hold_record(hold: HoldRow) -> dict[str, Any]:
+    """Return an open hold as a record of HOLD_SCHEMA."""
+    return {
+        "tag": hold.tag, "persistence_id": hold.persistence_id, "reason": hold.reason, "first_missing": hold.hole.first,
+        "last_missing": hold.hole.last, "after_sequence_nr": hold.hole.after_sequence_nr,
+        "before_sequence_nr": hold.hole.before_sequence_nr, "from_ticks": hold.from_ticks, "held_rows": hold.held_rows,
+        "since_run": hold.since_run, "since": hold.since, "seen": hold.seen, "ended": False,
+    }  # fmt: skip
 
 
 def _write_repairs(sealed: Sealed, file: str) -> None:

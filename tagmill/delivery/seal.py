@@ -3,7 +3,8 @@
 Everything is written under a folder of this attempt; files of attempts that don't commit are never read.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from uuid import uuid4
 
 import structlog
@@ -12,7 +13,8 @@ from pyspark.sql import functions as F
 
 from tagmill import checkpoints
 from tagmill.batches.states import RunState
-from tagmill.delivery import contents, outcome, recut, scan, suspects
+from tagmill.buckets import BucketSize
+from tagmill.delivery import contents, newholds, outcome, recut, scan, stops, suspects
 from tagmill.delivery.evidence import Investigation
 from tagmill.delivery.judging import JUDGED_SCHEMA, judged
 from tagmill.delivery.model import Manifest, Plan
@@ -22,7 +24,7 @@ from tagmill.errors import DataQualityStop, FenceRaised, GuardRefused
 from tagmill.quality import gate
 from tagmill.quality.expectations import preload
 from tagmill.quality.model import GateVerdict, Reports, SchemaColumn
-from tagmill.quality.report import read_reports
+from tagmill.quality.report import newly_held, read_reports
 from tagmill.settings import Settings
 from tagmill.spark.errors import explained
 from tagmill.stores.delivered import HoldRow
@@ -211,20 +213,31 @@ class _Sealing:
         found = self.plan.view_columns
         if all(found.get(column) == kind for column, kind in VIEW_COLUMNS.items()):
             return
-        self._enforce(Reports(self.pipeline.bucket_size, self._schema(), (), (), ()))
+        self._enforce(Reports(self.pipeline.bucket_size, self._schema(), (), (), ()), None)
 
     def _schema(self) -> tuple[SchemaColumn, ...]:
         return tuple(SchemaColumn(column, kind, self.plan.view_columns.get(column)) for column, kind in VIEW_COLUMNS.items())
 
     def _gate(self, keys: DataFrame, verdict: _Judged, files: list[str]) -> GateVerdict:
-        """Rows that were read before (look-back, holds) were judged before: they don't count again."""
-        rows = contents.for_gate(keys.where(F.col("file").isin(files)), self.plan)
+        """Rows that were read before (look-back) or held before this run were judged before: they don't count again."""
+        waiting = newholds.open_holds(self.spark, self.plan, verdict.frozen)
+        read = keys.where(F.col("file").isin(files))
+        rows = contents.for_gate(read, self.plan, waiting)
         dispositions = outcome.dispositions(verdict.decisions, verdict.frozen_rows, files).persist()
-        return self._enforce(
-            read_reports(rows, dispositions, self._schema(), self.pipeline.bucket_size, self.pipeline.quality.named_rows)
-        )
+        reports = read_reports(rows, dispositions, self._schema(), self.pipeline.bucket_size, self.pipeline.quality.named_rows)
+        held, held_ids = newly_held(dispositions, waiting) if reports.held else (0, 0)
+        reports = replace(reports, newly_held=held, newly_held_ids=held_ids, other_size=self._other_size(reports))
+        return self._enforce(reports, newholds.Judged(verdict.decisions, rows, waiting, files))
 
-    def _enforce(self, reports: Reports) -> GateVerdict:
+    def _other_size(self, reports: Reports) -> BucketSize | None:
+        """Return the larger bucket size that fits the rows and all partitions of the view: it tells a wrong size from a stray row."""
+        better = reports.better_size
+        if not reports.wrong_bucket or better is None or better.milliseconds < self.pipeline.bucket_size.milliseconds:
+            return None
+        partitions = chain.from_iterable(self.views.buckets(list(self.plan.tags)).values())
+        return better if all(bucket % better.milliseconds == 0 for bucket in partitions) else None
+
+    def _enforce(self, reports: Reports, judged: newholds.Judged | None) -> GateVerdict:
         plan = self.plan
         docs = self.files.docs(plan.pipeline)
         verdict = gate.judge(reports, self.pipeline.quality, docs_dir=docs, run_name=f"run-{plan.run:08d}")
@@ -233,15 +246,26 @@ class _Sealing:
         if verdict.passed:
             return verdict
         reason = "; ".join(verdict.failures)
-        self.ledger.finish_run(
-            plan.pipeline, plan.run, self.fence, RunState.PLANNED, RunState.ABANDONED, f"quality gate: {reason}"[:1000]
+        recorded = self._abandon(
+            f"quality gate: {reason}"[:1000], judged if newholds.ABOUT_IDS.issuperset(verdict.stopped_by) else None
         )
-        self.files.remove_attempts(plan.pipeline, plan.run)  # report and page are elsewhere
         raise DataQualityStop(
             f"run {plan.run} of pipeline {plan.pipeline} stopped by the quality gate: {reason}. Nothing was sealed or delivered. "
-            f"See {verdict.docs_page}",
+            f"{recorded}See {verdict.docs_page}",
             verdict.docs_page,
         )
+
+    def _abandon(self, reason: str, judged: newholds.Judged | None) -> str:
+        """Give the run up, with the holds that it found, if any are worth recording; says so."""
+        plan, file = self.plan, f"{self.folder}/holds.parquet"
+        count = newholds.write(self.files, file, plan, judged) if judged else 0
+        if count == 0:
+            self.ledger.finish_run(plan.pipeline, plan.run, self.fence, RunState.PLANNED, RunState.ABANDONED, reason)
+            self.files.remove_attempts(plan.pipeline, plan.run)  # report and page are elsewhere
+            return ""
+        row = self.ledger.current(plan.pipeline, plan.run, self.fence)
+        stops.stop(self.ledger, self.files, row, self.attempt, file, reason)
+        return f"{count} holds were recorded, the next run goes on without them: tagmill holds --pipeline {plan.pipeline}. "
 
     # -- the files
 

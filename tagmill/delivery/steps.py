@@ -48,6 +48,7 @@ def plan(
     `reread`: a range of time to read again; `buckets`: (tag, timebucket) to read again, of which the first `buckets` of the answer
     are dealt with.
     """
+    from tagmill.delivery import stops
     from tagmill.delivery.plan import Planner
     from tagmill.delivery.runfiles import write_document
 
@@ -60,6 +61,7 @@ def plan(
         unfinished = ledger.open_run(pipeline)
         if unfinished:
             return _taken_over(ledger, unfinished, owner)
+        stops.finish(ledger, RunFiles(settings.storage.root), pipeline)
         views = Views(ledger.cassandra, chosen.journal)
         planner = Planner(ledger, views, pipeline, chosen, wanted, datetime.now(UTC), _built(settings, ledger, pipeline))
         taken = 0

@@ -6,10 +6,12 @@ from tagmill.batches.states import BatchState, RunState
 from tagmill.delivery.dependents import despite, require_no_views
 from tagmill.delivery.push import Destination, push_one
 from tagmill.delivery.runfiles import Sealed
-from tagmill.errors import GuardRefused
+from tagmill.errors import GuardRefused, StoreUnavailable
 from tagmill.settings import Settings
 from tagmill.stores.clickhouse import ClickHouse
 from tagmill.stores.ledger import BatchRow, Ledger, RunRow
+
+EVERY_GENERATION = 2**32 - 1
 
 
 def run_in(ledger: Ledger, pipeline: str, state: RunState) -> RunRow:
@@ -57,6 +59,21 @@ def void_waiting(
         f"run {row.run} of pipeline {row.pipeline}: {len(waiting)} batches VOIDED, "
         f"{len(batches) - len(waiting)} stay. Close it: tagmill run deliver --pipeline {row.pipeline}"
     )
+
+
+def take_back(ledger: Ledger, clickhouse: ClickHouse, table: str, row: RunRow, batch: BatchRow) -> None:
+    """Make a batch of an open run VOIDED, whatever its table has of it: marked as void, removed, proven absent."""
+    clickhouse.void_batch(table, batch.batch_id)
+    clickhouse.sync_replica(table)
+    if clickhouse.totals(table, batch.batch_id):
+        clickhouse.delete_batch(table, batch.batch_id, EVERY_GENERATION)
+        clickhouse.sync_replica(table)
+    if clickhouse.totals(table, batch.batch_id):
+        raise StoreUnavailable(
+            f"batch {batch.batch_id} of run {row.run}, pipeline {row.pipeline}, is still in ClickHouse. The run stays as it is; "
+            "run the same command again"
+        )
+    ledger.move_batch(row.pipeline, row.run, row.fence, batch, BatchState.VOIDED)
 
 
 def send_again(

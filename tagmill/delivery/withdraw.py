@@ -22,6 +22,7 @@ from tagmill.continuity import rules
 from tagmill.continuity.model import Hole
 from tagmill.delivery.model import Batch, Manifest, Plan, TagOutcome, Withdrawn
 from tagmill.delivery.runfiles import read_manifest, read_plan, write_document
+from tagmill.delivery.waysout import EVERY_GENERATION
 from tagmill.errors import GuardRefused, StoreUnavailable
 from tagmill.settings import Settings
 from tagmill.stores.clickhouse import ClickHouse
@@ -34,7 +35,6 @@ from tagmill.timeuuid import ticks as ticks_of
 KIND = "withdraw"
 # a batch of which so many rows are no longer in the view at their place is not withdrawn
 MAX_MOVED = 10_000
-EVERY_GENERATION = 2**32 - 1
 EVENT_SCHEMA = pa.schema(
     {"tag": pa.string(), "persistence_id": pa.string(), "sequence_nr": pa.int64(), "number": pa.int64(), "timebucket": pa.int64()}
 )
@@ -86,8 +86,8 @@ def plan(
     file = f"{files.folder(name, number)}/undelivered-{attempt}.parquet"
     with files.create(file) as target, pq.ParquetWriter(target, EVENT_SCHEMA, compression="zstd") as writer:
         for run, batch in chosen:
-            standing = _Standing(views, pipeline.bucket_size, f"batch {batch.batch_id} of run {run}, pipeline {name},")
-            _write(writer, standing.of(_rows(files, batch)))
+            standing = Standing(views, pipeline.bucket_size, f"batch {batch.batch_id} of run {run}, pipeline {name},")
+            _write(writer, standing.of(key_rows(files, batch)))
         _write(writer, lost)
     document = Plan(
         pipeline=name, run=number, planned_at=datetime.now(UTC), reread=True, first=False, tags={}, units=[], holds=[],
@@ -158,7 +158,7 @@ def _chosen(settings: Settings, ledger: Ledger, name: str, run: int, batch_id: U
     return run, next(batch for batch in manifest.batches if batch.number == found.number)
 
 
-def _rows(files: RunFiles, batch: Batch) -> Iterator[list[dict[str, Any]]]:
+def key_rows(files: RunFiles, batch: Batch) -> Iterator[list[dict[str, Any]]]:
     """The key columns of a sealed batch, some rows at a time."""
     columns = ["tag", "persistence_id", "sequence_nr", "tag_pid_sequence_nr", "offset", "timebucket"]
     with files.open_sealed(batch.file, batch.sha256) as source:
@@ -166,7 +166,7 @@ def _rows(files: RunFiles, batch: Batch) -> Iterator[list[dict[str, Any]]]:
             yield rows.to_pylist()
 
 
-class _Standing:
+class Standing:
     """Where the view has the events of a batch now. What it has lost could not be delivered again, so such a batch stays."""
 
     def __init__(self, views: Views, size: BucketSize, what: str) -> None:

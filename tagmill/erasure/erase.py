@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from tagmill import checkpoints
 from tagmill.batches.states import RunState
-from tagmill.delivery import withdraw
+from tagmill.delivery import stops, withdraw
 from tagmill.delivery.dependents import require_no_views
 from tagmill.delivery.runfiles import read_document, write_document
 from tagmill.erasure.evidence import Evidence
@@ -163,6 +163,7 @@ class _Erasing:
                     f"run {row.run} of pipeline {name} is not finished ({row.state}). Nothing was erased; first: "
                     f"tagmill run deliver --pipeline {name}"
                 )
+            stops.finish(self.ledger, RunFiles(self.settings.storage.root), name)
         builds = Builds(self.ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.journal)
         newest = builds.newest()
         # a builder that wakes up late can't commit what it has read

@@ -26,11 +26,11 @@ def judge(reports: Reports, limits: QualitySettings, *, docs_dir: str, run_name:
     def said(rule: Rule, failing: Sequence[Failing]) -> str:
         return sentence(rule, failing, reports)
 
-    checks, expectations = judged(frame(reports), rules(reports, limits), said, suite="tag_views", run_name=run_name)
+    checks, expectations = judged(frame(reports, limits), rules(reports, limits), said, suite="tag_views", run_name=run_name)
     failed = [check for check in checks if not check.success]
-    stops = [check.sentence for check in failed if check.severity == "stop"]
+    stops = {check.name: check.sentence for check in failed if check.severity == "stop"}
     warnings = [check.sentence for check in failed if check.severity == "warn"]
     figures = {"rows": reports.rows, "held": reports.held}
     shown = docs.Page("run.html.j2", {"reports": reports}, figures, {"reports": asdict(reports)})
     page = docs.write(docs_dir, run_name, shown, checks, expectations)
-    return GateVerdict(not stops, docs.worst(checks), stops, warnings, page, as_json(checks))
+    return GateVerdict(not stops, docs.worst(checks), list(stops.values()), warnings, page, as_json(checks), tuple(stops))

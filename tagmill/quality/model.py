@@ -66,13 +66,20 @@ class OffendingRow:
 
 @dataclass(frozen=True)
 class Reports:
-    """All that the gate judges of one run; its size depends on the tags and on `named_rows`, not on the rows read."""
+    """All that the gate judges of one run; its size depends on the tags and on `named_rows`, not on the rows read.
+
+    `newly_held` rows are of `newly_held_ids` persistence_ids without an open hold before this run. `other_size`: the bucket size that
+    the partitions of the view have instead of the configured one, where rows lie outside their buckets.
+    """
 
     bucket_size: BucketSize
     schema: tuple[SchemaColumn, ...]
     tags: tuple[TagReport, ...]
     dispositions: tuple[DispositionCount, ...]
     offending: tuple[OffendingRow, ...]
+    newly_held: int = 0
+    newly_held_ids: int = 0
+    other_size: BucketSize | None = None
 
     @property
     def rows(self) -> int:
@@ -83,6 +90,23 @@ class Reports:
     def held(self) -> int:
         """Tag rows held back."""
         return sum(count.rows for count in self.dispositions if count.action == "hold")
+
+    @property
+    def wrong_bucket(self) -> int:
+        """Tag rows whose time is not in their bucket."""
+        return sum(report.wrong_bucket for report in self.tags)
+
+    @property
+    def fits(self) -> dict[BucketSize, int]:
+        """Tag rows that would lie in the bucket of their time, by bucket size."""
+        return {size: sum(getattr(tag, f"fits_{size.lower()}") for tag in self.tags) for size in BucketSize}
+
+    @property
+    def better_size(self) -> BucketSize | None:
+        """The bucket size that more rows fit than the configured one, if there is one."""
+        fits = self.fits
+        best = max(fits, key=lambda size: fits[size])
+        return best if fits[best] > fits[self.bucket_size] else None
 
 
 @dataclass(frozen=True)
@@ -108,7 +132,10 @@ class Check:
 
 @dataclass(frozen=True)
 class GateVerdict:
-    """The gate's answer: `passed` is False only for a stop; `failures` say why it stops, `warnings` what was tolerated."""
+    """The gate's answer: `passed` is False only for a stop; `failures` say why it stops, `warnings` what was tolerated.
+
+    `stopped_by` names the rules whose failures those are.
+    """
 
     passed: bool
     severity: Severity
@@ -116,6 +143,7 @@ class GateVerdict:
     warnings: list[str]
     docs_page: str
     checks: list[dict[str, Any]]
+    stopped_by: tuple[str, ...] = ()
 
 
 def as_json(checks: tuple[Check, ...]) -> list[dict[str, Any]]:

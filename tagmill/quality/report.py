@@ -43,6 +43,19 @@ def read_reports(
     return Reports(bucket_size, tuple(schema), tags, counts, tuple(named))
 
 
+def newly_held(dispositions: DataFrame, waiting: DataFrame | None) -> tuple[int, int]:
+    """Count the held rows of persistence_ids without an open hold before the run, and those persistence_ids.
+
+    In: `waiting` tag, persistence_id: what had an open hold. The key columns only, so a person's id in two tags counts once.
+    """
+    held = dispositions.where("action = 'hold'").select("tag", "persistence_id")
+    if waiting is not None:
+        held = held.join(F.broadcast(waiting), ["tag", "persistence_id"], "left_anti")
+    line = held.groupBy("persistence_id").count().agg(F.sum("count").alias("rows"), F.count(F.lit(1)).alias("ids")).first()
+    assert line is not None  # noqa: S101 - an aggregate without keys has one row
+    return int(line["rows"] or 0), int(line["ids"])
+
+
 def tag_report(judged: DataFrame, bucket_ms: int) -> DataFrame:
     """Count, per tag, what the gate judges.
 

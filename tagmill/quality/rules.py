@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from tagmill.buckets import BucketSize
 from tagmill.quality.model import Failing, OffendingRow, Reports, TagReport
 from tagmill.viewsettings import QualitySettings
 
@@ -71,6 +72,7 @@ def rules(reports: Reports, limits: QualitySettings) -> tuple[Rule, ...]:
     """The expectations of a run, stops first."""
     size = reports.bucket_size.value
     outside, held = limits.max_wrong_bucket_share_percent, limits.max_held_share_percent
+    few = f"of at least {limits.min_rows_for_share} rows"
     ttl = limits.min_ttl_warning_seconds
     return (
         Rule(SCHEMA, FOUND, "stop", "The view has the columns and types that a run reads", "", equals=REQUIRED),
@@ -81,12 +83,18 @@ def rules(reports: Reports, limits: QualitySettings) -> tuple[Rule, ...]:
              f"Every timebucket is the start of a {size} (bucket_size of the pipeline)",
              "{subject}: {rows} whose timebucket is not the start of a {bucket_size}, so bucket_size is wrong"),
         Rule("bucket_share", "wrong_bucket_share_percent", "stop",
-             f"At most {outside:g} % of the rows have a time outside their {size} bucket (more: bucket_size is wrong)",
-             "{subject}: {value} % of the rows have a time outside their {bucket_size} bucket, so bucket_size is wrong",
+             f"At most {outside:g} %, {few}, have a time outside their {size} bucket (more: bucket_size is wrong)",
+             "{subject}: {value} % of the rows have a time outside their {bucket_size} bucket, so bucket_size is wrong "
+             f"({outside:g} % are tolerated: quality.max_wrong_bucket_share_percent)",
              at_most=outside),
+        Rule("bucket_partitions", "other_size_rows", "stop",
+             "No row is outside its bucket while all partitions of the view are buckets of another size",
+             "{subject}: {rows} with a time outside their {bucket_size} bucket, and all partitions of the view are buckets of another "
+             "size, so bucket_size is wrong (quality.max_wrong_bucket_share_percent = 100 tolerates it)"),
         Rule("held_share", "held_share_percent", "stop",
-             f"At most {held:g} % of the rows are held back",
-             f"{{subject}}: {{value}} % of the rows would be held back, {held:g} % are tolerated", at_most=held),
+             f"At most {held:g} %, {few} and {limits.min_ids_for_share} persistence_ids, are newly held back",
+             f"{{subject}}: {{value}} % of the rows would be newly held back, {held:g} % are tolerated "
+             "(quality.max_held_share_percent)", at_most=held),
         Rule("bucket", "wrong_bucket", "warn",
              "Every row lies in the bucket of its time",
              "{subject}: {rows} in a bucket that their time is not in; delivered, recorded for repair"),
@@ -124,13 +132,21 @@ def rules(reports: Reports, limits: QualitySettings) -> tuple[Rule, ...]:
     )  # fmt: skip
 
 
-def frame(reports: Reports) -> list[dict[str, Cell]]:
-    """The lines of the frame. Subjects and types are HTML-escaped: Great Expectations puts them on its page as they are."""
+def frame(reports: Reports, limits: QualitySettings) -> list[dict[str, Cell]]:
+    """Return the lines of the frame; a share of too few rows or persistence_ids is left out.
+
+    Subjects and types are HTML-escaped: Great Expectations puts them on its page as they are.
+    """
     rows = reports.rows
+    many = rows >= limits.min_rows_for_share
+    has_other_size = reports.other_size is not None and limits.max_wrong_bucket_share_percent < 100
     run: dict[str, Cell] = {
         SUBJECT: THE_RUN,
-        "held_share_percent": _percent(reports.held, rows),
-        "wrong_bucket_share_percent": _percent(sum(tag.wrong_bucket for tag in reports.tags), rows),
+        "held_share_percent": _percent(reports.newly_held, rows)
+        if many and reports.newly_held_ids >= limits.min_ids_for_share
+        else 0.0,
+        "wrong_bucket_share_percent": _percent(reports.wrong_bucket, rows) if many else 0.0,
+        "other_size_rows": reports.wrong_bucket if has_other_size else 0,
     }
     tags = [_tag_line(reports, report) for report in reports.tags]
     columns: list[dict[str, Cell]] = [
@@ -161,7 +177,7 @@ def sentence(rule: Rule, failing: Iterable[Failing], reports: Reports) -> str:
         clause = rule.says.format(subject=found.subject, value=value, rows=noun, bucket_size=reports.bucket_size.value)
         rows = named(rule, reports, found.subject)
         clauses.append(clause + ("" if not rows else "; first: " + ", ".join(described(row) for row in rows[:3])))
-    if rule.name in ("bucket_size", "bucket_share"):
+    if rule.name in ("bucket_size", "bucket_share", "bucket_partitions"):
         clauses.append(_better_size(reports))
     return ". ".join(clauses)
 
@@ -178,7 +194,7 @@ def _schema_sentence(failing: Iterable[Failing], reports: Reports) -> str:
 
 def named(rule: Rule, reports: Reports, subject: str) -> list[OffendingRow]:
     """The offending rows of a rule and subject."""
-    held, share = rule.name == "held_share", rule.name == "bucket_share"
+    held, share = rule.name == "held_share", rule.name in ("bucket_share", "bucket_partitions")
     column = "wrong_bucket" if share else rule.column
     return [
         row
@@ -210,11 +226,10 @@ def _tag_line(reports: Reports, report: TagReport) -> dict[str, Cell]:
 
 
 def _better_size(reports: Reports) -> str:
-    rows = reports.rows
-    fits = {name: sum(getattr(tag, f"fits_{name.lower()}") for tag in reports.tags) for name in ("Day", "Hour", "Minute")}
-    text = f"Of {rows} rows {fits['Day']} would fit Day buckets, {fits['Hour']} Hour, {fits['Minute']} Minute"
-    best = max(fits, key=lambda name: fits[name])
-    if fits[best] > fits[reports.bucket_size.value]:
+    fits = reports.fits
+    day, hour, minute = (fits[size] for size in (BucketSize.DAY, BucketSize.HOUR, BucketSize.MINUTE))
+    text = f"Of {reports.rows} rows {day} would fit Day buckets, {hour} Hour, {minute} Minute"
+    if best := reports.better_size:
         text += f': set bucket_size = "{best}" if the application\'s events-by-tag.bucket-size is {best}'
     return text
 

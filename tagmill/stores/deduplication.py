@@ -1,9 +1,10 @@
 """The ids of delivered events, by shard: which are known, how they are made, and what a topic's runs have read."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby, islice
+from uuid import UUID
 
 from cassandra import ConsistencyLevel
 
@@ -53,20 +54,25 @@ class Deduplication:
         statement = f"SELECT unique_id FROM {self.ledger}.deduplication WHERE pipeline = ? AND rule = ? AND shard = ? LIMIT 1"
         return any(self.cassandra.execute_many(statement, asked))
 
-    def known(self, ids: Iterable[tuple[int, str]], since: datetime) -> Iterator[str]:
-        """Which of these ids were seen since then. In: (shard, unique_id), each once, the ids of a shard one after the other."""
+    def known(self, ids: Iterable[tuple[int, str]], since: datetime, given_up: Collection[UUID] = ()) -> Iterator[str]:
+        """Which of these ids were seen since then, those of batches that were given up left out.
+
+        In: (shard, unique_id), each once, the ids of a shard one after the other.
+        """
         asked = (
             (self.pipeline, self.rule, shard, [one for _, one in part])
             for shard, of_shard in groupby(ids, key=lambda one: one[0])
             for part in iter(lambda of_shard=of_shard: list(islice(of_shard, AT_ONCE)), [])  # type: ignore[misc]
         )
         found = self.cassandra.execute_many(
-            f"SELECT unique_id, seen_at FROM {self.ledger}.deduplication WHERE pipeline = ? AND rule = ? AND shard = ? AND unique_id IN ?",
+            f"SELECT unique_id, seen_at, batch_id FROM {self.ledger}.deduplication"
+            " WHERE pipeline = ? AND rule = ? AND shard = ? AND unique_id IN ?",
             asked, concurrency=32,
         )  # fmt: skip
         floor = since.replace(tzinfo=None)
         for rows in found:
-            yield from (row.unique_id for row in rows if row.seen_at is not None and row.seen_at >= floor)
+            seen = (row for row in rows if row.seen_at is not None and row.seen_at >= floor)
+            yield from (row.unique_id for row in seen if row.batch_id not in given_up)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +134,11 @@ class TopicOffsets:
         """The offset behind the last delivered record."""
         rows = self.cassandra.stream(f"SELECT topic, partition, offset FROM {self.table} WHERE pipeline = ?", self.pipeline)
         return {(row.topic, row.partition): row.offset for row in rows}
+
+    def moved_by(self, run: int) -> bool:
+        """Tell if this run has moved an offset."""
+        rows = self.cassandra.stream(f"SELECT run FROM {self.table} WHERE pipeline = ?", self.pipeline)
+        return any(row.run == run for row in rows)
 
     def write(self, run: int, offsets: Mapping[Place, int]) -> None:
         """Never back behind what a later run has written."""

@@ -198,6 +198,43 @@ class Ledger:
         if not done:
             raise FenceRaised(f"run {run} of pipeline {pipeline} is no longer {old}. Nothing was written; look: tagmill runs")
 
+    def end_run(self, row: RunRow, new: RunState, manifest_file: str, manifest_sha256: str, reason: str) -> None:
+        """End an open run outside of the ordinary, with another manifest or none (''); raises FenceRaised.
+
+        An ABANDONED run with a manifest is one whose holds are still to be recorded (stop_recorded).
+        """
+        if not may_move_run(row.state, new):
+            raise ValueError(f"a run doesn't go from {row.state} to {new}")
+        done = self.cassandra.transact(
+            f"UPDATE {self.keyspace}.runs SET state = ?, closed_at = ?, reason = ?, manifest_file = ?, manifest_sha256 = ?"
+            " WHERE pipeline = ? AND run = ? IF state = ? AND fence = ?",
+            new.value,
+            _now(),
+            reason,
+            manifest_file,
+            manifest_sha256,
+            row.pipeline,
+            row.run,
+            row.state.value,
+            row.fence,
+            landed=lambda: self.current(row.pipeline, row.run, row.fence).state == new,
+        )
+        if not done:
+            raise FenceRaised(
+                f"run {row.run} of pipeline {row.pipeline} is no longer {row.state}. It was not ended; look: tagmill runs"
+            )
+
+    def stop_recorded(self, row: RunRow) -> None:
+        """Take the manifest off an ABANDONED run once its holds are recorded."""
+        self.cassandra.transact(
+            f"UPDATE {self.keyspace}.runs SET manifest_file = '', manifest_sha256 = '' WHERE pipeline = ? AND run = ?"
+            " IF state = 'ABANDONED' AND manifest_file = ?",
+            row.pipeline,
+            row.run,
+            row.manifest_file,
+            landed=lambda: True,
+        )
+
     def amend(self, old: RunRow, new: RunRow) -> None:
         """What a finished run says becomes what `new` says: manifest, plan and reason; raises FenceRaised.
 

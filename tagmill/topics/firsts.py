@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -52,15 +53,30 @@ def _ids(files: RunFiles, staged: Sequence[StagedFile], low: str, high: str) -> 
         yield rows.filter(pc.and_(wanted, pc.less(rows["unique_id"], high))).select([*KEY, PLACE])
 
 
-def unknown(firsts: DataFrame, cassandra: CassandraSettings, ledger: str, pipeline: str, rule: str, since: datetime) -> DataFrame:
-    """PLACE of those ids (KEY) that were not seen since then."""
+def unknown(
+    firsts: DataFrame,
+    cassandra: CassandraSettings,
+    ledger: str,
+    pipeline: str,
+    rule: str,
+    since: datetime,
+    given_up: Sequence[str] = (),
+) -> DataFrame:
+    """PLACE of those ids (KEY) that were not seen since then, but in batches that were given up."""
     ordered = firsts.select(*KEY, PLACE).repartition("shard").sortWithinPartitions(*KEY)
-    look = partial(_look, cassandra=cassandra, ledger=ledger, pipeline=pipeline, rule=rule, since=since)
+    without = frozenset(map(UUID, given_up))
+    look = partial(_look, cassandra=cassandra, ledger=ledger, pipeline=pipeline, rule=rule, since=since, given_up=without)
     return in_python(ordered, look, f"{PLACE} long", at_once=LOOKED_UP_AT_ONCE)
 
 
 def _look(
-    batches: Iterable[pa.RecordBatch], cassandra: CassandraSettings, ledger: str, pipeline: str, rule: str, since: datetime
+    batches: Iterable[pa.RecordBatch],
+    cassandra: CassandraSettings,
+    ledger: str,
+    pipeline: str,
+    rule: str,
+    since: datetime,
+    given_up: frozenset[UUID],
 ) -> Iterator[pa.RecordBatch]:
     from tagmill.stores.cassandra import Cassandra
     from tagmill.stores.deduplication import Deduplication
@@ -69,5 +85,5 @@ def _look(
         ids = Deduplication(connected, ledger, pipeline, rule)
         for batch in batches:
             asked = zip(batch["shard"].to_pylist(), batch["unique_id"].to_pylist(), strict=True)
-            known = pa.array(ids.known(asked, since), pa.string())
+            known = pa.array(ids.known(asked, since, given_up), pa.string())
             yield batch.filter(pc.invert(pc.is_in(batch["unique_id"], known))).select([PLACE])

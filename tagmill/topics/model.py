@@ -4,6 +4,7 @@ from datetime import datetime
 
 from tagmill.delivery.model import Batch, Document
 from tagmill.kafka.ranges import Range
+from tagmill.topics.apart import Apart
 
 
 class TopicPlan(Document):
@@ -13,6 +14,7 @@ class TopicPlan(Document):
     events are there once already, empty. `letters`: the run reads the pipeline's dead letters instead, and no range. `delivered`: batch
     files with events of these ranges that an earlier run has delivered, whose other batches were voided (a topic's ids tell them).
     `begun`: partitions of a Kafka Journal that the same backlog's runs have read from their first record on, as far as they did.
+    `apart`: what a person has set apart.
     """
 
     pipeline: str
@@ -24,6 +26,7 @@ class TopicPlan(Document):
     letters: bool = False
     delivered: list[str] = []
     begun: list[Range] = []
+    apart: Apart = Apart()
     warnings: list[str]
     more: bool
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 from tagmill.batches.states import BatchState, RunState
 from tagmill.errors import ConfigurationError
-from tagmill.kafka.ranges import OWN_TABLES, capped, others, places, same_topics, unread
+from tagmill.kafka.ranges import OWN_TABLES, Range, capped, others, places, same_topics, unread
 from tagmill.kafkasettings import JournalSettings, Stream, TopicSettings
 from tagmill.settings import Settings
 from tagmill.stores.deadletters import DeadLetters
@@ -14,7 +14,9 @@ from tagmill.stores.files import RunFiles
 from tagmill.stores.kafka import Kafka, Place, Span
 from tagmill.stores.kafkajournal import KafkaJournalTables
 from tagmill.stores.ledger import Ledger
+from tagmill.stores.setapart import Kind, SetApart
 from tagmill.stores.topicids import TopicIds
+from tagmill.topics.apart import Apart, within
 from tagmill.topics.columns import must_keep
 from tagmill.topics.evolution import fits
 from tagmill.topics.formats import schema_contents
@@ -53,7 +55,7 @@ def letters_planned(settings: Settings, ledger: Ledger, pipeline: str, number: i
     chosen, now = settings.topic(pipeline), datetime.now(UTC)
     return TopicPlan(
         pipeline=pipeline, run=number, planned_at=now, ranges=[], known_since=_known_since(chosen, now), rule=chosen.rule, letters=True,
-        warnings=[], more=False,
+        apart=(apart := _apart(settings, ledger, pipeline, [])), warnings=list(apart.warnings()), more=False,
     )  # fmt: skip
 
 
@@ -82,9 +84,11 @@ def planned(
     few = waiting < chosen.batch_min_rows and not accept_lost
     if not ranges or (few and not _waited(ledger, pipeline, now - timedelta(seconds=chosen.max_wait_seconds))):
         return None
+    ranges = capped(ranges, chosen.max_records_per_run)
+    apart = _apart(settings, ledger, pipeline, ranges)
     made = TopicPlan(
-        pipeline=pipeline, run=number, planned_at=now, ranges=capped(ranges, chosen.max_records_per_run),
-        known_since=_known_since(chosen, now), rule=chosen.rule, warnings=[*warnings, *found], more=waiting > chosen.max_records_per_run,
+        pipeline=pipeline, run=number, planned_at=now, ranges=ranges, known_since=_known_since(chosen, now), rule=chosen.rule,
+        apart=apart, warnings=[*warnings, *found, *apart.warnings()], more=waiting > chosen.max_records_per_run,
     )  # fmt: skip
     return made if chosen.rule else _going_on(settings, ledger, made)
 
@@ -108,6 +112,13 @@ def _begin_again(kafka: Kafka, ids: TopicIds, offsets: TopicOffsets, spans: Mapp
             for (topic, partition), end in cut_off.items()
         ),
     ]
+
+
+def _apart(settings: Settings, ledger: Ledger, pipeline: str, ranges: list[Range]) -> Apart:
+    """What a person has set apart, as far as a run of these ranges meets it."""
+    table = SetApart(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline)
+    records = within(table.items(Kind.RECORD), ranges)
+    return Apart(records=records, columns=list(table.items(Kind.COLUMN)), batches=list(table.items(Kind.BATCH)))
 
 
 def _going_on(settings: Settings, ledger: Ledger, made: TopicPlan) -> TopicPlan:

@@ -138,7 +138,7 @@ class _Sealing:
 
     def _decode(self, raw: DataFrame) -> tuple[Source, list[StagedFile]]:
         assert isinstance(self.chosen, TopicSettings)
-        return self._stage(staging.decoded(raw, self.chosen, schema_contents(self.chosen.schema_files)))
+        return self._stage(staging.decoded(raw, self.chosen, schema_contents(self.chosen.schema_files), self.plan.apart))
 
     def _stage(self, source: Source) -> tuple[Source, list[StagedFile]]:
         return source, stage(source, self.files, f"{self.folder}/staged")
@@ -168,7 +168,7 @@ class _Sealing:
             return firsts  # a first run, which may be the largest
         since = datetime.fromtimestamp(self.plan.known_since / 1000, UTC)
         rows = self.spark.read.parquet(self.files.url(firsts))
-        self._fixed(unknown(rows, cassandra, ledger, pipeline, rule, since), "new")
+        self._fixed(unknown(rows, cassandra, ledger, pipeline, rule, since, self.plan.apart.batches), "new")
         return f"{self.folder}/new"
 
     def _cut(self, staged: list[StagedFile], kept: list[Mask] | None) -> list[Batch]:

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from tagmill.connector import LARGE_ROWS, table
 from tagmill.kafkasettings import TopicSettings
 from tagmill.topics.alike import AlikeReader, arrow_type
+from tagmill.topics.apart import Apart, Place, parts
 from tagmill.topics.columns import layout
 from tagmill.topics.events import Reader
 from tagmill.topics.fields import Unfit
@@ -47,20 +48,42 @@ def dead_letters(spark: SparkSession, ledger_keyspace: str, pipeline: str) -> Da
     return places.join(letters, ["pipeline", "topic", "partition"]).withColumn("headers", headers)
 
 
-def decoded(raw: DataFrame, chosen: TopicSettings, contents: Mapping[str, bytes]) -> Source:
-    """Rows as schema_of has them. In: tagmill.kafka.source.kafka_records; the schema files by version."""
+def decoded(raw: DataFrame, chosen: TopicSettings, contents: Mapping[str, bytes], apart: Apart) -> Source:
+    """Rows as schema_of has them. In: tagmill.kafka.source.kafka_records; the schema files by version; what is set apart."""
     read = raw.select("topic", "partition", "offset", "timestamp", "key", "value", "headers")
-    return Source(read, partial(_decode, chosen=chosen, contents=dict(contents)), schema_of(chosen), layout(chosen))
+    decode = partial(_decode, chosen=chosen, contents=dict(contents), reasons=apart.reasons, nulls=tuple(apart.columns))
+    return Source(read, decode, schema_of(chosen), layout(chosen))
 
 
-def _decode(batches: Iterable[pa.RecordBatch], chosen: TopicSettings, contents: Mapping[str, bytes]) -> Iterator[pa.RecordBatch]:
+def _decode(
+    batches: Iterable[pa.RecordBatch],
+    chosen: TopicSettings,
+    contents: Mapping[str, bytes],
+    reasons: Mapping[Place, str],
+    nulls: Sequence[str],
+) -> Iterator[pa.RecordBatch]:
     reader, schema = Reader(chosen, contents), schema_of(chosen)
     alike = AlikeReader(reader)
     for batch in batches:
-        for part, made in _read(reader, alike, batch):
+        for part, made in _read_but(reader, alike, batch, reasons):
             made |= {name: part[there] for name, there in AS_IT_CAME.items()}
-            nothing = {field.name: pa.nulls(part.num_rows, field.type) for field in schema if field.name not in made}
-            yield pa.RecordBatch.from_pydict(made | nothing, schema)
+            missing = [field for field in schema if field.name in nulls or field.name not in made]
+            yield pa.RecordBatch.from_pydict(
+                made | {field.name: pa.nulls(part.num_rows, field.type) for field in missing}, schema
+            )
+
+
+def _read_but(
+    reader: Reader, alike: AlikeReader, batch: pa.RecordBatch, reasons: Mapping[Place, str]
+) -> Iterator[tuple[pa.RecordBatch, dict[str, Any]]]:
+    """Read the records, of those that are set apart only where they came from."""
+    for part, reason in parts(batch, reasons):
+        if reason is None:
+            yield from _read(reader, alike, part)
+        else:
+            at_ms = max(part["timestamp"].cast(pa.int64())[0].as_py() // 1000, 0)
+            rows = [_nothing_read(reader, UNREADABLE, reason, at_ms)]
+            yield part, {**_named(reader, rows), **_beside(part, rows)}
 
 
 def _read(reader: Reader, alike: AlikeReader, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, dict[str, Any]]]:
@@ -72,8 +95,7 @@ def _read(reader: Reader, alike: AlikeReader, batch: pa.RecordBatch) -> Iterator
     values = batch["value"].to_pylist()
     if batch.num_rows <= READ_ALONE:
         rows = [_row(reader, value, at) for value, at in zip(values, moments, strict=True)]
-        names = ("kind", "reason", *reader.names)
-        yield batch, {**dict(zip(names, zip(*rows, strict=True), strict=True)), **_beside(batch, rows)}
+        yield batch, {**_named(reader, rows), **_beside(batch, rows)}
         return
     try:
         made = alike.read(values, moments)
@@ -93,7 +115,16 @@ def _row(reader: Reader, value: bytes | None, at_ms: int) -> tuple[Any, ...]:
             return (EVENT, None, *reader.read(value, at_ms))
         except Unfit as error:
             kind, reason = UNREADABLE, str(error)[:1000]
+    return _nothing_read(reader, kind, reason, at_ms)
+
+
+def _nothing_read(reader: Reader, kind: str, reason: str | None, at_ms: int) -> tuple[Any, ...]:
     return (kind, reason, *(at_ms if name == "created_at" else None for name in reader.names))
+
+
+def _named(reader: Reader, rows: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
+    """The columns that `_row` makes, by name."""
+    return dict(zip(("kind", "reason", *reader.names), zip(*rows, strict=True), strict=True))
 
 
 def _beside(batch: pa.RecordBatch, rows: Sequence[tuple[Any, ...]]) -> dict[str, Sequence[Any]]:

@@ -28,8 +28,9 @@ from tagmill.stores.files import RunFiles
 from tagmill.stores.kafka import KafkaRecord
 from tagmill.stores.lease import Lease
 from tagmill.stores.ledger import Ledger, RunRow
+from tagmill.stores.setapart import Kind, SetApart
 from tagmill.topics.columns import layout_of
-from tagmill.topics.model import TopicManifest
+from tagmill.topics.model import TopicManifest, TopicPlan
 from tagmill.topics.plan import letters_planned, must_fit, planned
 from tagmill.topics.runfiles import ids_noted, read_manifest, read_plan
 
@@ -148,12 +149,20 @@ def close(settings: Settings, pipeline: str, run: int, fence: int, *, owner: str
                 letters.forget(_replayed(files, manifest))
                 offsets = TopicOffsets(ledger.cassandra, keyspace, pipeline)
                 offsets.write(run, {one.place: one.end for one in manifest.ranges})
+                _forget_apart(ledger, keyspace, read_plan(files, row))
             checkpoints.reached("close.before_end")
             ledger.finish_run(pipeline, run, fence, RunState.SEALED, RunState.CLOSED)
         files.remove_attempts(pipeline, run, but=manifest.attempt)
         forget_failures(settings, ledger.cassandra, pipeline)
         lease.give_back()
         return _summary(manifest, "closed")
+
+
+def _forget_apart(ledger: Ledger, keyspace: str, plan: TopicPlan) -> None:
+    """Records that were set apart are dead letters now: nothing reads them again but a replay."""
+    table = SetApart(ledger.cassandra, keyspace, plan.pipeline)
+    for topic, partition, offset, _ in plan.apart.records:
+        table.remove(Kind.RECORD, f"{topic}/{partition}/{offset}")
 
 
 def _letters(files: RunFiles, manifest: TopicManifest) -> Iterator[DeadLetter]:

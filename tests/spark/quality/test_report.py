@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tagmill.buckets import BucketSize
 from tagmill.quality import gate
 from tagmill.quality.model import OffendingRow, SchemaColumn
-from tagmill.quality.report import damaged_rows, disposition_report, offending_rows, read_reports, tag_report
+from tagmill.quality.report import damaged_rows, disposition_report, newly_held, offending_rows, read_reports, tag_report
 from tagmill.viewsettings import QualitySettings
 
 JUDGED = (
@@ -128,6 +128,15 @@ def test_damaged_keys_and_buckets_are_named_with_their_file_up_to_the_limit(spar
     assert damaged_rows(judged(spark, rows), BucketSize.DAY.milliseconds, 3).where("reason = 'misaligned_bucket'").count() == 3
 
 
+def test_newly_held_open_holds_are_left_out(spark: SparkSession) -> None:
+    """Only persistence_ids without an open hold count, each once, and a tag's hold says nothing of another tag."""
+    rows = [suspect("a", 6), suspect("a", 7), suspect("b", 3), suspect("b", 4, tag="t"), suspect("c", 5, "late", "late")]
+    waiting = spark.createDataFrame([("order", "b")], "tag string, persistence_id string")
+    assert newly_held(suspects(spark, rows), None) == (4, 2)
+    assert newly_held(suspects(spark, rows), waiting) == (3, 2)
+    assert newly_held(suspects(spark, []), waiting) == (0, 0)
+
+
 def test_a_clean_run_costs_one_pass_over_the_rows(spark: SparkSession, tmp_path: Path) -> None:
     judged(spark, hours(SEVEN)).write.parquet(str(tmp_path / "keys"))
     reads = spark.sparkContext.accumulator(0)
@@ -149,7 +158,8 @@ def test_hour_data_under_another_bucket_size_is_stopped_with_rows_named(
     spark: SparkSession, tmp_path: Path, size: BucketSize
 ) -> None:
     reports = read_reports(judged(spark, hours(SEVEN)), suspects(spark, []), [], size, 20)
-    verdict = gate.judge(reports, QualitySettings(), docs_dir=str(tmp_path), run_name="run-00000001")
+    limits = QualitySettings(min_rows_for_share=60)
+    verdict = gate.judge(reports, limits, docs_dir=str(tmp_path), run_name="run-00000001")
     assert (verdict.passed, verdict.severity) == (False, "stop")
     assert "'o-1' number" in verdict.failures[0]
     assert 'set bucket_size = "Hour"' in verdict.failures[0]

@@ -18,7 +18,13 @@ HOSTILE = "<script>alert('o-1')</script> ${o} &amp; \"ж\""
 ORDER = TagReport("order", 1000, 0, 0, 0, 0, 40, 1000, 20, BUCKET * 10_000, BUCKET * 10_000 + 9, None)
 BILLING = replace(ORDER, tag="billing")
 SCHEMA = (SchemaColumn("event", "blob", "blob"), SchemaColumn("tags", "set<text>", "set<text>"))
-LIMITS = {"max_held_share_percent": 5, "max_wrong_bucket_share_percent": 10, "min_ttl_warning_seconds": 86_400}
+LIMITS = {
+    "max_held_share_percent": 5,
+    "max_wrong_bucket_share_percent": 10,
+    "min_ttl_warning_seconds": 86_400,
+    "min_rows_for_share": 2000,
+    "min_ids_for_share": 3,
+}
 CLEAN = Reports(BucketSize.HOUR, SCHEMA, (BILLING, ORDER), (), ())
 
 
@@ -28,7 +34,11 @@ def offending(reason: str, action: str = "hold", persistence_id: str | None = "o
 
 def suspects(reason: str, action: str = "hold", rows: int = 3) -> Reports:
     return replace(
-        CLEAN, dispositions=(DispositionCount("order", reason, action, rows, 1),), offending=(offending(reason, action),)
+        CLEAN,
+        dispositions=(DispositionCount("order", reason, action, rows, 1),),
+        offending=(offending(reason, action),),
+        newly_held=rows if action == "hold" else 0,
+        newly_held_ids=3 if action == "hold" else 0,
     )
 
 
@@ -52,7 +62,7 @@ def judge(reports: Reports, docs: str, run: str = "run-00000007", **limits: floa
 def test_a_clean_run_passes_every_check(docs: str) -> None:
     verdict = judge(CLEAN, docs)
     assert (verdict.passed, verdict.severity, verdict.failures, verdict.warnings) == (True, "ok", [], [])
-    assert len(verdict.checks) == 16
+    assert len(verdict.checks) == 17
     assert "passed" in Path(verdict.docs_page).read_text()
 
 
@@ -70,10 +80,11 @@ STOPS = {
                    "tag order: 900 rows whose timebucket is not the start of a Hour, so bucket_size is wrong. "
                    "Of 2000 rows 80 would fit Day buckets, 2000 Hour, 40 Minute"),
     "outside": (tag(wrong_bucket=960, fits_hour=40, fits_day=960), ["bucket_share", "bucket"],
-                "the run: 48 % of the rows have a time outside their Hour bucket, so bucket_size is wrong. "
+                "the run: 48 % of the rows have a time outside their Hour bucket, so bucket_size is wrong "
+                "(10 % are tolerated: quality.max_wrong_bucket_share_percent). "
                 "Of 2000 rows 1000 would fit Day buckets, 1040 Hour, 40 Minute"),
     "held": (suspects("hole", rows=101), ["held_share", "continuity"],
-             "the run: 5.05 % of the rows would be held back, 5 % are tolerated; "
+             "the run: 5.05 % of the rows would be newly held back, 5 % are tolerated (quality.max_held_share_percent); "
              "first: order 'o-000007' number 5 (sequence_nr 6)"),
 }  # fmt: skip
 
@@ -118,6 +129,31 @@ def test_what_is_tolerated_is_a_warning_and_names_the_tag(name: str, docs: str) 
     assert verdict.warnings[0].startswith(f"tag order: {words}")
 
 
+def test_gate_few_rows_or_ids_held_passes(docs: str) -> None:
+    """A share in percent means nothing of few rows, and few persistence_ids are held, however many rows they have."""
+    all_held = suspects("hole", rows=2000)
+    assert not judge(all_held, docs).passed
+    assert judge(all_held, docs, min_rows_for_share=2001).passed
+    assert judge(all_held, docs, min_ids_for_share=4).passed
+
+
+def test_gate_rows_of_earlier_holds_pass(docs: str) -> None:
+    """Rows that an open hold kept back before the run are a warning, whatever their share is."""
+    held_before = replace(suspects("hole", rows=2000), newly_held=0, newly_held_ids=0)
+    verdict = judge(held_before, docs)
+    assert verdict.passed and failed(verdict) == ["continuity"]
+
+
+def test_gate_few_rows_in_other_partitions_stops(docs: str) -> None:
+    """One row outside of its bucket is a stray row, unless all partitions of the view are buckets of the size that it fits."""
+    stray = tag(rows=8, wrong_bucket=1, fits_day=8, fits_hour=7, fits_minute=0)
+    assert judge(stray, docs, min_rows_for_share=5000).passed
+    other = replace(stray, tags=stray.tags[1:], other_size=BucketSize.DAY)
+    verdict = judge(other, docs, min_rows_for_share=5000)
+    assert verdict.stopped_by == ("bucket_partitions",) and 'set bucket_size = "Day"' in verdict.failures[0]
+    assert judge(other, docs, max_wrong_bucket_share_percent=100).passed
+
+
 def test_limits_are_the_pipelines(docs: str) -> None:
     assert judge(suspects("hole", rows=101), docs, max_held_share_percent=6).passed
     assert judge(tag(wrong_bucket=960), docs, max_wrong_bucket_share_percent=50).passed
@@ -140,8 +176,9 @@ def test_a_reason_counts_where_a_person_would_look_for_it(reason: str, action: s
 
 
 def test_a_crashed_expectation_stops_the_run(docs: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    without = [{name: value for name, value in line.items() if name != "duplicates"} for line in frame(CLEAN)]
-    monkeypatch.setattr(gate, "frame", lambda _: without)
+    limits = QualitySettings()
+    without = [{name: value for name, value in line.items() if name != "duplicates"} for line in frame(CLEAN, limits)]
+    monkeypatch.setattr(gate, "frame", lambda *_: without)
     verdict = judge(CLEAN, docs)
     (check,) = (check for check in verdict.checks if check["crashed"])
     assert check["name"] == "duplicates"

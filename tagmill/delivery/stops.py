@@ -1,0 +1,62 @@
+"""Stops of the quality gate: the run is ABANDONED, and the holds that it found are recorded, so that the next run goes on.
+
+The commit names a manifest of those holds; behind it they are written USING TIMESTAMP = the run's number and the manifest is taken off.
+What plans or intervenes next finishes a recording that was interrupted.
+"""
+
+from datetime import UTC, datetime
+
+import structlog
+
+from tagmill import checkpoints
+from tagmill.batches.states import RunState
+from tagmill.delivery.close import write_holds
+from tagmill.delivery.model import Manifest
+from tagmill.delivery.runfiles import read_manifest, write_document
+from tagmill.errors import SealedFileDamaged
+from tagmill.stores.files import RunFiles
+from tagmill.stores.ledger import Ledger, RunRow
+
+log = structlog.get_logger()
+
+
+def stop(ledger: Ledger, files: RunFiles, row: RunRow, attempt: str, holds_file: str, reason: str) -> None:
+    """Abandon a PLANNED run and record the holds in `holds_file`; raises FenceRaised, and then records nothing."""
+    manifest = Manifest(
+        pipeline=row.pipeline,
+        run=row.run,
+        sealed_at=datetime.now(UTC),
+        attempt=attempt,
+        generation=1,
+        moves_watermark=False,
+        tags={},
+        batches=[],
+        findings={},
+        progress_file="",
+        holds_file=holds_file,
+        repairs_file="",
+        sha256={holds_file: files.digest(holds_file)[1]},
+        docs_page=None,
+        more=False,
+    )
+    file = f"{files.folder(row.pipeline, row.run)}/attempt-{attempt}/manifest.json"
+    sha256 = write_document(files, file, manifest)
+    checkpoints.reached("stop.before_commit")
+    ledger.end_run(row, RunState.ABANDONED, file, sha256, reason)
+    checkpoints.reached("stop.after_commit")
+    finish(ledger, files, row.pipeline)
+
+
+def finish(ledger: Ledger, files: RunFiles, pipeline: str) -> None:
+    """Record the holds that the newest run's stop found, if that is not done yet."""
+    row = ledger.run(pipeline, ledger.last_run(pipeline))
+    if row is None or row.state != RunState.ABANDONED or not row.manifest_file:
+        return
+    try:
+        write_holds(ledger, files, read_manifest(files, row), set())
+    except SealedFileDamaged as error:
+        # the next run finds the same gaps again
+        log.warning("holds of a stopped run were not recorded", pipeline=pipeline, run=row.run, error=str(error))
+    checkpoints.reached("stop.recorded")
+    ledger.stop_recorded(row)
+    files.remove_attempts(pipeline, row.run)

@@ -1,0 +1,57 @@
+"""Finds the events of batches that were taken out of ClickHouse and are in no other batch there."""
+
+from collections.abc import Iterator
+
+import structlog
+
+from tagmill.batches.states import BatchState
+from tagmill.delivery.model import Batch
+from tagmill.delivery.runfiles import read_manifest
+from tagmill.delivery.withdraw import Event, Standing, key_rows
+from tagmill.errors import SealedFileDamaged
+from tagmill.settings import Settings
+from tagmill.stores.clickhouse import ClickHouse
+from tagmill.stores.files import RunFiles
+from tagmill.stores.ledger import Ledger
+from tagmill.stores.retired import Retired
+from tagmill.stores.views import Views
+
+log = structlog.get_logger()
+
+
+def events(settings: Settings, ledger: Ledger, files: RunFiles, name: str) -> Iterator[Event]:
+    """Yield the events of all VOIDED batches that ClickHouse has nowhere, as the view has them now.
+
+    A batch whose file is gone is left out with a warning: an audit finds its events.
+    """
+    pipeline = settings.pipeline(name)
+    views = Views(ledger.cassandra, pipeline.journal)
+    with ClickHouse(settings.clickhouse) as clickhouse:
+        for run, batch in _voided(settings, ledger, files, name):
+            standing = Standing(views, pipeline.bucket_size, f"batch {batch.batch_id} of run {run}, pipeline {name},")
+            try:
+                for rows in key_rows(files, batch):
+                    there = clickhouse.present(
+                        pipeline.destination, {(r["tag"], r["persistence_id"], r["sequence_nr"]) for r in rows}
+                    )
+                    missing = [r for r in rows if (r["tag"], r["persistence_id"], r["sequence_nr"]) not in there]
+                    yield from standing.of([missing])
+            except SealedFileDamaged as error:
+                log.warning(
+                    "events of a batch were not looked for", pipeline=name, run=run, batch=batch.batch_id, error=str(error)
+                )
+
+
+def _voided(settings: Settings, ledger: Ledger, files: RunFiles, name: str) -> Iterator[tuple[int, Batch]]:
+    retired = Retired(ledger.cassandra, settings.cassandra.ledger_keyspace, name).up_to()
+    for number in range(retired + 1, ledger.last_run(name) + 1):
+        voided = {batch.number for batch in ledger.batches(name, number) if batch.state == BatchState.VOIDED}
+        row = ledger.run(name, number) if voided else None
+        if row is None or not row.manifest_file:
+            continue
+        try:
+            manifest = read_manifest(files, row)
+        except SealedFileDamaged as error:
+            log.warning("batches of a run were not looked for", pipeline=name, run=number, error=str(error))
+            continue
+        yield from ((number, batch) for batch in manifest.batches if batch.number in voided)

@@ -1,0 +1,215 @@
+"""The way out that always works, for a topic or a Kafka Journal: gives a run up, and sets records and columns of a topic apart.
+
+What ClickHouse has verified stays where later runs can tell it from the rest: by a topic's ids, by a Kafka Journal's sealed files.
+Everything else is taken back, and as the offsets stay, the next run reads it again.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from uuid import uuid4
+
+from tagmill import checkpoints
+from tagmill.batches.states import BatchState, RunState
+from tagmill.delivery.model import Batch
+from tagmill.delivery.runfiles import all_batches, write_document
+from tagmill.delivery.waysout import take_back
+from tagmill.errors import ConfigurationError, GuardRefused, SealedFileDamaged
+from tagmill.kafkasettings import JournalSettings, TopicSettings
+from tagmill.settings import Settings
+from tagmill.stores.clickhouse import ClickHouse
+from tagmill.stores.deduplication import TopicOffsets
+from tagmill.stores.files import RunFiles
+from tagmill.stores.lease import Lease
+from tagmill.stores.ledger import BatchRow, Ledger, RunRow
+from tagmill.stores.setapart import Kind, SetApart
+from tagmill.topics.apart import record_of
+from tagmill.topics.columns import layout
+from tagmill.topics.model import TopicCounts, TopicManifest
+from tagmill.topics.runfiles import read_manifest, read_plan
+
+
+class TopicGiveUp:
+    """What one person does to one such pipeline's run, with the reason."""
+
+    def __init__(self, settings: Settings, pipeline: str, owner: str, who: str, why: str) -> None:
+        self.settings, self.name, self.stream = settings, pipeline, settings.stream(pipeline)
+        self.owner, self.who, self.why = owner, who, why
+        self.files = RunFiles(settings.storage.root)
+
+    def run(self, apart: Sequence[str]) -> list[str]:
+        """Give the open run up, then set `apart` apart: columns, or records as topic/partition/offset. Safe to repeat."""
+        records, columns = self._checked(apart)
+        with self._at_work() as ledger:
+            row = ledger.open_run(self.name)
+            if row is None and not apart:
+                raise GuardRefused(
+                    f"pipeline {self.name} has no open run to give up. Nothing was changed. Look: tagmill runs --pipeline {self.name}"
+                )
+            said = []
+            if row:
+                row = ledger.raise_fence(row, self.owner)
+                said.append(f"run {row.run} of pipeline {self.name} is given up: {self._give_up(ledger, row)}")
+                ledger.record_intervention(self.name, row.run, self.who, "run give-up", self.why)
+            if apart:
+                table = self._set_apart(ledger)
+                run = self._recorded(ledger, f"run give-up --set-apart {', '.join(apart)}"[:1000])
+                table.add(Kind.RECORD, records, run, self.who, self.why)
+                table.add(Kind.COLUMN, columns, run, self.who, self.why)
+                said.append(
+                    f"pipeline {self.name}: {len(records)} records become dead letters, {len(columns)} columns null; "
+                    f"the rest flows: tagmill run deliver --pipeline {self.name}"
+                )
+            return said
+
+    def take_back(self, column: str) -> str:
+        """Let runs deliver a column again that was set apart; what was delivered without it stays null."""
+        with self._at_work() as ledger:
+            table = self._set_apart(ledger)
+            if column not in table.items(Kind.COLUMN):
+                raise GuardRefused(f"pipeline {self.name} has not set the column {column!r} apart. Nothing was changed")
+            table.remove(Kind.COLUMN, column)
+            self._recorded(ledger, f"run take-back {column}")
+            return f"pipeline {self.name}: the column {column!r} is delivered again from the next run on"
+
+    def _checked(self, apart: Sequence[str]) -> tuple[list[str], list[str]]:
+        """The items as records and columns; raises ConfigurationError for one that is neither, or cannot be set apart."""
+        if not apart:
+            return [], []
+        if not isinstance(self.stream, TopicSettings):
+            raise ConfigurationError(f"{self.name} is a Kafka Journal: nothing of it can be set apart. Nothing was changed")
+        optional = {column.name for column in layout(self.stream).columns if column.optional}
+        columns = [item for item in apart if item in optional]
+        records = [item for item in apart if item not in optional and record_of(item)]
+        if wrong := [item for item in apart if item not in columns and item not in records]:
+            raise ConfigurationError(
+                f"pipeline {self.name}: {', '.join(map(repr, wrong))} is neither a record (topic/partition/offset) nor a nullable column "
+                f"({', '.join(sorted(optional)) or 'there is none'}). Nothing was changed"
+            )
+        return records, columns
+
+    # -- the run
+
+    def _give_up(self, ledger: Ledger, row: RunRow) -> str:
+        if row.state == RunState.PLANNED:
+            return self._abandon(ledger, row)
+        manifest = self._manifest(row)
+        batches = all_batches(ledger, manifest) if manifest else ledger.batches(self.name, row.run)
+        delivered = [batch for batch in batches if batch.state == BatchState.IN_CLICKHOUSE]
+        waiting = [batch for batch in batches if batch.state == BatchState.NEW]
+        with ClickHouse(self.settings.clickhouse, layout(self.stream)) as clickhouse:
+            self._void(ledger, clickhouse, row, waiting)
+            checkpoints.reached("giveup.voided")
+            if delivered and not self._told_apart(ledger, row, manifest, delivered, voided=len(delivered) < len(batches)):
+                self._void(ledger, clickhouse, row, delivered)
+                delivered = []
+            if not delivered:
+                return self._abandon(ledger, row)
+            file, sha256 = str(row.manifest_file), str(row.manifest_sha256)
+            if manifest is None:
+                file, sha256 = self._rebuilt(clickhouse, row, delivered)
+        ledger.end_run(row, RunState.CLOSED, file, sha256, f"{self.who}: {self.why}")
+        return f"{len(delivered)} batches stay delivered, the others are VOIDED; the next run reads the rest of its records again"
+
+    def _abandon(self, ledger: Ledger, row: RunRow) -> str:
+        ledger.end_run(row, RunState.ABANDONED, "", "", f"{self.who}: {self.why}")
+        self.files.remove_attempts(self.name, row.run)
+        return "nothing of it is delivered, the next run plans its records again"
+
+    def _void(self, ledger: Ledger, clickhouse: ClickHouse, row: RunRow, batches: Sequence[BatchRow]) -> None:
+        """Take batches back. First their ids stop to count as delivered, whatever becomes of the files that have them."""
+        self._set_apart(ledger).add(Kind.BATCH, (str(batch.batch_id) for batch in batches), row.run, self.who, self.why)
+        for batch in batches:
+            take_back(ledger, clickhouse, self.stream.destination, row, batch)
+
+    def _told_apart(
+        self, ledger: Ledger, row: RunRow, manifest: TopicManifest | None, delivered: Sequence[BatchRow], *, voided: bool
+    ) -> bool:
+        """Whether later runs can tell what these batches have delivered: a topic's by their ids, a Kafka Journal's by files or offsets."""
+        if not isinstance(self.stream, JournalSettings):
+            return True
+        offsets = TopicOffsets(ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.name)
+        if offsets.moved_by(row.run):
+            return True
+        if manifest is None or not self._intact(row, manifest, {batch.number for batch in delivered}):
+            return False
+        if not voided:
+            offsets.write(row.run, {one.place: one.end for one in manifest.ranges})
+        return True
+
+    def _intact(self, row: RunRow, manifest: TopicManifest, numbers: set[int]) -> bool:
+        try:
+            read_plan(self.files, row)
+            for batch in manifest.batches:
+                if batch.number in numbers:
+                    self.files.open_sealed(batch.file, batch.sha256).close()
+        except SealedFileDamaged:
+            return False
+        return True
+
+    def _manifest(self, row: RunRow) -> TopicManifest | None:
+        try:
+            return read_manifest(self.files, row)
+        except SealedFileDamaged:
+            return None
+
+    def _rebuilt(self, clickhouse: ClickHouse, row: RunRow, delivered: Sequence[BatchRow]) -> tuple[str, str]:
+        """Write a manifest in place of one that is gone, by what ClickHouse has; its batches can't be sent again."""
+        batches = [
+            Batch(
+                number=batch.number,
+                batch_id=str(batch.batch_id),
+                tag=batch.tag,
+                file="",
+                rows=total.rows,
+                bytes=batch.bytes,
+                sha256="",
+                checksum=total.checksum,
+                first_offset="",
+                last_offset="",
+            )
+            for batch in delivered
+            for total in clickhouse.totals(self.stream.destination, batch.batch_id, from_rows=True)
+        ]
+        attempt = uuid4().hex[:12]
+        home = f"{self.files.folder(self.name, row.run)}/attempt-{attempt}"
+        columns = layout(self.stream)
+        manifest = TopicManifest(
+            pipeline=self.name,
+            run=row.run,
+            sealed_at=datetime.now(UTC),
+            attempt=attempt,
+            generation=1,
+            ranges=[],
+            batches=batches,
+            counts=TopicCounts(new=sum(batch.rows for batch in batches)),
+            columns=list(columns.names),
+            required=list(columns.required),
+            letters=f"{home}/letters",
+            replayed=f"{home}/replayed",
+            sha256={},
+            warnings=[],
+            more=False,
+        )
+        return f"{home}/manifest.json", write_document(self.files, f"{home}/manifest.json", manifest)
+
+    # -- the ledger
+
+    def _set_apart(self, ledger: Ledger) -> SetApart:
+        return SetApart(ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.name)
+
+    def _recorded(self, ledger: Ledger, action: str) -> int:
+        run = ledger.free_number(self.name)
+        ledger.claim(self.name, run)
+        reason = f"{self.who}: {self.why}"
+        ledger.create_run(self.name, run, kind="intervention", state=RunState.CLOSED, owner=self.owner, reason=reason)
+        ledger.record_intervention(self.name, run, self.who, action, self.why)
+        return run
+
+    @contextmanager
+    def _at_work(self) -> Iterator[Ledger]:
+        with Ledger(self.settings.cassandra) as ledger:
+            keyspace = self.settings.cassandra.ledger_keyspace
+            lease = Lease(ledger.cassandra, keyspace, self.name, self.owner, self.stream.lease_seconds)
+            with lease.held(self.stream.lease_wait_seconds):
+                yield ledger

@@ -1,0 +1,155 @@
+"""One gap holds one persistence_id, and the rest flows, however many rows a run has; a stop records what it found.
+
+A run that reads up to an hour of the past is one with a delay that is longer by as much.
+"""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tagmill.delivery import steps
+from tagmill.delivery.report import tag_table
+from tagmill.errors import DataQualityStop
+from tagmill.stores import schema
+from tagmill.stores.clickhouse import ClickHouse
+from tagmill.stores.files import RunFiles
+from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, holds, known_to_spark, only, state, tagmill
+from tests.support.events import event, events, this_hour
+
+BEGIN = this_hour() - timedelta(hours=25)
+STRICT = {"min_rows_for_share": 1, "min_ids_for_share": 1}
+
+
+@pytest.fixture
+def pipeline(journal, settings, spark):
+    """Make a journal and its pipeline: pipeline(**keys) -> (journal, settings, name)."""
+
+    def make(**keys):
+        written = journal()
+        configured = settings(written.keyspace, tags=["t"], bucket_size="Hour", first_time_bucket=BEGIN.isoformat(), **keys)
+        schema.apply(configured)
+        known_to_spark(configured, only(configured), spark)
+        return written, configured, only(configured)
+
+    return make
+
+
+def as_of(configured, name, hour):
+    """Return the settings under which a run reads up to the end of an hour since BEGIN."""
+    delay = (datetime.now(UTC) - BEGIN - timedelta(hours=hour)).total_seconds()
+    chosen = configured.pipelines[name].model_copy(update={"eventual_consistency_delay_seconds": delay})
+    return configured.model_copy(update={"pipelines": {name: chosen}})
+
+
+def hourly(hours, ids_of_hour, of_an_id):
+    """Return the view's rows, hour by hour: `of_an_id` events of each persistence_id, without one number of 'id-0'."""
+    numbers: dict[str, int] = {}
+    missing = ("id-0", first_of_fourth(of_an_id))
+    for hour in range(hours):
+        rows = []
+        for at in range(ids_of_hour(hour)):
+            persistence_id = f"id-{at}"
+            for nth in range(of_an_id):
+                number = numbers[persistence_id] = numbers.get(persistence_id, 0) + 1
+                if (persistence_id, number) != missing:
+                    moment = BEGIN + timedelta(hours=hour, seconds=1 + nth * 3500 / of_an_id, milliseconds=at)
+                    rows.append(event(persistence_id, number, moment))
+        yield rows
+
+
+def first_of_fourth(of_an_id):
+    """Return the number that is in neither view nor journal: the first one of 'id-0' in the fourth hour."""
+    return 3 * of_an_id + 1
+
+
+def same_as_view(written, configured, name, *, but=lambda row: False):
+    """Compare ClickHouse with the view, all columns of all rows, without those that `but` names."""
+    expected = sorted(as_row(row) for row in written.rows() if not but(row))
+    assert clickhouse_rows(configured, name) == expected
+
+
+def delivered(configured, name):
+    """Return how many rows ClickHouse has."""
+    with ClickHouse(configured.clickhouse) as clickhouse:
+        return int(next(iter(clickhouse.rows(f"SELECT count() FROM `{name}`")))[0])
+
+
+def tag_line(configured, name):
+    """Return the figures of `tagmill status` of the one tag."""
+    (line,) = tag_table(configured, name)
+    return tuple(line[column] for column in ("in_view", "delivered", "held", "clickhouse_rows"))
+
+
+@pytest.mark.parametrize(
+    ("hours", "ids_of_hour", "of_an_id"),
+    [
+        pytest.param(24, lambda _: 5, 1, id="5", marks=pytest.mark.long),
+        pytest.param(24, lambda _: 8, 1, id="8"),
+        pytest.param(24, lambda _: 50, 1, id="50", marks=pytest.mark.long),
+        pytest.param(24, lambda hour: 50 if 8 <= hour < 20 else 8, 1, id="50-by-day-8-at-night", marks=pytest.mark.long),
+        pytest.param(5, lambda _: 8, 12_500, id="100000", marks=pytest.mark.long),
+    ],
+)
+def test_one_gap_any_size_holds_one_id(pipeline, spark, settings, hours, ids_of_hour, of_an_id):
+    """Each hourly run delivers all but what is behind the gap; once the hold is closed nothing is left."""
+    missing = first_of_fourth(of_an_id)
+    written, configured, name = pipeline()
+    behind = expected = 0
+    for hour, rows in enumerate(hourly(hours, ids_of_hour, of_an_id), start=1):
+        written.both(rows)
+        held = sum(row["persistence_id"] == "id-0" and row["tag_pid_sequence_nr"] > missing for row in rows)
+        behind, expected = behind + held, expected + len(rows) - held
+        done = deliver(as_of(configured, name, hour), name, spark)
+        assert delivered(configured, name) == expected, (hour, done)
+    same_as_view(
+        written, configured, name, but=lambda row: row["persistence_id"] == "id-0" and row["tag_pid_sequence_nr"] > missing
+    )
+    (hold,) = holds(configured, name).values()
+    assert (hold.persistence_id, hold.reason, hold.hole.first, hold.hole.last) == ("id-0", "hole", missing, missing)
+    assert hold.held_rows == behind > 0 and hold.since_run == 4
+    assert tag_line(configured, name) == (expected + behind, expected, behind, expected)
+    closed = ("holds", "close", "--tag", "t", "--persistence-id", "id-0", "--pipeline", name, "--why", "lost for good", "--yes")
+    assert tagmill(settings.file(name), *closed)[0] == 0
+    deliver(as_of(configured, name, hours), name, spark)
+    same_as_view(written, configured, name)
+    assert holds(configured, name) == {}
+    assert tag_line(configured, name) == (expected + behind, expected + behind, 0, expected + behind)
+
+
+def stopped(configured, name, spark, words):
+    """Plan and seal a run that the gate stops for these words; returns its number."""
+    planned = steps.plan(configured, name, owner=OWNER)
+    with pytest.raises(DataQualityStop, match=words):
+        steps.seal(configured, name, planned["run"], planned["fence"], owner=OWNER, spark=spark)
+    assert state(configured, name, planned["run"]) == "ABANDONED"
+    assert RunFiles(configured.storage.root).folders(f"{name}/run-{planned['run']:08d}") == []
+    return planned["run"]
+
+
+def with_gaps(persistence_ids):
+    """Return six rows of each persistence_id, of which number 3 is missing, beside a sound one."""
+    broken = [row for name in persistence_ids for row in events(name, range(1, 7), BEGIN) if row["tag_pid_sequence_nr"] != 3]
+    return [*events("sound", range(1, 7), BEGIN), *broken]
+
+
+def test_stop_held_share_records_its_holds(pipeline, spark, settings):
+    """A stop names its key and its holds, each guarded way out works on them, and the next run goes on without them."""
+    written, configured, name = pipeline(quality=STRICT)
+    written.both(with_gaps(["a", "b", "c"]))
+    assert stopped(configured, name, spark, r"quality\.max_held_share_percent.*3 holds were recorded") == 1
+    found = {key: (hold.reason, hold.hole.first, hold.held_rows, hold.since_run) for key, hold in holds(configured, name).items()}
+    assert found == {("t", persistence_id): ("hole", 3, 0, 1) for persistence_id in "abc"}
+    assert delivered(configured, name) == 0 and tag_line(configured, name)[1:3] == (0, 0)
+
+    close = ("holds", "close", "--tag", "t", "--persistence-id", "a", "--pipeline", name, "--why", "lost", "--yes")
+    code, _, said = tagmill(settings.file(name), *close)
+    # nothing of it is delivered yet: its first missing number is not the next one
+    assert code == 2 and "numbers before them come first: tagmill run deliver" in said
+    deliver(configured, name, spark)
+    same_as_view(written, configured, name, but=lambda row: row["persistence_id"] != "sound" and row["sequence_nr"] > 3)
+    assert [hold.held_rows for hold in holds(configured, name).values()] == [3, 3, 3]
+    for persistence_id in "abc":
+        close = ("holds", "close", "--tag", "t", "--persistence-id", persistence_id, "--pipeline", name, "--why", "lost", "--yes")
+        assert tagmill(settings.file(name), *close)[0] == 0
+    deliver(configured, name, spark)
+    same_as_view(written, configured, name)

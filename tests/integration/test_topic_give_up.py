@@ -1,0 +1,199 @@
+"""`tagmill run give-up` of a topic and of a Kafka Journal: a run ends whatever state it is in, and later ones deliver what it did not."""
+
+import json
+import uuid
+from pathlib import Path
+
+import pytest
+
+from tagmill import connector
+from tagmill.batches.states import BatchState
+from tagmill.kafkajournal.replicate import replicate
+from tagmill.stores import schema
+from tagmill.stores.clickhouse import ClickHouse
+from tagmill.stores.files import RunFiles
+from tagmill.stores.ledger import Ledger
+from tagmill.topics import steps
+from tagmill.topics.columns import layout
+from tagmill.topics.runfiles import read_manifest
+from tests.conftest import FEW_ROWS
+from tests.support.delivery import tagmill
+from tests.support.topics import OWNER, Crashed, Shop, crashing, made
+
+WHY = ("--why", "seen in a test", "--yes")
+EVENTS = range(1, 7)
+
+
+@pytest.fixture
+def shop(stack, kafka, spark, tmp_path):
+    """Make a topic's pipeline: make(**keys)."""
+    yield from made(stack, kafka, spark, tmp_path)
+
+
+@pytest.fixture
+def journal_shop(stack, kafka, spark, tmp_path, kafka_journal):
+    """Make the pipeline of a Kafka Journal with six replicated events."""
+    of = kafka_journal()
+    one = Shop(stack, kafka, spark, tmp_path)
+    one.keys = {"kind": "journal", "keyspace": of.name, "batch_rows": 2}
+    one.topic = of.topic(partitions=1)
+    one.configure()
+    for number in EVENTS:
+        one.topic.append("a", [(number, {"n": number})], tags=["red"])
+    one.topic.flush()
+    settings = of.settings(FEW_ROWS)
+    schema.apply(settings)
+    replicate(settings, of.name, owner=f"o/{uuid.uuid4()}", spark=lambda: spark)
+    connector.await_tables(spark, of.name, {"journal": (), "metajournal": ()})
+    return one.applied()
+
+
+def row(one):
+    """Return the newest run's row."""
+    with Ledger(one.settings.cassandra) as ledger:
+        return ledger.run(one.name, ledger.last_run(one.name))
+
+
+def manifest(one):
+    """Return the newest run's manifest."""
+    return read_manifest(RunFiles(one.settings.storage.root), row(one))
+
+
+def lose(one, *files):
+    """Take files of a run away."""
+    for file in files:
+        Path(one.settings.storage.root, file).unlink()
+
+
+def pushed(one, batches):
+    """Seal a run and bring so many of its batches to ClickHouse."""
+    run = one.sealed()
+    files = RunFiles(one.settings.storage.root)
+    with (
+        Ledger(one.settings.cassandra) as ledger,
+        ClickHouse(one.settings.clickhouse, layout(one.settings.stream(one.name))) as there,
+    ):
+        rows = ledger.batches(one.name, run["run"])
+        assert len(rows) > batches
+        for batch, sealed in list(zip(rows, manifest(one).batches, strict=True))[:batches]:
+            there.insert_batch(one.name, batch.batch_id, 1, files.read(sealed.file))
+            ledger.move_batch(one.name, run["run"], run["fence"], batch, BatchState.IN_CLICKHOUSE)
+
+
+def planned(one):
+    """The plan's file is gone."""
+    one.topic.flush()
+    steps.plan(one.settings, one.name, owner=OWNER)
+    lose(one, row(one).plan_file)
+
+
+def all_new(one):
+    """Nothing is pushed, and the sealed files are gone: their ids are noted, and nothing says which they are."""
+    one.sealed()
+    lose(one, *(batch.file for batch in manifest(one).batches))
+
+
+def some_there(one):
+    """A batch is delivered, the file of the next one is gone."""
+    pushed(one, 1)
+    lose(one, manifest(one).batches[1].file)
+
+
+def some_there_without_files(one):
+    """The same, and manifest and plan are gone, too."""
+    some_there(one)
+    lose(one, row(one).plan_file, row(one).manifest_file)
+
+
+STATES = [
+    pytest.param(planned, "ABANDONED", id="planned-plan-gone"),
+    pytest.param(all_new, "ABANDONED", id="sealed-files-gone"),
+    pytest.param(some_there, "CLOSED", id="some-there-file-gone"),
+    pytest.param(some_there_without_files, None, id="some-there-manifest-gone"),
+]
+
+
+def given_up(one, *options):
+    """Give the newest run up by the command line; what it says."""
+    code, said, wrong = tagmill(one.file, "run", "give-up", "--pipeline", one.name, *options, *WHY)
+    assert code == 0, wrong
+    return said
+
+
+@pytest.mark.parametrize(("make", "ends"), STATES)
+def test_give_up_topic_next_run_delivers(shop, make, ends):
+    """The run ends, and every record is delivered once."""
+    one = shop(batch_rows=2)
+    for product in EVENTS:
+        one.send(product)
+    make(one)
+    run = row(one).run
+    assert f"run {run} of pipeline {one.name} is given up" in given_up(one)
+    with Ledger(one.settings.cassandra) as ledger:
+        assert ledger.run(one.name, run).state == (ends or "CLOSED")
+    one.deliver()
+    assert one.products() == list(EVENTS) and one.deliver() == []
+    assert tagmill(one.file, "check", "--pipeline", one.name)[0] == 0
+
+
+@pytest.mark.parametrize(("make", "ends"), STATES)
+def test_give_up_journal_next_run_delivers(journal_shop, make, ends):
+    """The same of a Kafka Journal, where no ids tell what is delivered: without its files the run is taken back as a whole."""
+    one = journal_shop
+    make(one)
+    run = row(one).run
+    given_up(one)
+    with Ledger(one.settings.cassandra) as ledger:
+        assert ledger.run(one.name, run).state == (ends or "ABANDONED")
+    one.deliver()
+    assert one.rows("id, seq_nr") == [("a", number) for number in EVENTS] and one.deliver() == []
+    assert tagmill(one.file, "check", "--pipeline", one.name)[0] == 0
+
+
+def test_give_up_set_apart_record_becomes_letter(shop):
+    """The record is a dead letter with its reason, the rest is delivered, and a replay delivers it."""
+    one = shop(batch_rows=2)
+    for product in EVENTS:
+        one.send(product)
+    all_new(one)
+    assert "1 records become dead letters" in given_up(one, "--set-apart", f"{one.name}/0/2")
+    (run,) = one.deliver()
+    assert one.products() == [1, 2, 4, 5, 6] and run["unreadable"] == 1
+    letters = json.loads(tagmill(one.file, "deadletters", "list", "--pipeline", one.name, "--json")[1])
+    assert [(letter["offset"], letter["reason"]) for letter in letters] == [(2, "set apart: seen in a test")]
+    one.deliver(letters=True)
+    assert one.products() == list(EVENTS) and one.deliver() == []
+    assert json.loads(tagmill(one.file, "deadletters", "list", "--pipeline", one.name, "--json")[1]) == []
+
+
+def test_give_up_set_apart_column_is_null(shop):
+    """The column is null with a warning until it is taken back; one that must have a value is refused."""
+    columns = [{"name": "colour"}, {"name": "event_type", "nullable": False}]
+    one = shop(columns=columns)
+    one.send(1, colour="red")
+    one.sealed()
+    code, _, said = tagmill(one.file, "run", "give-up", "--pipeline", one.name, "--set-apart", "event_type", *WHY)
+    assert code == 2 and "neither a record (topic/partition/offset) nor a nullable column (colour)" in said
+    given_up(one, "--set-apart", "colour")
+    (run,) = one.deliver()
+    assert one.rows("colour, event_type") == [(None, "created")]
+    assert run["warnings"] == ["colour: set apart, delivered as null until tagmill run take-back"]
+    back = ("run", "take-back", "--pipeline", one.name, "--column", "colour", "--why", "repaired")
+    assert tagmill(one.file, *back)[0] == 0
+    one.send(2, colour="blue")
+    one.deliver()
+    assert one.rows("colour") == [(None,), ("blue",)]
+
+
+def test_give_up_topic_killed_can_be_repeated(shop):
+    """A give-up that died behind its voiding comes to the same end when it is given again."""
+    one = shop(batch_rows=2)
+    for product in EVENTS:
+        one.send(product)
+    some_there_without_files(one)
+    with crashing("giveup.voided"), pytest.raises(Crashed):
+        tagmill(one.file, "run", "give-up", "--pipeline", one.name, *WHY)
+    one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.name,))
+    given_up(one)
+    one.deliver()
+    assert one.products() == list(EVENTS)
