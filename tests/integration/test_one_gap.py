@@ -4,17 +4,23 @@ A run that reads up to an hour of the past is one with a delay that is longer by
 """
 
 from datetime import UTC, datetime, timedelta
+from unittest.mock import patch
 
 import pytest
 
+from tagmill import checkpoints
+from tagmill.buckets import BucketSize
 from tagmill.delivery import steps
 from tagmill.delivery.report import tag_table
-from tagmill.errors import DataQualityStop
+from tagmill.errors import DataQualityStop, FenceRaised
 from tagmill.stores import schema
 from tagmill.stores.clickhouse import ClickHouse
 from tagmill.stores.files import RunFiles
+from tagmill.stores.ledger import Ledger
+from tagmill.timeuuid import from_datetime
 from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, holds, known_to_spark, only, state, tagmill
 from tests.support.events import event, events, this_hour
+from tests.support.topics import Crashed, crashing
 
 BEGIN = this_hour() - timedelta(hours=25)
 STRICT = {"min_rows_for_share": 1, "min_ids_for_share": 1}
@@ -153,3 +159,59 @@ def test_stop_held_share_records_its_holds(pipeline, spark, settings):
         assert tagmill(settings.file(name), *close)[0] == 0
     deliver(configured, name, spark)
     same_as_view(written, configured, name)
+
+
+@pytest.mark.parametrize("instant", ["stop.before_commit", "stop.after_commit", "stop.recorded"])
+def test_stop_killed_anywhere_is_recorded(pipeline, spark, instant):
+    """A stop that dies is finished by the next plan, or made again by it; then the next run goes on."""
+    written, configured, name = pipeline(quality=STRICT)
+    written.both(with_gaps(["a"]))
+    planned = steps.plan(configured, name, owner=OWNER)
+    with crashing(instant), pytest.raises(Crashed):
+        steps.seal(configured, name, planned["run"], planned["fence"], owner=OWNER, spark=spark)
+    written.session.execute(f"DELETE FROM tagmill_test.leases WHERE pipeline = '{name}'")
+    if instant == "stop.before_commit":
+        stopped(configured, name, spark, "1 holds were recorded")
+    deliver(configured, name, spark)
+    assert [(hold.since_run, hold.held_rows) for hold in holds(configured, name).values()] == [(1, 3)]
+    assert state(configured, name, 1) == "ABANDONED" and state(configured, name, 2) == "CLOSED"
+    same_as_view(written, configured, name, but=lambda row: row["persistence_id"] == "a" and row["sequence_nr"] > 3)
+
+
+def test_stop_taken_over_records_nothing(pipeline, spark):
+    """A sealer that slept before its stop, while another one took the run over, writes no hold."""
+    written, configured, name = pipeline(quality=STRICT)
+    written.both(with_gaps(["a"]))
+    planned = steps.plan(configured, name, owner=OWNER)
+
+    def reached(instant):
+        if instant == "stop.before_commit":
+            with Ledger(configured.cassandra) as ledger:
+                ledger.raise_fence(ledger.run(name, planned["run"]), "another one")
+
+    with patch.object(checkpoints, "reached", reached), pytest.raises(FenceRaised):
+        steps.seal(configured, name, planned["run"], planned["fence"], owner=OWNER, spark=spark)
+    assert holds(configured, name) == {} and state(configured, name, planned["run"]) == "PLANNED"
+
+
+def test_stray_row_among_few_is_delivered(pipeline, spark):
+    """One row of six in another hour's bucket says nothing of the bucket size, as the view has partitions of that size."""
+    written, configured, name = pipeline()
+    rows = events("a", range(1, 7), BEGIN)
+    rows[5]["timebucket"] += 3_600_000
+    written.both(rows)
+    deliver(configured, name, spark)
+    same_as_view(written, configured, name)
+
+
+def test_few_rows_of_day_buckets_stop(pipeline, spark):
+    """Rows of Day buckets, however few, stop a pipeline of Hour buckets before it passes what it never looks at."""
+    written, configured, name = pipeline()
+    midnight = BEGIN.replace(hour=0) + timedelta(days=BEGIN.hour > 0)
+    rows = events("a", range(1, 7), midnight) + events("b", [1], midnight + timedelta(minutes=61))
+    for row in rows:
+        row["timebucket"] = BucketSize.DAY.start(from_datetime(midnight))
+    written.both(rows)
+    assert len({row["timebucket"] for row in rows}) == 1
+    stopped(configured, name, spark, 'set bucket_size = "Day"')
+    assert holds(configured, name) == {}

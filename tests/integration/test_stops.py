@@ -27,15 +27,15 @@ from tests.support.events import event, events, this_hour
 BEGIN = this_hour() - timedelta(hours=1)
 
 
-def stopped(settings, spark):
-    """Plan and seal a run that the gate has to stop; the error, after a look that nothing was delivered."""
+def stopped(settings, spark, *, held=()):
+    """Plan and seal a run that the gate has to stop; the error, after a look that nothing but holds was written."""
     schema.apply(settings)
     name = only(settings)
     planned = steps.plan(settings, name, owner=OWNER)
     known_to_spark(settings, name, spark)
     with pytest.raises(DataQualityStop) as error:
         steps.seal(settings, name, planned["run"], planned["fence"], owner=OWNER, spark=spark)
-    assert clickhouse_rows(settings, name) == [] and holds(settings, name) == {}
+    assert clickhouse_rows(settings, name) == [] and {persistence_id for _, persistence_id in holds(settings, name)} == set(held)
     assert state(settings, name, planned["run"]) == "ABANDONED"
     assert Path(error.value.docs_page).is_file()
     assert RunFiles(settings.storage.root).folders(f"{name}/run-{planned['run']:08d}") == []  # nothing was sealed
@@ -61,9 +61,10 @@ def test_more_held_than_tolerated_stops_the_run_and_the_page_names_the_rows(jour
     written.both(events("sound", range(1, 9), BEGIN))
     written.view(row for row in events("broken", range(1, 5), BEGIN) if row["tag_pid_sequence_nr"] != 2)
     keys = {"tags": ["t"], "bucket_size": "Hour", "first_time_bucket": BEGIN.isoformat(), "name": "p_too_much_held"}
-    strict = settings(written.keyspace, **keys)
-    text = stopped(strict, spark)
-    assert "18.182 % of the rows would be held back, 10 % are tolerated" in text
+    strict = settings(written.keyspace, quality={"min_rows_for_share": 1, "min_ids_for_share": 1}, **keys)
+    text = stopped(strict, spark, held=["broken"])
+    assert "18.182 % of the rows would be newly held back, 10 % are tolerated (quality.max_held_share_percent)" in text
+    assert f"1 holds were recorded, the next run goes on without them: tagmill holds --pipeline {only(strict)}" in text
     named = quality(strict, only(strict), 1)["reports"]["offending"]
     assert [(row["persistence_id"], row["tag_pid_sequence_nr"], row["reason"]) for row in named] == [
         ("broken", 3, "hole"),
@@ -71,12 +72,11 @@ def test_more_held_than_tolerated_stops_the_run_and_the_page_names_the_rows(jour
     ]
     assert "broken" in Path(strict.storage.root, only(strict), "docs", "run-00000001", "index.html").read_text()
 
-    # the next run plans the range again; a person who accepts the share delivers what may go
-    tolerant = settings(written.keyspace, quality={"max_held_share_percent": 20}, **keys)
-    runs = deliver(tolerant, only(tolerant), spark)
+    # the next run plans the range again, and knows the hold
+    runs = deliver(strict, only(strict), spark)
     assert runs[0]["run"] == 2 and sum(run["rows"] for run in runs) == 9
-    assert len(clickhouse_rows(tolerant, only(tolerant))) == 9
-    assert [hold.held_rows for hold in holds(tolerant, only(tolerant)).values()] == [2]
+    assert len(clickhouse_rows(strict, only(strict))) == 9
+    assert [hold.held_rows for hold in holds(strict, only(strict)).values()] == [2]
 
 
 def test_numbers_that_can_t_be_stop_the_run_by_command_with_one_line(journal, settings, spark, monkeypatch):
@@ -94,6 +94,11 @@ def test_numbers_that_can_t_be_stop_the_run_by_command_with_one_line(journal, se
     assert "2 rows without a persistence_id, or with a number or sequence_nr below 1" in said
     assert "t 'broken' number 0 (sequence_nr 0)" in said and "index.html" in said
     assert clickhouse_rows(configured, name) == [] and state(configured, name, 1) == "ABANDONED"
+    # it stops once: the next run holds that persistence_id
+    deliver(configured, name, spark)
+    assert [row.persistence_id for row in clickhouse_rows(configured, name)] == ["sound"] * 8
+    ((_, held),) = holds(configured, name).items()
+    assert (held.persistence_id, held.reason, held.held_rows) == ("broken", "broken_key", 2)
 
 
 class Unstoppable:
