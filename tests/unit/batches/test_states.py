@@ -9,7 +9,7 @@ from tagmill.batches.states import BatchState, RunState, may_close, may_move_bat
 
 def test_a_run_goes_from_planned_to_sealed_to_closed_or_is_abandoned() -> None:
     moves = [(old.value, new.value) for old, new in product(RunState, RunState) if may_move_run(old, new)]
-    assert moves == [("PLANNED", "SEALED"), ("PLANNED", "ABANDONED"), ("SEALED", "CLOSED")]
+    assert moves == [("PLANNED", "SEALED"), ("PLANNED", "ABANDONED"), ("SEALED", "CLOSED"), ("SEALED", "ABANDONED")]
 
 
 def test_only_planned_and_sealed_runs_are_open() -> None:
