@@ -20,9 +20,9 @@ from tagmill.continuity.model import Progress, Reason
 from tagmill.continuity.noted import with_delivered
 from tagmill.delivery import holds, stops, takenout, withdraw
 from tagmill.delivery.close import close, count_delivered
-from tagmill.delivery.model import Batch, Manifest
+from tagmill.delivery.model import Manifest
 from tagmill.delivery.runfiles import all_batches, read_manifest, read_plan, write_document
-from tagmill.delivery.waysout import take_back
+from tagmill.delivery.waysout import take_back, unsealed
 from tagmill.errors import GuardRefused, SealedFileDamaged
 from tagmill.settings import Settings
 from tagmill.stores.clickhouse import ClickHouse
@@ -116,7 +116,7 @@ class GiveUp:
             checkpoints.reached("giveup.noted")
             file, sha256 = str(row.manifest_file), str(row.manifest_sha256)
             if manifest is None:
-                file, sha256 = self._rebuilt(clickhouse, row, delivered)
+                file, sha256 = self._rebuilt(clickhouse, row, batches)
         count_delivered(self.pipeline, ledger, self.name, row.run, delivered)
         ledger.end_run(row, RunState.CLOSED, file, sha256, f"{self.who}: {self.why}")
         return (
@@ -165,24 +165,9 @@ class GiveUp:
         finally:
             self.files.remove(file)
 
-    def _rebuilt(self, clickhouse: ClickHouse, row: RunRow, delivered: list[BatchRow]) -> tuple[str, str]:
+    def _rebuilt(self, clickhouse: ClickHouse, row: RunRow, batches: list[BatchRow]) -> tuple[str, str]:
         """Write a manifest in place of one that is gone, by what ClickHouse has; its batches can't be sent again."""
-        batches = [
-            Batch(
-                number=batch.number,
-                batch_id=str(batch.batch_id),
-                tag=batch.tag,
-                file="",
-                rows=total.rows,
-                bytes=batch.bytes,
-                sha256="",
-                checksum=total.checksum,
-                first_offset="",
-                last_offset="",
-            )
-            for batch in delivered
-            for total in clickhouse.totals(self.pipeline.destination, batch.batch_id, from_rows=True)
-        ]
+        rebuilt = [unsealed(clickhouse, self.pipeline.destination, batch) for batch in batches]
         attempt = uuid4().hex[:12]
         manifest = Manifest(
             pipeline=self.name,
@@ -192,7 +177,7 @@ class GiveUp:
             generation=1,
             moves_watermark=False,
             tags={},
-            batches=batches,
+            batches=rebuilt,
             findings={},
             progress_file="",
             holds_file="",

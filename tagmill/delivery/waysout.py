@@ -4,6 +4,7 @@ from uuid import UUID
 
 from tagmill.batches.states import BatchState, RunState
 from tagmill.delivery.dependents import despite, require_no_views
+from tagmill.delivery.model import Batch
 from tagmill.delivery.push import Destination, push_one
 from tagmill.delivery.runfiles import Sealed
 from tagmill.errors import GuardRefused, StoreUnavailable
@@ -74,6 +75,23 @@ def take_back(ledger: Ledger, clickhouse: ClickHouse, table: str, row: RunRow, b
             "run the same command again"
         )
     ledger.move_batch(row.pipeline, row.run, row.fence, batch, BatchState.VOIDED)
+
+
+def unsealed(clickhouse: ClickHouse, table: str, batch: BatchRow) -> Batch:
+    """Return a batch for the manifest of a run whose own is gone: without a file, its checksum from the rows that its table has."""
+    checksum = sum(total.checksum for total in clickhouse.totals(table, batch.batch_id, from_rows=True))
+    return Batch(
+        number=batch.number,
+        batch_id=str(batch.batch_id),
+        tag=batch.tag,
+        file="",
+        rows=batch.rows,
+        bytes=batch.bytes,
+        sha256="",
+        checksum=checksum,
+        first_offset="",
+        last_offset="",
+    )
 
 
 def send_again(

@@ -11,9 +11,8 @@ from uuid import uuid4
 
 from tagmill import checkpoints
 from tagmill.batches.states import BatchState, RunState
-from tagmill.delivery.model import Batch
 from tagmill.delivery.runfiles import all_batches, write_document
-from tagmill.delivery.waysout import take_back
+from tagmill.delivery.waysout import take_back, unsealed
 from tagmill.errors import ConfigurationError, GuardRefused, SealedFileDamaged
 from tagmill.kafkasettings import JournalSettings, TopicSettings
 from tagmill.settings import Settings
@@ -107,7 +106,7 @@ class TopicGiveUp:
                 return self._abandon(ledger, row)
             file, sha256 = str(row.manifest_file), str(row.manifest_sha256)
             if manifest is None:
-                file, sha256 = self._rebuilt(clickhouse, row, delivered)
+                file, sha256 = self._rebuilt(clickhouse, row, batches)
         ledger.end_run(row, RunState.CLOSED, file, sha256, f"{self.who}: {self.why}")
         return f"{len(delivered)} batches stay delivered, the others are VOIDED; the next run reads the rest of its records again"
 
@@ -153,24 +152,9 @@ class TopicGiveUp:
         except SealedFileDamaged:
             return None
 
-    def _rebuilt(self, clickhouse: ClickHouse, row: RunRow, delivered: Sequence[BatchRow]) -> tuple[str, str]:
+    def _rebuilt(self, clickhouse: ClickHouse, row: RunRow, batches: Sequence[BatchRow]) -> tuple[str, str]:
         """Write a manifest in place of one that is gone, by what ClickHouse has; its batches can't be sent again."""
-        batches = [
-            Batch(
-                number=batch.number,
-                batch_id=str(batch.batch_id),
-                tag=batch.tag,
-                file="",
-                rows=total.rows,
-                bytes=batch.bytes,
-                sha256="",
-                checksum=total.checksum,
-                first_offset="",
-                last_offset="",
-            )
-            for batch in delivered
-            for total in clickhouse.totals(self.stream.destination, batch.batch_id, from_rows=True)
-        ]
+        rebuilt = [unsealed(clickhouse, self.stream.destination, batch) for batch in batches]
         attempt = uuid4().hex[:12]
         home = f"{self.files.folder(self.name, row.run)}/attempt-{attempt}"
         columns = layout(self.stream)
@@ -181,8 +165,8 @@ class TopicGiveUp:
             attempt=attempt,
             generation=1,
             ranges=[],
-            batches=batches,
-            counts=TopicCounts(new=sum(batch.rows for batch in batches)),
+            batches=rebuilt,
+            counts=TopicCounts(new=sum(batch.rows for batch in rebuilt)),
             columns=list(columns.names),
             required=list(columns.required),
             letters=f"{home}/letters",
