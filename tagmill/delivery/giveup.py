@@ -209,6 +209,7 @@ class GiveUp:
 
     def _note_taken_out(self, ledger: Ledger) -> str:
         """Note the events of VOIDED batches that ClickHouse has nowhere as not delivered, by a withdrawal of no batch."""
+        takenout.recount(self.settings, ledger, self.name)
         lost = takenout.events(self.settings, ledger, self.files, self.name)
         reason = f"{self.who}: {self.why}"
         row = withdraw.plan(self.settings, ledger, self.name, self.owner, [], lost, reason=reason)

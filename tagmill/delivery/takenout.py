@@ -1,6 +1,8 @@
 """Finds the events of batches that were taken out of ClickHouse and are in no other batch there."""
 
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 import structlog
 
@@ -40,6 +42,23 @@ def events(settings: Settings, ledger: Ledger, files: RunFiles, name: str) -> It
                 log.warning(
                     "events of a batch were not looked for", pipeline=name, run=run, batch=batch.batch_id, error=str(error)
                 )
+
+
+def recount(settings: Settings, ledger: Ledger, name: str) -> None:
+    """Count what is delivered of each tag again from the batches, for the newest run: a withdrawal that counted nothing."""
+    last = ledger.last_run(name)
+    retired = Retired(ledger.cassandra, settings.cassandra.ledger_keyspace, name)
+    rows, batches = Counter[str](), Counter[str]()
+    for kept in retired.batches(last):
+        rows[kept.tag] += kept.rows
+        batches[kept.tag] += 1
+    for number in range(retired.up_to() + 1, last + 1):
+        for batch in ledger.batches(name, number):
+            if batch.state == BatchState.IN_CLICKHOUSE:
+                rows[batch.tag] += batch.rows
+                batches[batch.tag] += 1
+    for tag, mark in ledger.delivered.watermarks(name).items():
+        ledger.delivered.write_watermark(name, replace(mark, run=last, delivered=rows[tag], batches=batches[tag]))
 
 
 def _voided(settings: Settings, ledger: Ledger, files: RunFiles, name: str) -> Iterator[tuple[int, Batch]]:
