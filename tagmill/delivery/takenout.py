@@ -49,10 +49,12 @@ def recount(settings: Settings, ledger: Ledger, name: str) -> None:
     last = ledger.last_run(name)
     retired = Retired(ledger.cassandra, settings.cassandra.ledger_keyspace, name)
     rows, batches = Counter[str](), Counter[str]()
+    up_to = retired.up_to()
     for kept in retired.batches(last):
-        rows[kept.tag] += kept.rows
-        batches[kept.tag] += 1
-    for number in range(retired.up_to() + 1, last + 1):
+        if kept.run <= up_to:
+            rows[kept.tag] += kept.rows
+            batches[kept.tag] += 1
+    for number in range(up_to + 1, last + 1):
         for batch in ledger.batches(name, number):
             if batch.state == BatchState.IN_CLICKHOUSE:
                 rows[batch.tag] += batch.rows
