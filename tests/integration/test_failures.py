@@ -43,8 +43,9 @@ SCRIPTS = {
     "audit": (),
     "audit repair": ("--repair", "test"),
 }
-# unit tests have every class of failure; each job meets one of each exit status
+# unit tests have every class of failure; each command meets one of each exit status, the others what is told and what is not
 STATUS = {"right to read": 2, "unavailable": 75, "guard in a worker": 2, "defect": 1}
+FEW = ("right to read", "defect")
 
 
 def broken(monkeypatch: pytest.MonkeyPatch, case: str) -> str:
@@ -116,7 +117,7 @@ def by_script(settings: Any, file: Path, name: str, arguments: tuple[str, ...], 
 def test_script_spark_fails_report_one_line(fixture, monkeypatch, tmp_path, name) -> None:
     settings = fixture.built if name == "build" else fixture.delivered
     arguments = SCRIPTS.get(name, ())
-    for case in STATUS:
+    for case in FEW:
         if name == "seal":
             planned = steps.plan(settings, only(settings), owner=this_process())
             arguments = ("--run", str(planned["run"]), "--fence", str(planned["fence"]))
@@ -135,7 +136,7 @@ def test_topic_jobs_spark_fails_one_line(shop, monkeypatch, tmp_path) -> None:
     one.deliver()
     one.send(2)
     one.topic.flush()
-    for case in STATUS:
+    for case in FEW:
         words = broken(monkeypatch, case)
         by_command(one.settings, one.file, "run deliver", (), case, words)
         planned = steps_of_topics(one)
@@ -145,7 +146,7 @@ def test_topic_jobs_spark_fails_one_line(shop, monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(type(one.spark), "stop", lambda _: None)
     assert tagmill(one.file, "run", "deliver", "--pipeline", one.name)[0] == 0
     settings = one.configure(shards=7)
-    for case in STATUS:
+    for case in FEW:
         words = broken(monkeypatch, case)
         by_command(settings, one.file, "dedup rekey", ("--yes", "--why", "test"), case, words)
         by_script(settings, one.file, "dedup rekey", ("--operation", "rekey"), case, words, tmp_path)
@@ -167,7 +168,7 @@ def test_replication_spark_fails_one_line(kafka_journal, monkeypatch, tmp_path) 
     topic = journal.topic()
     topic.append("cart", [(1, {"a": 1})], expire_after="1 day")
     topic.flush()
-    for case in STATUS:
+    for case in FEW:
         words = broken(monkeypatch, case)
         by_command(settings, journal.file, "kafka-journal replicate", (), case, words)
         by_command(settings, journal.file, "kafka-journal purge-expired", ("--yes",), case, words)
