@@ -1,0 +1,48 @@
+"""No failure passes the one place that explains it: sessions begin there, and every command and job ends there."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from tagmill.cli.main import app
+
+ROOT = Path(__file__).resolve().parents[2]
+# what lists its commands, or starts servers and has a handler of its own
+OTHERS = ("tagmill version", "tagmill local ")
+
+
+def commands(command, path):
+    """Each command that does something, with its path."""
+    for name, below in getattr(command, "commands", {}).items():
+        yield from commands(below, f"{path} {name}")
+    if not hasattr(command, "commands"):
+        yield path, command.callback
+
+
+FOUND = dict(commands(typer.main.get_command(app), "tagmill"))
+
+
+@pytest.mark.parametrize("path", [path for path in FOUND if not path.startswith(OTHERS)])
+def test_command_ends_with_one_line(path) -> None:
+    wrapped, names = FOUND[path], set()
+    while wrapped is not None:
+        names |= set(wrapped.__code__.co_names) | {wrapped.__code__.co_filename.rpartition("/")[2]}
+        wrapped = getattr(wrapped, "__wrapped__", None)
+    assert {"one_line", "shared.py"} <= names
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "spark_jobs").glob("*.py")), ids=lambda file: file.stem)
+def test_job_ends_with_report(file) -> None:
+    called = {
+        node.func.id for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call) and hasattr(node.func, "id")
+    }
+    assert "job_report" in called and called & {"spark_session", "session_when_asked"}
+
+
+def test_sessions_begin_in_one_place() -> None:
+    pattern = re.compile(r"SparkSession\.builder|sparksession import session$|sparksession\.session\(", re.MULTILINE)
+    sources = [*(ROOT / "tagmill").rglob("*.py"), *(ROOT / "spark_jobs").glob("*.py")]
+    assert {file.name for file in sources if pattern.search(file.read_text())} == {"sparksession.py"}
