@@ -2,6 +2,9 @@
 
 import ast
 import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,3 +49,10 @@ def test_sessions_begin_in_one_place() -> None:
     pattern = re.compile(r"SparkSession\.builder|sparksession import session$|sparksession\.session\(", re.MULTILINE)
     sources = [*(ROOT / "tagmill").rglob("*.py"), *(ROOT / "spark_jobs").glob("*.py")]
     assert {file.name for file in sources if pattern.search(file.read_text())} == {"sparksession.py"}
+
+
+def test_command_interrupted_while_it_imports_says_nothing() -> None:
+    interrupt = "threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGINT)).start()"
+    program = f"import os, signal, threading; from tagmill.cli import command; {interrupt}; command()"
+    done = subprocess.run([sys.executable, "-c", program, "version"], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
