@@ -164,11 +164,11 @@ def close_killed(pipeline):
 
 STATES = [
     pytest.param(planned_without_plan, "ABANDONED", False, id="planned-plan-gone"),
-    pytest.param(all_new, "ABANDONED", False, id="sealed-file-damaged"),
+    pytest.param(all_new, "ABANDONED", False, id="sealed-file-damaged", marks=pytest.mark.long),
     pytest.param(new_without_manifest, "ABANDONED", False, id="sealed-manifest-gone"),
-    pytest.param(some_there, "CLOSED", False, id="some-there-file-gone"),
+    pytest.param(some_there, "CLOSED", False, id="some-there-file-gone", marks=pytest.mark.long),
     pytest.param(some_there_without_files, "CLOSED", False, id="some-there-files-gone"),
-    pytest.param(rows_changed, "CLOSED", False, id="push-fails"),
+    pytest.param(rows_changed, "CLOSED", False, id="push-fails", marks=pytest.mark.long),
     pytest.param(first_sent_again, "CLOSED", True, id="resend-begun"),
     pytest.param(close_killed, "CLOSED", False, id="close-killed"),
 ]
@@ -185,6 +185,7 @@ def test_give_up_any_state_next_run_delivers(delivery, make, ends, late):
     delivery.equals_view(late=late)
 
 
+@pytest.mark.long
 def test_give_up_killed_anywhere_can_be_repeated(delivery):
     """A give-up that dies at one of its instants is followed by one that comes to the same end."""
     some_there_without_files(delivery)

@@ -161,7 +161,9 @@ def test_stop_held_share_records_its_holds(pipeline, spark, settings):
     same_as_view(written, configured, name)
 
 
-@pytest.mark.parametrize("instant", ["stop.before_commit", "stop.after_commit", "stop.recorded"])
+@pytest.mark.parametrize(
+    "instant", ["stop.before_commit", "stop.after_commit", pytest.param("stop.recorded", marks=pytest.mark.long)]
+)
 def test_stop_killed_anywhere_is_recorded(pipeline, spark, instant):
     """A stop that dies is finished by the next plan, or made again by it; then the next run goes on."""
     written, configured, name = pipeline(quality=STRICT)

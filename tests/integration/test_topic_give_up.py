@@ -106,9 +106,9 @@ def some_there_without_files(one):
 
 
 STATES = [
-    pytest.param(planned, "ABANDONED", id="planned-plan-gone"),
+    pytest.param(planned, "ABANDONED", id="planned-plan-gone", marks=pytest.mark.long),
     pytest.param(all_new, "ABANDONED", id="sealed-files-gone"),
-    pytest.param(some_there, "CLOSED", id="some-there-file-gone"),
+    pytest.param(some_there, "CLOSED", id="some-there-file-gone", marks=pytest.mark.long),
     pytest.param(some_there_without_files, None, id="some-there-manifest-gone"),
 ]
 
@@ -185,6 +185,7 @@ def test_give_up_set_apart_column_is_null(shop):
     assert one.rows("colour") == [(None,), ("blue",)]
 
 
+@pytest.mark.long
 def test_give_up_topic_killed_can_be_repeated(shop):
     """A give-up that died behind its voiding comes to the same end when it is given again."""
     one = shop(batch_rows=2)
