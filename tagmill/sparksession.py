@@ -120,7 +120,8 @@ def session(settings: Settings, *, name: str = "tagmill", log: Path | None = Non
         builder = builder.master(settings.spark.master)
         if settings.spark.master.startswith("local"):
             builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
-    for key, value in spark_conf(settings).items():
+    folder = _own_folder(settings)
+    for key, value in (spark_conf(settings, folder) | ({LOCAL_DIR: str(folder)} if folder else {})).items():
         builder = builder.config(key, value)
     os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-Dlog4j2.configurationFile={LOGGING.as_uri()}")
     spark = _started(builder, log)
@@ -129,6 +130,13 @@ def session(settings: Settings, *, name: str = "tagmill", log: Path | None = Non
     spark.sparkContext.setLogLevel("ERROR")
     _keep_names(spark)
     return spark
+
+
+def _own_folder(settings: Settings) -> Path | None:
+    """Return the folder for the temporary files of a JVM that is started here; None: spark-submit's or a cluster's."""
+    if "SPARK_ENV_LOADED" in os.environ or not settings.spark.master.startswith("local") or names_disks(settings):
+        return None
+    return of_this_process(settings.spark.conf.get(LOCAL_DIR)).path
 
 
 def names_disks(settings: Settings) -> bool:
