@@ -6,13 +6,13 @@ import pytest
 
 pytest.importorskip("airflow")
 
+from airflow.sdk.definitions.param import ParamsDict
 from airflow.sdk.exceptions import AirflowFailException
 
 from tagmill.airflow import connections, erase, journal_clean
 from tagmill.airflow.inputs import ids_of, open_input
 from tagmill.errors import ConfigurationError
 from tagmill.settings import AirflowSettings
-from tests.dags.test_integrity import bag
 
 SECRET = "2b7e151628aed2a6abf7158809cf4f3c"
 FILE = "persistence_ids_file"
@@ -68,14 +68,13 @@ def test_no_file_is_read_without_a_configured_folder():
 
 
 @pytest.mark.parametrize("name", ["/proc/self/environ", "../key", "link"])
-@pytest.mark.parametrize(("kind", "task"), [("erase", erase.erase), ("journal_clean", journal_clean.clean)])
-def test_dags_that_take_files_read_no_secret(config, section, kind, task, name, monkeypatch, caplog):
+@pytest.mark.parametrize(("form", "task"), [(erase._params, erase.erase), (journal_clean._params, journal_clean.clean)])
+def test_dags_that_take_files_read_no_secret(config, section, form, task, name, monkeypatch, caplog):
     """Neither the error nor the log of the task has a word of the file."""
     config.write_text(f'{config.read_text()}[airflow]\ninput_dir = "{section.input_dir}"\n')
     monkeypatch.setenv("PASSWORD_OF_A_SERVER", SECRET)
     monkeypatch.setattr(connections, "find", lambda _: None)
-    params = bag().dags[f"{kind}_orders"].params
-    params.update({FILE: name, **({"to": 5} if kind == "journal_clean" else {})})
+    params = ParamsDict({**form(), FILE: name, **({"to": 5} if form is journal_clean._params else {})})
     with pytest.raises(AirflowFailException, match="is not read") as refused:
         task("orders", {"dag_run": Run(), "params": params.validate()})
     assert SECRET not in f"{refused.value}{caplog.text}"
