@@ -281,7 +281,7 @@ def _credentials(settings: Settings) -> dict[str, str]:
         conf["spark.cassandra.auth.username"] = cassandra.username
         conf["spark.cassandra.auth.password"] = cassandra.password.get_secret_value()
     if cassandra.tls and cassandra.tls_ca_file:
-        conf |= trust_store(cassandra.tls_ca_file, of_this_process().path)
+        conf |= trust_store(cassandra.tls_ca_file, of_this_process(None).path)
     return conf
 
 

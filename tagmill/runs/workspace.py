@@ -52,7 +52,7 @@ def workspace(parent: str | None = None) -> Iterator[Workspace]:
 
 
 @cache
-def of_this_process(parent: str | None = None) -> Workspace:
+def of_this_process(parent: str | None) -> Workspace:
     """Return the workspace that this process has until it ends."""
     stack = ExitStack()
     atexit.register(stack.close)
