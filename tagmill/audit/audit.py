@@ -44,6 +44,7 @@ def audit(
 
     Raises LeaseTaken when another audit of the pipeline is under way, ConfigurationError, DestinationDiffers, StoreUnavailable.
     """
+    from tagmill.delivery.ahead import require_up_to_date
     from tagmill.delivery.steps import wanted_tags
     from tagmill.spark.errors import explained
 
@@ -51,6 +52,7 @@ def audit(
     wanted = wanted_tags(pipeline, chosen.tags, tags)
     with Ledger(settings.cassandra) as ledger, ClickHouse(settings.clickhouse) as clickhouse:
         clickhouse.check_destination(chosen.destination)
+        require_up_to_date(settings, ledger, pipeline, done="Nothing was audited")
         # not the pipeline's lease: deliveries go on
         lease = Lease(ledger.cassandra, settings.cassandra.ledger_keyspace, f"{pipeline}/audit", owner, chosen.lease_seconds)
         lease.take(chosen.lease_wait_seconds)
@@ -127,7 +129,8 @@ class _Audit:
         docs = pages.written(made, self.pipeline, self.files.docs(self.name))
         made = made.model_copy(update={"docs": docs})
         self.files.write(f"{self.folder}/{REPORT}", made.model_dump_json(indent=1).encode())
-        report.write_buckets(judged, row, scope, self.ledger_keyspace, self.pipeline.view)
+        written = self.ledger.delivered.write_times.of(self.name, row.audit)
+        report.write_buckets(judged, row, scope, self.ledger_keyspace, self.pipeline.view, written)
         checkpoints.reached("audit.before_end")
         self._finish(row, made)
         self._sweep(keep={row.audit})

@@ -173,8 +173,8 @@ def _fitting(rows: int, size_bytes: int, size: BucketSize, quality: QualitySetti
 # -- the ledger
 
 
-def write_buckets(judged: Judged, row: AuditRow, scope: Scope, ledger_keyspace: str, view: View) -> None:
-    """audited_buckets: the word on each partition that the view has. A later audit's word wins, however late this one's is written."""
+def write_buckets(judged: Judged, row: AuditRow, scope: Scope, ledger_keyspace: str, view: View, written: int) -> None:
+    """Write the word on each partition that the view has. A later audit's word wins, however late this one's is written."""
     proven = ~F.col("broken") & scope.judged() & scope.is_due()
     partitions = judged.view.groupBy("tag", "timebucket").agg(F.count("*").alias("rows"), F.bool_and(proven).alias("proven"))
     in_tags = judged.findings.where("tag IS NOT NULL")
@@ -188,7 +188,7 @@ def write_buckets(judged: Judged, row: AuditRow, scope: Scope, ledger_keyspace: 
         F.lit(view.key(row.pipeline)).alias("pipeline"), "tag", "timebucket", F.lit(row.audit).cast("bigint").alias("audit"),
         F.lit(judged.audited_at).alias("audited_at"), "rows", _agrees().alias("agrees"),
     )  # fmt: skip
-    options = {"keyspace": ledger_keyspace, "table": "audited_buckets", "spark.cassandra.output.timestamp": str(row.audit)}
+    options = {"keyspace": ledger_keyspace, "table": "audited_buckets", "spark.cassandra.output.timestamp": str(written)}
     words.write.format(CASSANDRA).options(**options).mode("append").save()
 
 

@@ -16,6 +16,7 @@ from tagmill.cli import (
     events,
     journal,
     kafkajournal,
+    ledger,
     local,
     look,
     mend,
@@ -46,6 +47,7 @@ views.app.command()(migrate.migrate)
 app.add_typer(mend.holds, name="holds")
 app.add_typer(mend.progress, name="progress")
 app.add_typer(mend.batches, name="batches")
+app.add_typer(ledger.app, name="ledger")
 app.command()(look.status)
 app.command()(look.check)
 app.command()(look.runs)

@@ -1,4 +1,4 @@
-"""Commands that change the ledger by hand: `holds close`, `progress rebase`, `batches resend` and `withdraw`.
+"""Commands that change the ledger by hand: `holds close`, `progress rebase` and `restart`, `batches resend` and `withdraw`.
 
 Each says what it does, and records why.
 """
@@ -59,6 +59,14 @@ def rebase(
         raise typer.BadParameter("give both --number and --sequence-nr, or neither")
     confirm(f"Rebase the progress of {persistence_id!r}, tag {tag!r}?", yes)
     out.print(interventions(pipeline, why).rebase(tag, persistence_id, number, sequence_nr), markup=False)
+
+
+@progress.command("restart")
+@one_line_errors
+def restart(pipeline: Pipeline, tag: Tag, persistence_id: PersistenceId, why: Why, yes: Yes = False) -> None:
+    """Deliver another life of a persistence id, whose numbers began again, from number 1 on. ClickHouse keeps the earlier life."""
+    confirm(f"Deliver {persistence_id!r}, tag {tag!r}, from number 1 on again?", yes)
+    out.print(interventions(pipeline, why).restart(tag, persistence_id), markup=False)
 
 
 @batches.callback()

@@ -29,6 +29,7 @@ class Reason(StrEnum):
     HOLE_TOO_WIDE = "too_many_missing"
     FIRST_SEEN = "first_seen"
     RENUMBERED = "renumbered"
+    ANOTHER_LIFE = "another_life"
     TWO_EVENTS = "two_events_one_number"
     NULL_EVENT = "null_event"
     BROKEN_OFFSET = "broken_offset"

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from itertools import groupby
 
+from tagmill.continuity.lives import is_other_life
 from tagmill.continuity.model import (
     Action,
     Decision,
@@ -39,13 +40,15 @@ def judge(
     policy: Policy,
     journal: Journal | None = None,
     earlier: Earlier | None = None,
+    strangers: Collection[str] = (),
 ) -> Judgement:
     """Decide for all rows of one persistence_id and tag that a run has read.
 
     `journal`: evidence for holes of an earlier judgement (`Judgement.holes`); `earlier`: the scan's answer for a first
-    number above 1. Every row gets exactly one decision; `progress` of the answer is None when nothing is delivered.
+    number above 1; `strangers`: see lives.is_other_life. Every row gets exactly one decision; `progress` of the answer is None when
+    nothing is delivered.
     """
-    walk = _Walk(progress, policy, journal or {}, earlier)
+    walk = _Walk(progress, policy, journal or {}, earlier, strangers)
     ordered = sorted(rows, key=lambda row: (row.number, row.ticks, row.offset))
     for number, same in groupby(ordered, key=lambda row: row.number):
         walk.step(number, list(same))
@@ -136,11 +139,14 @@ def close(progress: Progress | None, hole: Hole) -> Progress:
 class _Walk:
     """One pass over the numbers of one persistence_id and tag, in rising order."""
 
-    def __init__(self, progress: Progress | None, policy: Policy, journal: Journal, earlier: Earlier | None) -> None:
+    def __init__(
+        self, progress: Progress | None, policy: Policy, journal: Journal, earlier: Earlier | None, strangers: Collection[str]
+    ) -> None:
         self.known = progress
         self.policy = policy
         self.journal = journal
         self.earlier = earlier
+        self.strangers = strangers
         self.order_ticks = progress.ticks if progress else 0
         self.out = Judgement()
         self.held: tuple[Reason, Hole] | None = None
@@ -148,6 +154,9 @@ class _Walk:
 
     def step(self, number: int, rows: list[Row]) -> None:
         """Judge all rows that claim one number."""
+        if self.known and self.known.delivered(number) and is_other_life(rows, self.strangers):
+            self._hold(rows) if self.held else self._start_hold(Reason.ANOTHER_LIFE, number, rows)
+            return
         if self.known and self.known.delivered(number) and all(r.sequence_nr <= self.known.sequence_nr for r in rows):
             for row in rows:
                 self._decide(row, Action.DROP, Reason.ALREADY_DELIVERED)

@@ -1,9 +1,11 @@
 """Closes a run: what was delivered becomes progress, holds and watermarks; healed events go back into the view.
 
-Everything is written USING TIMESTAMP = the run's number, from the committed files: doing it again writes the same.
+Everything is written with the run's write time, from the committed files: doing it again writes the same. What does not read back as
+written stops the close, and the run stays SEALED.
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -18,7 +20,8 @@ from tagmill.batches.states import BatchState, RunState, may_close
 from tagmill.continuity.model import Hole, Progress
 from tagmill.delivery.model import Manifest, TagOutcome
 from tagmill.delivery.runfiles import read_manifest, read_plan
-from tagmill.errors import TransientError
+from tagmill.errors import FenceRaised, TransientError
+from tagmill.ledger.write_times import ForeignWriteTime
 from tagmill.settings import Settings
 from tagmill.stores.builds import Builds
 from tagmill.stores.delivered import HoldRow, Watermark, read_intervals
@@ -46,15 +49,27 @@ def close(settings: Settings, ledger: Ledger, name: str, run: int, fence: int) -
     if settings.pipeline(name).repair_view:
         _repair(settings, ledger, files, manifest)
     checkpoints.reached("close.before_progress")
-    ledger.delivered.write_progress(name, run, _progress(files, manifest, voided, void_tags))
-    checkpoints.reached("close.after_progress")
-    write_holds(ledger, files, manifest, void_tags)
-    _move_watermarks(settings.pipeline(name), ledger, manifest, batches, void_tags)
-    _note_build(settings, ledger, files, row, [tag for tag in manifest.tags if tag not in void_tags])
+    with read_back(ledger, name, run, fence):
+        ledger.delivered.write_progress(name, run, _progress(files, manifest, voided, void_tags))
+        checkpoints.reached("close.after_progress")
+        write_holds(ledger, files, manifest, void_tags)
+        _move_watermarks(settings.pipeline(name), ledger, manifest, batches, void_tags)
+        _note_build(settings, ledger, files, row, [tag for tag in manifest.tags if tag not in void_tags])
     checkpoints.reached("close.before_end")
     ledger.finish_run(name, run, fence, RunState.SEALED, RunState.CLOSED)
     files.remove_attempts(name, run, but=manifest.attempt)
     return manifest
+
+
+@contextmanager
+def read_back(ledger: Ledger, name: str, run: int, fence: int) -> Iterator[None]:
+    """Raise FenceRaised instead of ForeignWriteTime where another process has closed the run: later runs may have written then."""
+    try:
+        yield
+    except ForeignWriteTime:
+        if (state := ledger.current(name, run, fence).state) != RunState.SEALED:
+            raise FenceRaised(f"run {run} of pipeline {name} is {state} already. This step changed nothing that counts") from None
+        raise
 
 
 def _note_build(settings: Settings, ledger: Ledger, files: RunFiles, row: RunRow, tags: list[str]) -> None:

@@ -13,13 +13,14 @@ from tagmill import checkpoints
 from tagmill.batches.states import BatchState, RunState
 from tagmill.buckets import first_ticks
 from tagmill.continuity import rules
-from tagmill.continuity.model import Progress
+from tagmill.continuity.model import Progress, Reason
 from tagmill.delivery import stops, withdraw
 from tagmill.delivery.close import close
 from tagmill.delivery.dependents import accept, despite, require_no_views
 from tagmill.delivery.model import Manifest, Plan
 from tagmill.delivery.push import destination_of
 from tagmill.delivery.runfiles import all_batches, read_manifest, read_plan
+from tagmill.delivery.same_tables import accept_journal
 from tagmill.delivery.waysout import batch_of, run_in, send_again, void_waiting
 from tagmill.delivery.withdraw import Event
 from tagmill.errors import GuardRefused, SealedFileDamaged
@@ -149,7 +150,7 @@ class Interventions:
             if hold.reason not in CLOSABLE:
                 raise GuardRefused(
                     f"hold of {persistence_id!r}, tag {tag!r}, is for {hold.reason}: its numbers can't be given up. Nothing was changed; "
-                    f"see: tagmill progress rebase --help"
+                    f"see: tagmill progress {'restart' if hold.reason == Reason.ANOTHER_LIFE else 'rebase'} --help"
                 )
             before = next(iter(ledger.delivered.progress(self.name, [(tag, persistence_id)])))
             missing = f"{hold.hole.first} to {hold.hole.last}"
@@ -182,6 +183,28 @@ class Interventions:
                 f"pipeline {self.name}, tag {tag!r}, {persistence_id!r}: progress is now number {progress.number}, "
                 f"sequence_nr {progress.sequence_nr}; the next run goes on behind it"
             )
+
+    def accept_journal(self) -> str:
+        """Note that tables which were created again hold the events that were delivered."""
+        with self._at_work() as ledger:
+            self.record(ledger, "ledger accept-journal")
+            return accept_journal(self.settings, ledger, self.name)
+
+    def restart(self, tag: str, persistence_id: str) -> str:
+        """Forget what is delivered of a persistence_id that has begun another life: what is held is judged from its number 1 on."""
+        with self._at_work() as ledger:
+            this_run = ledger.free_number(self.name)
+            hold = self._hold(ledger, tag, persistence_id)
+            if hold.reason != Reason.ANOTHER_LIFE:
+                raise GuardRefused(
+                    f"hold of {persistence_id!r}, tag {tag!r}, is for {hold.reason}, not {Reason.ANOTHER_LIFE}. Nothing was changed; "
+                    f"look: tagmill holds --pipeline {self.name}"
+                )
+            self._recorded(ledger, this_run, f"progress restart {tag} {persistence_id}")
+            ledger.delivered.write_holds(self.name, this_run, [replace(hold, seen="")])
+            checkpoints.reached("intervene.before_progress")
+            ledger.delivered.delete_progress(self.name, this_run, [(tag, persistence_id)])
+            return f"pipeline {self.name}, tag {tag!r}, {persistence_id!r}: the next run delivers its new life from number 1 on"
 
     # -- guards
 

@@ -30,10 +30,11 @@ Key = tuple[str, str]
 
 @dataclass(slots=True)
 class Knowledge:
-    """What was found out beside the rows: evidence for holes, and what a scan found before the range."""
+    """Evidence besides the rows: of gaps, of what a scan found before the range, of rows that are of another life."""
 
     journal: dict[Key, dict[Hole, Evidence]] = field(default_factory=dict)
     earlier: dict[Key, Earlier] = field(default_factory=dict)
+    strangers: dict[Key, frozenset[str]] = field(default_factory=dict)
 
 
 def judged(rows: DataFrame, policies: Mapping[str, Policy], knowledge: Knowledge) -> DataFrame:
@@ -51,7 +52,8 @@ def _judge_group(policies: dict[str, Policy], knowledge: Knowledge) -> "Callable
         first = group.iloc[0]
         key = (str(first["tag"]), str(first["persistence_id"]))
         rows = [_row(record) for record in group.to_dict("records")]
-        outcome = judge(_known(first), rows, policies[key[0]], knowledge.journal.get(key), knowledge.earlier.get(key))
+        of_gaps, strangers = knowledge.journal.get(key), knowledge.strangers.get(key, frozenset())
+        outcome = judge(_known(first), rows, policies[key[0]], of_gaps, knowledge.earlier.get(key), strangers)
         # as objects: pandas' own string type comes back from Arrow in chunks, which Spark 3.5 can't take
         return pd.DataFrame(_out(key, outcome, _known(first)), columns=JUDGED_COLUMNS, dtype=object)
 

@@ -29,6 +29,7 @@ from tagmill.settings import Settings
 from tagmill.stores.clickhouse import ClickHouse, Totals
 from tagmill.stores.files import RunFiles
 from tagmill.stores.ledger import BatchRow, Ledger
+from tagmill.stores.sentbatches import DestinationBatches
 
 log = structlog.get_logger()
 Progress = Callable[[int, int], None]
@@ -119,6 +120,7 @@ class _Pushing:
             return
         with ClickHouse(self.settings.clickhouse, self.to.layout) as clickhouse:
             clickhouse.check_destination(self.to.table)
+            DestinationBatches(clickhouse, self.to.table).note(manifest.run, manifest.batches)
         by_tag: dict[str, list[Batch]] = {}
         for batch in waiting:
             by_tag.setdefault(batch.tag, []).append(batch)

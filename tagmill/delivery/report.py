@@ -8,9 +8,11 @@ from uuid import UUID
 
 from tagmill import names
 from tagmill.batches.states import BatchState
+from tagmill.delivery.ahead import destination_ahead
 from tagmill.delivery.expiry import ExpiredRows
 from tagmill.delivery.pipeline_facts import UNTOLD, collect, contents, now, record_checks
 from tagmill.delivery.runfiles import Sealed, read_manifest
+from tagmill.delivery.same_tables import changed_tables
 from tagmill.domain.verdict import Facts, judge
 from tagmill.errors import ConfigurationError
 from tagmill.settings import Settings
@@ -55,6 +57,8 @@ def tag_table(settings: Settings, pipeline: str, *, count_view: bool = True, ver
         there = {tag: int(rows) for tag, rows in stored_rows}
         if verify:
             findings = list(check(settings, pipeline, ledger, clickhouse))
+        elif world := list(against_the_world(settings, pipeline, ledger, clickhouse)):
+            findings = world
         elif any(mark.delivered > there.get(tag, 0) for tag, mark in marks.items()):
             findings = list(unfinished(settings, pipeline, ledger))  # only then, since it asks for the batches of every run
         else:
@@ -138,6 +142,14 @@ def _cleaned(ledger: Ledger, settings: Settings, pipeline: str) -> dict[str, int
     return {tag: max(0, cleaned.total(tag, chosen.start_ticks(tag)) - erasures.unseen(pipeline, tag)) for tag in chosen.tags}
 
 
+def against_the_world(settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickHouse) -> Iterator[Finding]:
+    """Yield why the ledger can't be believed: ClickHouse has more than it knows, or the journal's tables were created again."""
+    if ahead := destination_ahead(settings, ledger, clickhouse, pipeline):
+        yield Finding("", f"{ahead}. Look: tagmill ledger restore --pipeline {pipeline} --dry-run")
+    for table in changed_tables(settings, ledger, pipeline) if pipeline in settings.pipelines else ():
+        yield Finding("", f"{table} was created again since its events were delivered: its numbers may be of another life")
+
+
 def check(settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickHouse) -> Iterator[Finding]:
     """Everything in which ledger and ClickHouse disagree.
 
@@ -145,6 +157,7 @@ def check(settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickHo
     there twice.
     """
     chosen = settings.pipeline(pipeline)
+    yield from against_the_world(settings, pipeline, ledger, clickhouse)
     batches, unknown = stored(settings, pipeline, ledger, clickhouse, chosen.destination)
     yield from differences(pipeline, batches)
     for batch_id in unknown:

@@ -14,19 +14,22 @@ from pyspark.sql import functions as F
 from tagmill import checkpoints
 from tagmill.batches.states import RunState
 from tagmill.buckets import BucketSize
-from tagmill.delivery import contents, newholds, outcome, recut, scan, stops, suspects
+from tagmill.delivery import contents, lives, newholds, outcome, recut, scan, stops, suspects
+from tagmill.delivery.ahead import require_up_to_date
 from tagmill.delivery.evidence import Investigation
 from tagmill.delivery.judging import JUDGED_SCHEMA, judged
 from tagmill.delivery.model import Manifest, Plan
 from tagmill.delivery.runfiles import add_batches, read_manifest, read_plan, write_document
 from tagmill.delivery.staged import FileTotal, summarise, windows
 from tagmill.errors import DataQualityStop, FenceRaised, GuardRefused
+from tagmill.ledger.write_times import foreign
 from tagmill.quality import gate
 from tagmill.quality.expectations import preload
 from tagmill.quality.model import GateVerdict, Reports, SchemaColumn
 from tagmill.quality.report import newly_held, read_reports
 from tagmill.settings import Settings
 from tagmill.spark.errors import explained
+from tagmill.stores.clickhouse import ClickHouse
 from tagmill.stores.delivered import HoldRow
 from tagmill.stores.files import RunFiles
 from tagmill.stores.ledger import Ledger
@@ -48,6 +51,7 @@ def seal(settings: Settings, ledger: Ledger, spark: SparkSession, name: str, run
         return _sealed_before(ledger, files, name, run, fence)
     plan = read_plan(files, row)
     _same_view(settings, plan)
+    require_up_to_date(settings, ledger, name, run)
     with explained(ledger.cassandra.where):
         manifest = _Sealing(settings, ledger, files, spark, plan, fence).run()
     checkpoints.reached("seal.before_commit")
@@ -110,6 +114,7 @@ class _Sealing:
         self.attempt = uuid4().hex[:12]
         self.folder = f"{files.folder(plan.pipeline, plan.run)}/attempt-{self.attempt}"
         self.ledger_keyspace = settings.cassandra.ledger_keyspace
+        self.written_to = ledger.delivered.write_times.of(plan.pipeline, plan.run)
 
     def run(self) -> Manifest:
         """All of it but the commit."""
@@ -149,7 +154,7 @@ class _Sealing:
         runs = suspects.with_progress(suspects.run_summaries(new_files), self.ledger_keyspace, name, none_yet=first)
         runs = runs.persist()
         missing = None if first else runs.where("known_missing <> ''").select(*KEY, F.col("known_missing").alias("missing"))
-        doubtful = runs.where(~suspects.is_clean()).select(*KEY)
+        doubtful = runs.where(~suspects.is_clean(self.written_to)).select(*KEY)
         if any(unit.kind == "again" for unit in self.plan.units):
             doubtful = doubtful.union(self._left_over(keys)).distinct()
         if self.plan.holds:
@@ -195,7 +200,11 @@ class _Sealing:
     def _decide(self, keys: DataFrame, doubtful: DataFrame, investigation: Investigation) -> DataFrame:
         """Judge, ask the journal about the holes found, judge again with what it says, until nothing new turns up."""
         known = suspects.with_progress(doubtful, self.ledger_keyspace, self.plan.pipeline, none_yet=self.plan.first)
+        self._require_own(known)
         rows = keys.join(known, KEY).persist()
+        if not self.plan.first:
+            with ClickHouse(self.settings.clickhouse) as clickhouse:
+                investigation.knowledge.strangers |= lives.strangers(rows, clickhouse, self.pipeline.destination)
         policies = {tag: outcome.policy(self.pipeline, self.plan, tag) for tag in self.plan.tags}
         decisions = judged(rows, policies, investigation.knowledge).persist()
         for _ in range(MAX_PASSES):
@@ -205,6 +214,11 @@ class _Sealing:
             decisions.unpersist()
             decisions = judged(rows, policies, investigation.knowledge).persist()
         return decisions
+
+    def _require_own(self, known: DataFrame) -> None:
+        """Raise ForeignWriteTime for progress that no run can have written: a run's own would be lost."""
+        for row in known.where(F.col("known_written") > self.written_to).limit(1).collect():
+            raise foreign(self.plan.pipeline, f"progress of {row.persistence_id!r}, tag {row.tag!r},")
 
     # -- the gate
 

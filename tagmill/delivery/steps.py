@@ -12,7 +12,9 @@ import structlog
 
 from tagmill import checkpoints
 from tagmill.batches.states import RunState
+from tagmill.delivery.ahead import require_up_to_date
 from tagmill.delivery.model import Manifest, Plan
+from tagmill.delivery.same_tables import require_same_tables
 from tagmill.errors import ConfigurationError, TerminalError
 from tagmill.ledger.failures import forget_failures, noted
 from tagmill.settings import Settings
@@ -62,6 +64,9 @@ def plan(
         if unfinished:
             return _taken_over(ledger, unfinished, owner)
         stops.finish(ledger, RunFiles(settings.storage.root), pipeline)
+        ledger.delivered.write_times.require_own(pipeline, number)
+        require_up_to_date(settings, ledger, pipeline, number)
+        require_same_tables(settings, ledger, pipeline)
         views = Views(ledger.cassandra, chosen.journal)
         planner = Planner(ledger, views, pipeline, chosen, wanted, datetime.now(UTC), _built(settings, ledger, pipeline))
         taken = 0

@@ -70,12 +70,13 @@ def run_summaries(files: DataFrame) -> DataFrame:
 
 
 def with_progress(rows: DataFrame, ledger_keyspace: str, pipeline: str, *, none_yet: bool) -> DataFrame:
-    """Add progress by direct join: known_number, known_sequence_nr, known_ticks, known_offset, known_missing (all null if none).
+    """Add progress by direct join: known_number, known_sequence_nr, known_ticks, known_offset, known_missing, known_written.
 
-    In: distinct (tag, persistence_id) and other columns.
+    In: distinct (tag, persistence_id) and other columns. Out: all null without progress; known_written is the write time.
     """
     if none_yet:
         nothing = {"known_number": "bigint", "known_sequence_nr": "bigint", "known_offset": "string", "known_missing": "string"}
+        nothing["known_written"] = "bigint"
         return rows.select("*", *(F.lit(None).cast(kind).alias(name) for name, kind in nothing.items()), _no_ticks())
     spark = SparkSession.getActiveSession()
     assert spark is not None  # noqa: S101 - there is a frame, so there is a session
@@ -86,18 +87,22 @@ def with_progress(rows: DataFrame, ledger_keyspace: str, pipeline: str, *, none_
         F.col("sequence_nr").alias("known_sequence_nr"),
         F.col("offset").alias("known_offset"),
         F.col("missing").alias("known_missing"),
+        F.expr("writetime(tag_pid_sequence_nr)").alias("known_written"),
     )
-    joined = rows.withColumn("pipeline", F.lit(pipeline)).join(known, ["pipeline", *KEY], "left").drop("pipeline")
+    # a constant would leave the join as a filter, and the join would read the whole table: this is not known to be constant
+    of_pipeline = F.concat(F.lit(pipeline), F.substring("tag", 1, 0))
+    joined = rows.withColumn("pipeline", of_pipeline).join(known, ["pipeline", *KEY], "left").drop("pipeline")
     return joined.withColumn("known_ticks", F.coalesce(offset_ticks(F.col("known_offset")), F.lit(0)))
 
 
-def is_clean() -> Column:
-    """Over run_summaries with progress: sound, and goes on where progress ends."""
+def is_clean(written_to: int) -> Column:
+    """Over run_summaries with progress: sound, and goes on where progress ends, which no run wrote later than `written_to`."""
     known = F.col("known_number").isNotNull()
     goes_on = (
         (F.col("low") == F.col("known_number") + 1)
         & (F.col("low_sequence_nr") > F.col("known_sequence_nr"))
         & (F.col("low_ticks") >= F.col("known_ticks"))
+        & (F.col("known_written") <= written_to)
     )
     return F.col("sound") & F.when(known, goes_on).otherwise(F.col("low") == 1)
 
@@ -113,7 +118,18 @@ def is_delivered() -> Column:
         & (F.col("tag_pid_sequence_nr") <= F.col("known_number"))
         & (F.col("sequence_nr") <= F.col("known_sequence_nr"))
         & (F.col("tag_pid_sequence_nr") > F.greatest(last_missing, F.lit(0)))
+        & ~is_in_doubt()
     )
+
+
+def is_in_doubt() -> Column:
+    """Over key rows with progress: tagmill.continuity.lives.is_in_doubt."""
+    number = F.col("tag_pid_sequence_nr")
+    in_place = (number == F.col("known_number")) & (F.col("offset") != F.col("known_offset"))
+    doubt = (
+        (number <= F.col("known_number")) & (F.col("known_ticks") > 0) & ((F.col("event_time") > F.col("known_ticks")) | in_place)
+    )
+    return F.coalesce(doubt, F.lit(False))
 
 
 def _no_ticks() -> Column:

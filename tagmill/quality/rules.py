@@ -30,13 +30,14 @@ _COLUMN_OF_REASON = {
     "first_seen": "behind_holes",
     "too_many_missing": "behind_holes",
     "renumbered": "renumbered",
+    "another_life": "renumbered",
     "duplicate_same_event": "duplicates",
     "two_events_one_number": "two_events_one_number",
     "broken_offset": "broken_offsets",
     "clock_skew": "clock_skew",
     "late": "late",
 }
-_WHEN_HELD = {"hole", "first_seen", "too_many_missing", "renumbered"}
+_WHEN_HELD = {"hole", "first_seen", "too_many_missing", "renumbered", "another_life"}
 _COUNTED_BY_SPARK = ("null_keys", "null_events", "timebucket_misaligned", "wrong_bucket")
 _COUNTED_BY_REASON = (
     "behind_holes",

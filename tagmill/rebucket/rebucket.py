@@ -15,6 +15,7 @@ from tagmill import checkpoints, names
 from tagmill.buckets import BucketSize
 from tagmill.errors import DataQualityStop, GuardRefused
 from tagmill.journaltables import WRITERS_TABLES
+from tagmill.ledger.journal_tables import JournalTableIds
 from tagmill.rebucket import advice
 from tagmill.rebucket.situation import Situation, look, must_say
 from tagmill.rebucket.tables import ViewTables
@@ -95,6 +96,7 @@ def abandon(settings: Settings, pipeline: str, *, owner: str, dry_run: bool = Tr
             # first the table: a kill in between leaves a rebucket that copies again
             if target.table in tables.there():
                 tables.drop(target.table)
+                JournalTableIds(ledger.cassandra, settings.cassandra.ledger_keyspace, views.journal).forget(target.table)
             views.give_up(standing)
         done = "would be dropped" if dry_run else "is dropped"
         return {
@@ -244,6 +246,9 @@ class _Rebucket:
                 ]
         if not dry_run:
             self.tables.drop(self.source.table)
+            JournalTableIds(self.ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.journal).forget(
+                self.source.table
+            )
             self.views.dropped(self.source.table)
         done = "would be dropped" if dry_run else "is dropped"
         result["message"] = f"journal {self.journal}: {self.source} {done}; {self.target} has every row of it"

@@ -1,6 +1,6 @@
 """Audits in the ledger: numbers 1, 2, 3 …, RUNNING until they are DONE. One that was killed stays RUNNING; the next has a new number."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -79,6 +79,15 @@ class Audits:
             f"SELECT {FIELDS} FROM {self.table} WHERE pipeline = ? LIMIT ?", self.pipeline, limit, consistency=SERIAL
         )
         return [_row(row._asdict()) for row in rows]
+
+    def words_written(self, view: str, tags: Iterable[str]) -> Iterator[tuple[int, int]]:
+        """Yield the audit that spoke of each partition of a view (by its key), and the write time of that word."""
+        table = self.table.replace(".audits", ".audited_buckets")
+        for tag in tags:
+            for row in self.cassandra.stream(
+                f"SELECT audit, WRITETIME(agrees) AS written FROM {table} WHERE pipeline = ? AND tag = ?", view, tag
+            ):
+                yield row.audit, row.written or 0
 
     def forget(self, row: AuditRow) -> None:
         """Take an audit's row out; what it said of partitions stays."""

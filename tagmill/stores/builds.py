@@ -15,6 +15,7 @@ from cassandra import ConsistencyLevel
 
 from tagmill import names
 from tagmill.errors import ConfigurationError, FenceRaised
+from tagmill.ledger.write_times import NOT_AS_WRITTEN, WriteTimes, foreign
 from tagmill.stores.cassandra import Cassandra, needs_tables
 
 SERIAL = ConsistencyLevel.SERIAL
@@ -57,6 +58,7 @@ class Builds:
         self.sealed = 0
         self.ledger = names.cql(ledger_keyspace)
         self.table = f"{self.ledger}.view_builds"
+        self.write_times = WriteTimes(cassandra, ledger_keyspace)
         needs_tables(cassandra, ledger_keyspace, ["view_builds"])
 
     def newest(self) -> BuildRow | None:
@@ -166,10 +168,7 @@ class Builds:
 
     def late(self, pipeline: str) -> dict[str, int]:
         """Per tag, from where a delivery has to look again (ticks): late rows of builds that it has not seen yet, or not all of them."""
-        rows = self.cassandra.execute(f"SELECT tag, build FROM {self.ledger}.view_seen WHERE pipeline = ?", pipeline)
-        seen = {row.tag: row.build for row in rows}
-        left = self.cassandra.execute(f"SELECT tag, from_ticks FROM {self.ledger}.view_left WHERE pipeline = ?", pipeline)
-        found: dict[str, int] = {row.tag: row.from_ticks for row in left if row.from_ticks is not None}
+        seen, found = self._seen(pipeline)
         for row in self.cassandra.stream(
             f"SELECT tag, build, from_ticks FROM {self.ledger}.view_late WHERE journal = ?", self.journal
         ):
@@ -177,16 +176,27 @@ class Builds:
                 found[row.tag] = min(row.from_ticks, found.get(row.tag, row.from_ticks))
         return found
 
+    def _seen(self, pipeline: str) -> tuple[dict[str, int], dict[str, int]]:
+        """Return per tag the newest build that a delivery has read, and from which tick it has read only a part."""
+        seen = self.cassandra.execute(f"SELECT tag, build FROM {self.ledger}.view_seen WHERE pipeline = ?", pipeline)
+        left = self.cassandra.execute(f"SELECT tag, from_ticks FROM {self.ledger}.view_left WHERE pipeline = ?", pipeline)
+        return {row.tag: row.build for row in seen}, {row.tag: row.from_ticks for row in left if row.from_ticks is not None}
+
     def has_seen(self, pipeline: str, run: int, build: int, tags: Sequence[str], left: Mapping[str, int]) -> None:
         """A closed run has read the late rows of all builds up to this one; of tags in `left` those before a tick."""
+        written = self.write_times.of(pipeline, run)
         self.cassandra.write_many(
             f"INSERT INTO {self.ledger}.view_left (pipeline, tag, from_ticks) VALUES (?, ?, ?) USING TIMESTAMP ?",
-            ((pipeline, tag, left.get(tag), run) for tag in tags),
+            ((pipeline, tag, left.get(tag), written) for tag in tags),
         )
         self.cassandra.write_many(
             f"INSERT INTO {self.ledger}.view_seen (pipeline, tag, build) VALUES (?, ?, ?) USING TIMESTAMP ?",
-            ((pipeline, tag, build, run) for tag in tags),
+            ((pipeline, tag, build, written) for tag in tags),
         )
+        seen, still_left = self._seen(pipeline)
+        for tag in tags:
+            if seen.get(tag) != build or still_left.get(tag) != left.get(tag):
+                raise foreign(pipeline, f"the newest build that was read of tag {tag!r}", NOT_AS_WRITTEN)
 
     def _is_attempt(self, attempt: UUID) -> bool:
         row = self.newest()

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 from tagmill import names
 from tagmill.buckets import View
+from tagmill.ledger.write_times import WriteTimes, foreign
 from tagmill.stores.cassandra import Cassandra, needs_tables, utc
 from tagmill.stores.journalviews import JournalViews
 
@@ -43,6 +44,7 @@ class Cleaned:
         """`view`: the one that is cleaned; what was cleaned of earlier ones stays on record beside it."""
         needs_tables(cassandra, ledger_keyspace, TABLES)
         self.cassandra = cassandra
+        self.write_times = WriteTimes(cassandra, ledger_keyspace)
         self.view = view
         self.journal = view.key(journal)
         earlier = JournalViews(cassandra, ledger_keyspace, journal).earlier(view)
@@ -51,13 +53,19 @@ class Cleaned:
         self.table = f"{names.cql(ledger_keyspace)}.cleaned_buckets"
 
     def audited(self, pipeline: str, keys: Iterable[tuple[str, int]]) -> Iterator[AuditedBucket | None]:
-        """Of each (tag, timebucket) of its view, in their order."""
+        """Yield the word on each (tag, timebucket) of its view, in their order; raise ForeignWriteTime where no audit has written it."""
+        base = self.write_times.base(pipeline)
         found = self.cassandra.execute_many(
-            f"SELECT audited_at, rows, agrees FROM {self.audited_table} WHERE pipeline = ? AND tag = ? AND timebucket = ?",
+            "SELECT tag, timebucket, audited_at, rows, agrees, audit, WRITETIME(agrees) AS written"
+            f" FROM {self.audited_table} WHERE pipeline = ? AND tag = ? AND timebucket = ?",
             ((self.view.key(pipeline), tag, bucket) for tag, bucket in keys),
         )
         for rows in found:
-            yield AuditedBucket(utc(rows[0].audited_at), rows[0].rows, rows[0].agrees) if rows else None
+            word = rows[0] if rows else None
+            if word is not None and (word.written or 0) > base + word.audit:
+                raise foreign(pipeline, f"the audit of tag {word.tag!r}, timebucket {word.timebucket}", "Nothing was deleted")
+            own = word is not None and word.written in (word.audit, base + word.audit)
+            yield AuditedBucket(utc(word.audited_at), word.rows, word.agrees) if word and own else None
 
     def rows_before(self, tag: str, timebucket: int) -> int | None:
         """Rows that earlier cleanups deleted of a partition (late ones may lie in it now); None: another one is at it.

@@ -109,6 +109,11 @@ class ClickHouse:
         with self._explained("could not answer"):
             return [tuple(row) for row in self.client.query(query, parameters=parameters, settings=settings).result_rows]
 
+    def insert_rows(self, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        """Insert a few rows; doing it again inserts them again."""
+        with self._explained("did not confirm an insert"):
+            self.client.insert(table, rows, column_names=list(columns), settings={"async_insert": 0})
+
     def save(self, query: str, parameters: dict[str, Any], sink: BinaryIO, settings: dict[str, Any]) -> None:
         """Stream the rows of a query, as Parquet, into an open file."""
         with self._explained("could not answer"):

@@ -9,12 +9,18 @@ from uuid import UUID
 from cassandra import ConsistencyLevel
 
 from tagmill import names
+from tagmill.ledger.write_times import NOT_AS_WRITTEN, WriteTimes, foreign
 from tagmill.stores.cassandra import Cassandra
 from tagmill.stores.kafka import Place
 
 SERIAL = ConsistencyLevel.SERIAL
 # ids of one shard that are asked for at once
 AT_ONCE = 200
+
+
+def shards_of(rule: str) -> int:
+    """Return how many shards the ids of a rule are in."""
+    return int(rule.rpartition("%")[2])
 
 
 class Deduplication:
@@ -33,6 +39,18 @@ class Deduplication:
         ):  # fmt: skip
             if row.seen_at is not None and row.seen_at < floor and row.run not in kept_runs:
                 yield row.unique_id, row.written
+
+    def written(self, shards: int) -> Iterator[tuple[str, int]]:
+        """Yield all ids of so many shards by name, with their write times."""
+        for shard in range(shards):
+            for row in self.cassandra.stream(
+                f"SELECT unique_id, WRITETIME(seen_at) AS written FROM {self.ledger}.deduplication"
+                " WHERE pipeline = ? AND rule = ? AND shard = ?",
+                self.pipeline,
+                self.rule,
+                shard,
+            ):
+                yield f"the deduplication of id {row.unique_id}", row.written or 0
 
     def forget(self, ids: Iterable[tuple[int, str, int]]) -> int:
         """Delete ids (shard, unique_id, write time); one that was written later stays. How many were asked for."""
@@ -54,10 +72,13 @@ class Deduplication:
         statement = f"SELECT unique_id FROM {self.ledger}.deduplication WHERE pipeline = ? AND rule = ? AND shard = ? LIMIT 1"
         return any(self.cassandra.execute_many(statement, asked))
 
-    def known(self, ids: Iterable[tuple[int, str]], since: datetime, given_up: Collection[UUID] = ()) -> Iterator[str]:
-        """Which of these ids were seen since then, those of batches that were given up left out.
+    def known(
+        self, ids: Iterable[tuple[int, str]], since: datetime, written_to: int, given_up: Collection[UUID] = ()
+    ) -> Iterator[str]:
+        """Yield which of these ids were seen since then, those of batches that were given up left out.
 
-        In: (shard, unique_id), each once, the ids of a shard one after the other.
+        In: (shard, unique_id), each once, the ids of a shard one after the other. Raises ForeignWriteTime for one that was written
+        later than `written_to`, the write time of the newest run.
         """
         asked = (
             (self.pipeline, self.rule, shard, [one for _, one in part])
@@ -65,12 +86,15 @@ class Deduplication:
             for part in iter(lambda of_shard=of_shard: list(islice(of_shard, AT_ONCE)), [])  # type: ignore[misc]
         )
         found = self.cassandra.execute_many(
-            f"SELECT unique_id, seen_at, batch_id FROM {self.ledger}.deduplication"
+            f"SELECT unique_id, seen_at, batch_id, WRITETIME(seen_at) AS written FROM {self.ledger}.deduplication"
             " WHERE pipeline = ? AND rule = ? AND shard = ? AND unique_id IN ?",
-            asked, concurrency=32,
-        )  # fmt: skip
+            asked,
+            concurrency=32,
+        )
         floor = since.replace(tzinfo=None)
         for rows in found:
+            if other := next((row for row in rows if row.written is not None and row.written > written_to), None):
+                raise foreign(self.pipeline, f"the deduplication of id {other.unique_id}")
             seen = (row for row in rows if row.seen_at is not None and row.seen_at >= floor)
             yield from (row.unique_id for row in seen if row.batch_id not in given_up)
 
@@ -129,6 +153,7 @@ class TopicOffsets:
     def __init__(self, cassandra: Cassandra, ledger_keyspace: str, pipeline: str) -> None:
         self.cassandra, self.pipeline = cassandra, pipeline
         self.table = f"{names.cql(ledger_keyspace)}.topic_offsets"
+        self.write_times = WriteTimes(cassandra, ledger_keyspace)
 
     def read_to(self) -> dict[Place, int]:
         """The offset behind the last delivered record."""
@@ -141,8 +166,13 @@ class TopicOffsets:
         return any(row.run == run for row in rows)
 
     def write(self, run: int, offsets: Mapping[Place, int]) -> None:
-        """Never back behind what a later run has written."""
+        """Write offsets, never back behind what a later run has written; raise ForeignWriteTime where they do not read back."""
+        written = self.write_times.of(self.pipeline, run)
         self.cassandra.write_many(
             f"INSERT INTO {self.table} (pipeline, topic, partition, offset, run) VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ?",
-            ((self.pipeline, *place, offset, run, run) for place, offset in offsets.items()),
+            ((self.pipeline, *place, offset, run, written) for place, offset in offsets.items()),
         )
+        stored = self.read_to()
+        for (topic, partition), offset in offsets.items():
+            if stored.get((topic, partition)) != offset:
+                raise foreign(self.pipeline, f"the offset of {topic}-{partition}", NOT_AS_WRITTEN)

@@ -1,20 +1,27 @@
 """How far each tag and persistence_id is delivered: watermarks, the buckets that were found, progress, holds.
 
-All but the buckets, which only become more, is written USING TIMESTAMP = the run's number: an older run can't overwrite a newer one.
+All but the buckets, which only become more, is written USING TIMESTAMP = the write time of the run (tagmill.ledger.write_times): an older
+run can't overwrite a newer one. What is written is read back; ForeignWriteTime says that another program's write outranks it.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 from uuid import UUID
 
 from tagmill import names
 from tagmill.continuity.model import Hole, Interval, Progress
+from tagmill.ledger.write_times import NOT_AS_WRITTEN, ForeignWriteTime, WriteTimes, foreign
 from tagmill.stores.cassandra import Cassandra, utc
 from tagmill.timeuuid import ticks as ticks_of
 
 HOLD_SHARDS = 16
+# rows that are written and read back together
+READ_BACK_AT_ONCE = 5000
+T = TypeVar("T")
+Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +58,7 @@ class Delivered:
 
     def __init__(self, cassandra: Cassandra, ledger_keyspace: str) -> None:
         self.cassandra, self.keyspace = cassandra, names.cql(ledger_keyspace)
+        self.write_times = WriteTimes(cassandra, ledger_keyspace)
 
     def watermarks(self, pipeline: str) -> dict[str, Watermark]:
         """By tag."""
@@ -59,12 +67,21 @@ class Delivered:
         return {row.tag: Watermark(**{**row._asdict(), "long_look_at": utc(row.long_look_at)}) for row in rows}
 
     def write_watermark(self, pipeline: str, mark: Watermark) -> None:
-        """USING TIMESTAMP = the run's number."""
+        """Write one tag's watermark."""
         fields = ", ".join(Watermark.__dataclass_fields__)
         self.cassandra.write_many(
             f"INSERT INTO {self.keyspace}.watermarks (pipeline, {fields}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?",
-            [(pipeline, *(getattr(mark, f) for f in Watermark.__dataclass_fields__), mark.run)],
+            [
+                (
+                    pipeline,
+                    *(getattr(mark, f) for f in Watermark.__dataclass_fields__),
+                    self.write_times.of(pipeline, mark.run),
+                )
+            ],
         )
+        stored = self.watermarks(pipeline).get(mark.tag)
+        if stored is None or replace(stored, long_look_at=None) != replace(mark, long_look_at=None):
+            raise _outranked(pipeline, f"the watermark of tag {mark.tag!r}")
 
     def known_buckets(self, pipeline: str, tag: str) -> tuple[int | None, list[int]]:
         """Up to which timebucket the view was scanned (None: never), and the buckets found."""
@@ -94,35 +111,66 @@ class Delivered:
             yield _progress(rows[0]) if rows else None
 
     def write_progress(self, pipeline: str, run: int, rows: Iterable[tuple[str, str, Progress]]) -> int:
-        """Progress of (tag, persistence_id); returns how many."""
-        return self.cassandra.write_many(
+        """Write progress of (tag, persistence_id); returns how many."""
+        written = self.write_times.of(pipeline, run)
+        insert = (
             f"INSERT INTO {self.keyspace}.progress (pipeline, tag, persistence_id, tag_pid_sequence_nr, sequence_nr,"
-            ' "offset", missing, run) VALUES (?, ?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?',
-            (
-                (
-                    pipeline,
-                    tag,
-                    pid,
-                    p.number,
-                    p.sequence_nr,
-                    UUID(p.offset) if p.offset else None,
-                    write_intervals(p.missing),
-                    run,
-                    run,
-                )
-                for tag, pid, p in rows
-            ),
+            ' "offset", missing, run) VALUES (?, ?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?'
         )
 
-    def delete_progress(self, pipeline: str, run: int, keys: Iterable[tuple[str, str]]) -> int:
-        """Take progress of (tag, persistence_id) away; returns how many were asked for.
+        def values(row: tuple[str, str, Progress]) -> tuple[Any, ...]:
+            tag, persistence_id, known = row
+            offset = UUID(known.offset) if known.offset else None
+            missing = write_intervals(known.missing)
+            return pipeline, tag, persistence_id, known.number, known.sequence_nr, offset, missing, run, written
 
-        USING TIMESTAMP = the run's number, so that what a later run delivers under the same name is not deleted with it.
-        """
-        return self.cassandra.write_many(
+        return self._written(
+            pipeline,
+            "progress",
+            insert,
+            rows,
+            values,
+            lambda part: self._has_progress(pipeline, part),
+            lambda row: (row[0], row[1]),
+        )
+
+    def delete_progress(self, pipeline: str, run: int, keys: Iterable[Key]) -> int:
+        """Take progress of (tag, persistence_id) away, unless a later run has written it; returns how many were asked for."""
+        written = self.write_times.of(pipeline, run)
+        return self._written(
+            pipeline,
+            "progress",
             f"DELETE FROM {self.keyspace}.progress USING TIMESTAMP ? WHERE pipeline = ? AND tag = ? AND persistence_id = ?",
-            ((run, pipeline, tag, persistence_id) for tag, persistence_id in keys),
+            keys,
+            lambda key: (written, pipeline, *key),
+            lambda part: (known is None for known in self.progress(pipeline, part)),
+            lambda key: key,
         )
+
+    def _has_progress(self, pipeline: str, rows: list[tuple[str, str, Progress]]) -> Iterator[bool]:
+        stored = self.progress(pipeline, ((tag, persistence_id) for tag, persistence_id, _ in rows))
+        for (_, _, wanted), known in zip(rows, stored, strict=True):
+            yield known is not None and replace(known, ticks=0) == replace(wanted, ticks=0)
+
+    def _written(
+        self,
+        pipeline: str,
+        table: str,
+        statement: str,
+        rows: Iterable[T],
+        values: Callable[[T], tuple[Any, ...]],
+        read_back: Callable[[list[T]], Iterable[bool]],
+        key: Callable[[T], Key],
+    ) -> int:
+        """Write rows and read them back, some at a time; raise ForeignWriteTime for the first that is not there as written."""
+        count, remaining = 0, iter(rows)
+        while part := list(islice(remaining, READ_BACK_AT_ONCE)):
+            count += self.cassandra.write_many(statement, map(values, part))
+            for row, stands in zip(part, read_back(part), strict=True):
+                if not stands:
+                    tag, persistence_id = key(row)
+                    raise _outranked(pipeline, f"{table} of {persistence_id!r}, tag {tag!r},")
+        return count
 
     def holds(self, pipeline: str, tags: Iterable[str]) -> Iterator[HoldRow]:
         """All open holds of these tags."""
@@ -145,32 +193,96 @@ class Delivered:
         return held
 
     def hold(self, pipeline: str, tag: str, persistence_id: str) -> HoldRow | None:
-        """The open hold of one persistence_id."""
-        rows = self.cassandra.execute(
+        """Return the open hold of one persistence_id."""
+        return next(iter(self._holds_of(pipeline, [(tag, persistence_id)])))
+
+    def _holds_of(self, pipeline: str, keys: Iterable[Key]) -> Iterator[HoldRow | None]:
+        """Yield the hold of each (tag, persistence_id), in the order of the keys."""
+        results = self.cassandra.execute_many(
             f"SELECT * FROM {self.keyspace}.holds WHERE pipeline = ? AND tag = ? AND shard = ? AND persistence_id = ?",
-            pipeline, tag, shard(persistence_id), persistence_id,
-        )  # fmt: skip
-        return _hold(rows[0]) if rows else None
+            ((pipeline, tag, shard(persistence_id), persistence_id) for tag, persistence_id in keys),
+        )
+        for rows in results:
+            yield _hold(rows[0]) if rows else None
 
     def write_holds(self, pipeline: str, run: int, holds: Iterable[HoldRow]) -> int:
         """Open or go on with holds; returns how many."""
-        return self.cassandra.write_many(
+        written = self.write_times.of(pipeline, run)
+        insert = (
             f"INSERT INTO {self.keyspace}.holds (pipeline, tag, shard, persistence_id, reason, first_missing, last_missing,"
             " after_sequence_nr, before_sequence_nr, from_ticks, held_rows, since_run, since, seen)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?",
-            (
-                (pipeline, h.tag, shard(h.persistence_id), h.persistence_id, h.reason, h.hole.first, h.hole.last, h.hole.after_sequence_nr,
-                 h.hole.before_sequence_nr, h.from_ticks, h.held_rows, h.since_run, h.since, h.seen, run)
-                for h in holds
-            ),
-        )  # fmt: skip
-
-    def end_holds(self, pipeline: str, run: int, keys: Iterable[tuple[str, str]]) -> int:
-        """Take holds away; returns how many were asked for."""
-        return self.cassandra.write_many(
-            f"DELETE FROM {self.keyspace}.holds USING TIMESTAMP ? WHERE pipeline = ? AND tag = ? AND shard = ? AND persistence_id = ?",
-            ((run, pipeline, tag, shard(persistence_id), persistence_id) for tag, persistence_id in keys),
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?"
         )
+
+        def values(h: HoldRow) -> tuple[Any, ...]:
+            return (
+                pipeline,
+                h.tag,
+                shard(h.persistence_id),
+                h.persistence_id,
+                h.reason,
+                h.hole.first,
+                h.hole.last,
+                h.hole.after_sequence_nr,
+                h.hole.before_sequence_nr,
+                h.from_ticks,
+                h.held_rows,
+                h.since_run,
+                h.since,
+                h.seen,
+                written,
+            )
+
+        return self._written(
+            pipeline,
+            "the hold",
+            insert,
+            holds,
+            values,
+            lambda part: self._has_holds(pipeline, part),
+            lambda h: (h.tag, h.persistence_id),
+        )
+
+    def end_holds(self, pipeline: str, run: int, keys: Iterable[Key]) -> int:
+        """Take holds away; returns how many were asked for."""
+        written = self.write_times.of(pipeline, run)
+        return self._written(
+            pipeline,
+            "the hold",
+            f"DELETE FROM {self.keyspace}.holds USING TIMESTAMP ? WHERE pipeline = ? AND tag = ? AND shard = ? AND persistence_id = ?",
+            keys,
+            lambda key: (written, pipeline, key[0], shard(key[1]), key[1]),
+            lambda part: (hold is None for hold in self._holds_of(pipeline, part)),
+            lambda key: key,
+        )
+
+    def written(self, pipeline: str, tags: Iterable[str]) -> Iterator[tuple[str, int]]:
+        """Yield progress and holds by name with their write times; progress of all pipelines is read for it."""
+        for row in self.cassandra.stream(
+            f"SELECT pipeline, tag, persistence_id, WRITETIME(tag_pid_sequence_nr) AS written FROM {self.keyspace}.progress"
+        ):
+            if row.pipeline == pipeline and row.written is not None:
+                yield f"progress of {row.persistence_id!r}, tag {row.tag!r}", row.written
+        for tag in tags:
+            for part in range(HOLD_SHARDS):
+                for row in self.cassandra.stream(
+                    f"SELECT persistence_id, WRITETIME(reason) AS written FROM {self.keyspace}.holds"
+                    " WHERE pipeline = ? AND tag = ? AND shard = ?",
+                    pipeline,
+                    tag,
+                    part,
+                ):
+                    yield f"the hold of {row.persistence_id!r}, tag {tag!r}", row.written or 0
+
+    def _has_holds(self, pipeline: str, holds: list[HoldRow]) -> Iterator[bool]:
+        stored = self._holds_of(pipeline, ((hold.tag, hold.persistence_id) for hold in holds))
+        for wanted, known in zip(holds, stored, strict=True):
+            # Cassandra keeps milliseconds of `since`
+            yield known is not None and replace(known, since=wanted.since) == wanted
+
+
+def _outranked(pipeline: str, row: str) -> ForeignWriteTime:
+    return foreign(pipeline, row, NOT_AS_WRITTEN)
 
 
 def shard(persistence_id: str) -> int:

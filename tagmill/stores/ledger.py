@@ -294,12 +294,26 @@ class Ledger:
     # -- batches
 
     def add_batches(self, pipeline: str, run: int, batches: Iterable[tuple[int, UUID, str, int, int]]) -> None:
-        """Rows (batch, batch_id, tag, rows, bytes) of a sealed run as NEW. USING TIMESTAMP 1, so a repeat never undoes a move."""
+        """Write rows (batch, batch_id, tag, rows, bytes) of a sealed run as NEW. USING TIMESTAMP 1, so a repeat never undoes a move.
+
+        Where another program has deleted rows of the run, only a conditional write is later than its deletion.
+        """
+        wanted = {number: columns for number, *columns in batches}
         self.cassandra.write_many(
-            f"INSERT INTO {self.keyspace}.runs (pipeline, run, batch_no, batch_id, batch_state, generation, tag, rows, bytes)"
-            " VALUES (?, ?, ?, ?, 'NEW', 1, ?, ?, ?) USING TIMESTAMP 1",
-            ((pipeline, run, number, batch_id, tag, rows, size) for number, batch_id, tag, rows, size in batches),
+            f"INSERT INTO {self.keyspace}.runs (batch_id, tag, rows, bytes, pipeline, run, batch_no, batch_state, generation)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, 'NEW', 1) USING TIMESTAMP 1",
+            ((*columns, pipeline, run, number) for number, columns in wanted.items()),
         )
+        for number in wanted.keys() - {batch.number for batch in self.batches(pipeline, run)}:
+            self.cassandra.transact(
+                f"UPDATE {self.keyspace}.runs SET batch_id = ?, tag = ?, rows = ?, bytes = ?, batch_state = 'NEW', generation = 1"
+                " WHERE pipeline = ? AND run = ? AND batch_no = ? IF state = 'SEALED' AND batch_state = null",
+                *wanted[number],
+                pipeline,
+                run,
+                number,
+                landed=lambda: True,
+            )
 
     def batches(self, pipeline: str, run: int) -> list[BatchRow]:
         """The batches of a run, in order."""

@@ -100,6 +100,7 @@ def table_values(settings: Settings, destination: str, layout: columns.Layout) -
     return {
         "table": names.sql(destination),
         "voided": names.sql(destination + "_voided"),
+        "batches": names.sql(destination + "_batches"),
         "on_cluster": f"ON CLUSTER {names.sql(cluster)}" if cluster else "",
         "engine": "ReplicatedMergeTree" if cluster else "MergeTree",
         "columns": layout.table_columns(),

@@ -17,11 +17,10 @@ from tagmill.batches.states import BatchState
 from tagmill.delivery.report import runs_with_new
 from tagmill.settings import CassandraSettings, Settings
 from tagmill.stores.cassandra import Cassandra
-from tagmill.stores.deduplication import Deduplication, Rules
+from tagmill.stores.deduplication import Deduplication, Rules, shards_of
 from tagmill.stores.files import RunFiles
 from tagmill.stores.ledger import Ledger
 from tagmill.topics.model import Expired
-from tagmill.topics.rekey import shards_of
 from tagmill.topics.runfiles import read_plan
 from tagmill.topics.steps import leased
 

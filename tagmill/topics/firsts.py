@@ -60,12 +60,21 @@ def unknown(
     pipeline: str,
     rule: str,
     since: datetime,
+    written_to: int,
     given_up: Sequence[str] = (),
 ) -> DataFrame:
-    """PLACE of those ids (KEY) that were not seen since then, but in batches that were given up."""
+    """Return PLACE of those ids (KEY) that were not seen since then, but in batches that were given up; `written_to`: see known."""
     ordered = firsts.select(*KEY, PLACE).repartition("shard").sortWithinPartitions(*KEY)
-    without = frozenset(map(UUID, given_up))
-    look = partial(_look, cassandra=cassandra, ledger=ledger, pipeline=pipeline, rule=rule, since=since, given_up=without)
+    look = partial(
+        _look,
+        cassandra=cassandra,
+        ledger=ledger,
+        pipeline=pipeline,
+        rule=rule,
+        since=since,
+        written_to=written_to,
+        given_up=frozenset(map(UUID, given_up)),
+    )
     return in_python(ordered, look, f"{PLACE} long", at_once=LOOKED_UP_AT_ONCE)
 
 
@@ -76,6 +85,7 @@ def _look(
     pipeline: str,
     rule: str,
     since: datetime,
+    written_to: int,
     given_up: frozenset[UUID],
 ) -> Iterator[pa.RecordBatch]:
     from tagmill.stores.cassandra import Cassandra
@@ -85,5 +95,5 @@ def _look(
         ids = Deduplication(connected, ledger, pipeline, rule)
         for batch in batches:
             asked = zip(batch["shard"].to_pylist(), batch["unique_id"].to_pylist(), strict=True)
-            known = pa.array(ids.known(asked, since, given_up), pa.string())
+            known = pa.array(ids.known(asked, since, written_to, given_up), pa.string())
             yield batch.filter(pc.invert(pc.is_in(batch["unique_id"], known))).select([PLACE])

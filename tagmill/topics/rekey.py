@@ -2,7 +2,7 @@
 
 A slice of shards after the other is read and its new ids are put into files; a slice that is there is not read again. Then all of them are
 judged, written, and one conditional update puts the new rule in force; the ids of the old rule go last. Killed anywhere and called again,
-it goes on. Everything is written USING TIMESTAMP = the number of a run of its own, so rules may go back and forth.
+it goes on. Everything is written USING TIMESTAMP = the write time of a run of its own, so rules may go back and forth.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tagmill.batches.states import RunState
 from tagmill.errors import FenceRaised, GuardRefused
 from tagmill.kafkasettings import TopicSettings
 from tagmill.settings import Settings
-from tagmill.stores.deduplication import Deduplication, Rules
+from tagmill.stores.deduplication import Deduplication, Rules, shards_of
 from tagmill.stores.files import RunFiles
 from tagmill.stores.ledger import Ledger
 from tagmill.topics.events import Reader
@@ -66,11 +66,6 @@ def rekey(
         done = _Rekeying(settings, ledger, pipeline, owner, who, spark, tell).run(dry_run, drop_unreadable)
         lease.give_back()
         return done
-
-
-def shards_of(rule: str) -> int:
-    """How many shards the ids of a rule are in."""
-    return int(rule.rpartition("%")[2])
 
 
 class _Rekeying:
@@ -187,11 +182,13 @@ class _Rekeying:
             F.timestamp_millis("last.created_ms").alias("created_at"), F.timestamp_millis("last.seen_ms").alias("seen_at"),
             *(f"last.{name}" for name in columns[2:]),
         )  # fmt: skip
-        append(rows.sortWithinPartitions("shard", "unique_id"), self.keyspace, "deduplication", number, large=True)
+        written = self.ledger.delivered.write_times.of(self.name, number)
+        append(rows.sortWithinPartitions("shard", "unique_id"), self.keyspace, "deduplication", written, large=True)
 
     def _forget(self, rule: str, number: int) -> None:
         self.tell(f"deleting the ids of {rule}")
-        Deduplication(self.ledger.cassandra, self.keyspace, self.name, rule).forget_all(shards_of(rule), number)
+        written = self.ledger.delivered.write_times.of(self.name, number)
+        Deduplication(self.ledger.cassandra, self.keyspace, self.name, rule).forget_all(shards_of(rule), written)
         self.rules.forget(rule)
 
     def _claimed(self, number: int, what: str) -> int:

@@ -5,6 +5,7 @@ from typing import Any
 
 from tagmill import names
 from tagmill.batches.states import BatchState
+from tagmill.delivery.ahead import destination_ahead
 from tagmill.delivery.expiry import ExpiredRows
 from tagmill.delivery.pipeline_facts import UNTOLD, collect, contents, now, record_checks
 from tagmill.delivery.report import differences, judged, stored, unfinished_of
@@ -37,6 +38,8 @@ def topic_line(settings: Settings, pipeline: str, *, verify: bool) -> dict[str, 
         at, known = now(), collect(settings, ledger, clickhouse, pipeline, chosen.destination)
         delivered, wrong = _delivered(settings, pipeline, ledger)
         checked = contents(clickhouse, chosen.destination) if verify else UNTOLD
+        if ahead := destination_ahead(settings, ledger, clickhouse, pipeline):
+            wrong.insert(0, f"{ahead}. Look: tagmill ledger restore --pipeline {pipeline} --dry-run")
         ((rows,),) = clickhouse.rows(f"SELECT count() FROM {names.sql(chosen.destination)}")
         counted = {WHOLE: (sum(delivered), int(rows))}
         expired = ExpiredRows.declared(settings, pipeline, ledger, clickhouse).by_tag(counted).get(WHOLE, 0)

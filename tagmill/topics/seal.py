@@ -14,6 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from tagmill import checkpoints
 from tagmill.batches.states import RunState
+from tagmill.delivery.ahead import require_up_to_date
 from tagmill.delivery.model import Batch
 from tagmill.delivery.runfiles import write_document
 from tagmill.errors import FenceRaised, GuardRefused
@@ -51,6 +52,7 @@ def seal(settings: Settings, ledger: Ledger, spark: SparkSession, name: str, run
     if row.state == RunState.ABANDONED:
         raise FenceRaised(f"run {run} of pipeline {name} was abandoned ({row.reason}). Nothing was sealed")
     if row.state == RunState.PLANNED:
+        require_up_to_date(settings, ledger, name, run)
         with explained(ledger.cassandra.where):
             manifest = _Sealing(settings, ledger, files, spark, read_plan(files, row)).run()
         checkpoints.reached("seal.before_commit")
@@ -60,18 +62,27 @@ def seal(settings: Settings, ledger: Ledger, spark: SparkSession, name: str, run
         row = ledger.current(name, run, fence)
     manifest = read_manifest(files, row)
     if row.state == RunState.SEALED and settings.stream(name).rule:
-        note_ids(settings, files, spark, manifest, read_plan(files, row))
+        note_ids(settings, ledger, files, spark, manifest, read_plan(files, row))
     return manifest
 
 
-def note_ids(settings: Settings, files: RunFiles, spark: SparkSession, manifest: TopicManifest, plan: TopicPlan) -> None:
+def note_ids(
+    settings: Settings, ledger: Ledger, files: RunFiles, spark: SparkSession, manifest: TopicManifest, plan: TopicPlan
+) -> None:
     """Write the ids of a sealed run's batches; doing it again writes the same."""
-    if ids_noted(files, manifest):
-        return
+    if not ids_noted(files, manifest):
+        note_ids_again(settings, ledger, files, spark, manifest, plan)
+
+
+def note_ids_again(
+    settings: Settings, ledger: Ledger, files: RunFiles, spark: SparkSession, manifest: TopicManifest, plan: TopicPlan
+) -> None:
+    """Write the ids also where a mark says that they are noted."""
     if manifest.batches:
         shared = {"pipeline": plan.pipeline, "rule": plan.rule, "seen_at": plan.planned_at, "run": plan.run}
         parts = [Part(batch.file, {**shared, "batch_id": UUID(batch.batch_id)}) for batch in manifest.batches]
-        to = Target(settings.cassandra.ledger_keyspace, "deduplication", manifest.run)
+        written = ledger.delivered.write_times.of(plan.pipeline, manifest.run)
+        to = Target(settings.cassandra.ledger_keyspace, "deduplication", written)
         load(spark, settings.cassandra, files, parts, to, IN_FILES)
     checkpoints.reached("seal.after_ids")
     note_ids_done(files, manifest)
@@ -168,7 +179,8 @@ class _Sealing:
             return firsts  # a first run, which may be the largest
         since = datetime.fromtimestamp(self.plan.known_since / 1000, UTC)
         rows = self.spark.read.parquet(self.files.url(firsts))
-        self._fixed(unknown(rows, cassandra, ledger, pipeline, rule, since, self.plan.apart.batches), "new")
+        written_to = self.ledger.delivered.write_times.of(pipeline, self.plan.run)
+        self._fixed(unknown(rows, cassandra, ledger, pipeline, rule, since, written_to, self.plan.apart.batches), "new")
         return f"{self.folder}/new"
 
     def _cut(self, staged: list[StagedFile], kept: list[Mask] | None) -> list[Batch]:

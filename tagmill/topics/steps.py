@@ -15,6 +15,8 @@ import pyarrow.parquet as pq
 
 from tagmill import checkpoints
 from tagmill.batches.states import BatchState, RunState, may_close
+from tagmill.delivery.ahead import require_up_to_date
+from tagmill.delivery.close import read_back
 from tagmill.delivery.model import Batch
 from tagmill.delivery.push import Destination, push_batches
 from tagmill.delivery.runfiles import add_batches, write_document
@@ -57,6 +59,8 @@ def plan(
         number = ledger.free_number(pipeline)
         if unfinished := ledger.open_run(pipeline):
             return _taken_over(ledger, unfinished, owner)
+        ledger.delivered.write_times.require_own(pipeline, number)
+        require_up_to_date(settings, ledger, pipeline, number)
         must_fit(settings, ledger, pipeline)
         if letters:
             made = letters_planned(settings, ledger, pipeline, number)
@@ -128,31 +132,8 @@ def push(
 
 def close(settings: Settings, pipeline: str, run: int, fence: int, *, owner: str) -> Result:
     """Keep what can't be read, move the offsets of a pushed run, and give the lease back."""
-    files, keyspace = RunFiles(settings.storage.root), settings.cassandra.ledger_keyspace
     with leased(settings, pipeline, owner, step="close", run=run) as (ledger, lease):
-        row = ledger.current(pipeline, run, fence)
-        manifest = read_manifest(files, row)
-        if row.state == RunState.SEALED:
-            batches = ledger.batches(pipeline, run)
-            if not may_close([batch.state for batch in batches]) or len(batches) != len(manifest.batches):
-                raise TransientError(f"run {run} of pipeline {pipeline} has batches that are not in ClickHouse yet. Push first")
-            letters, rule = DeadLetters(ledger.cassandra, keyspace, pipeline), read_plan(files, row).rule
-            letters.add(_letters(files, manifest))
-            checkpoints.reached("close.before_progress")
-            voided = {batch.number for batch in batches if batch.state == BatchState.VOIDED}
-            if voided:
-                # the next run reads the same records: what was delivered is known, what was voided is not any more
-                if rule:
-                    ids = Deduplication(ledger.cassandra, keyspace, pipeline, rule)
-                    ids.forget(_ids(files, [batch for batch in manifest.batches if batch.number in voided], run))
-            else:
-                letters.forget(_replayed(files, manifest))
-                offsets = TopicOffsets(ledger.cassandra, keyspace, pipeline)
-                offsets.write(run, {one.place: one.end for one in manifest.ranges})
-                _forget_apart(ledger, keyspace, read_plan(files, row))
-            checkpoints.reached("close.before_end")
-            ledger.finish_run(pipeline, run, fence, RunState.SEALED, RunState.CLOSED)
-        files.remove_attempts(pipeline, run, but=manifest.attempt)
+        manifest = close_run(settings, ledger, pipeline, run, fence)
         forget_failures(settings, ledger.cassandra, pipeline)
         lease.give_back()
         return _summary(manifest, "closed")
@@ -163,6 +144,37 @@ def _forget_apart(ledger: Ledger, keyspace: str, plan: TopicPlan) -> None:
     table = SetApart(ledger.cassandra, keyspace, plan.pipeline)
     for topic, partition, offset, _ in plan.apart.records:
         table.remove(Kind.RECORD, f"{topic}/{partition}/{offset}")
+
+
+def close_run(settings: Settings, ledger: Ledger, pipeline: str, run: int, fence: int) -> TopicManifest:
+    """Close a run whose batches are all in ClickHouse or void, under the caller's lease; a closed run is left as it is."""
+    files, keyspace = RunFiles(settings.storage.root), settings.cassandra.ledger_keyspace
+    row = ledger.current(pipeline, run, fence)
+    manifest = read_manifest(files, row)
+    if row.state == RunState.SEALED:
+        batches = ledger.batches(pipeline, run)
+        if not may_close([batch.state for batch in batches]) or len(batches) != len(manifest.batches):
+            raise TransientError(f"run {run} of pipeline {pipeline} has batches that are not in ClickHouse yet. Push first")
+        letters, rule = DeadLetters(ledger.cassandra, keyspace, pipeline), read_plan(files, row).rule
+        letters.add(_letters(files, manifest))
+        checkpoints.reached("close.before_progress")
+        voided = {batch.number for batch in batches if batch.state == BatchState.VOIDED}
+        if voided:
+            # the next run reads the same records: what was delivered is known, what was voided is not any more
+            if rule:
+                ids = Deduplication(ledger.cassandra, keyspace, pipeline, rule)
+                written = ledger.delivered.write_times.of(pipeline, run)
+                ids.forget(_ids(files, [batch for batch in manifest.batches if batch.number in voided], written))
+        else:
+            letters.forget(_replayed(files, manifest))
+            offsets = TopicOffsets(ledger.cassandra, keyspace, pipeline)
+            with read_back(ledger, pipeline, run, fence):
+                offsets.write(run, {one.place: one.end for one in manifest.ranges})
+            _forget_apart(ledger, keyspace, read_plan(files, row))
+        checkpoints.reached("close.before_end")
+        ledger.finish_run(pipeline, run, fence, RunState.SEALED, RunState.CLOSED)
+    files.remove_attempts(pipeline, run, but=manifest.attempt)
+    return manifest
 
 
 def _letters(files: RunFiles, manifest: TopicManifest) -> Iterator[DeadLetter]:
@@ -180,12 +192,12 @@ def _replayed(files: RunFiles, manifest: TopicManifest) -> Iterator[tuple[str, i
             yield row["topic"], row["partition"], row["offset"]
 
 
-def _ids(files: RunFiles, batches: Iterable[Batch], run: int) -> Iterator[tuple[int, str, int]]:
+def _ids(files: RunFiles, batches: Iterable[Batch], written: int) -> Iterator[tuple[int, str, int]]:
     for batch in batches:
         with files.open_sealed(batch.file, batch.sha256) as source:
             for part in pq.ParquetFile(source).iter_batches(KEYS_AT_ONCE, columns=["shard", "unique_id"]):
                 for row in part.to_pylist():
-                    yield row["shard"], row["unique_id"], run
+                    yield row["shard"], row["unique_id"], written
 
 
 @contextmanager

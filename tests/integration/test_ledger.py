@@ -23,6 +23,7 @@ from tagmill import timeuuid
 from tagmill.batches.states import BATCH_MOVES, BatchState, RunState, may_move_batch, may_move_run
 from tagmill.continuity.model import Hole, Progress
 from tagmill.errors import FenceRaised, GuardRefused, LeaseTaken
+from tagmill.ledger.write_times import ForeignWriteTime
 from tagmill.settings import CassandraSettings
 from tagmill.stores import schema
 from tagmill.stores.cassandra import Cassandra
@@ -412,7 +413,8 @@ def test_progress_without_an_event_has_no_offset(ledger: Ledger, pipeline: str) 
 def test_an_older_run_can_not_overwrite_the_progress_of_a_newer_one(ledger: Ledger, pipeline: str) -> None:
     newer, older = Progress(9, 90, TICK, OFFSET), Progress(5, 50, TICK, OFFSET, ((1, 1),))
     ledger.delivered.write_progress(pipeline, 7, [("order", "a", newer)])
-    ledger.delivered.write_progress(pipeline, 6, [("order", "a", older)])
+    with pytest.raises(ForeignWriteTime):  # close looks whether a later run has written
+        ledger.delivered.write_progress(pipeline, 6, [("order", "a", older)])
     assert list(ledger.delivered.progress(pipeline, [("order", "a")])) == [newer]
     ledger.delivered.write_progress(pipeline, 8, [("order", "a", older)])
     assert list(ledger.delivered.progress(pipeline, [("order", "a")])) == [older]
@@ -421,7 +423,8 @@ def test_an_older_run_can_not_overwrite_the_progress_of_a_newer_one(ledger: Ledg
 def test_an_older_run_can_not_overwrite_the_watermark_of_a_newer_one(ledger: Ledger, pipeline: str) -> None:
     newer = Watermark("order", 2000, 7, 100, 3, datetime(2026, 11, 21, 7, tzinfo=UTC), 10, 2)
     ledger.delivered.write_watermark(pipeline, newer)
-    ledger.delivered.write_watermark(pipeline, replace(newer, ticks=1000, run=6, delivered=1, long_look_at=None))
+    with pytest.raises(ForeignWriteTime):
+        ledger.delivered.write_watermark(pipeline, replace(newer, ticks=1000, run=6, delivered=1, long_look_at=None))
     assert ledger.delivered.watermarks(pipeline) == {"order": newer}
     newest = replace(newer, ticks=3000, run=8)
     ledger.delivered.write_watermark(pipeline, newest)
@@ -445,10 +448,12 @@ def test_holds_are_written_and_ended_per_tag_and_persistence_id(ledger: Ledger, 
 
 def test_an_older_run_can_neither_end_nor_revive_a_hold(ledger: Ledger, pipeline: str) -> None:
     ledger.delivered.write_holds(pipeline, 5, [hold("a")])
-    ledger.delivered.end_holds(pipeline, 4, [("order", "a")])
+    with pytest.raises(ForeignWriteTime):
+        ledger.delivered.end_holds(pipeline, 4, [("order", "a")])
     assert list(ledger.delivered.holds(pipeline, ["order"])) == [hold("a")]
     ledger.delivered.end_holds(pipeline, 6, [("order", "a")])
-    ledger.delivered.write_holds(pipeline, 5, [hold("a")])
+    with pytest.raises(ForeignWriteTime):
+        ledger.delivered.write_holds(pipeline, 5, [hold("a")])
     assert list(ledger.delivered.holds(pipeline, ["order"])) == []
     ledger.delivered.write_holds(pipeline, 7, [hold("a", held_rows=9)])
     assert list(ledger.delivered.holds(pipeline, ["order"])) == [hold("a", held_rows=9)]

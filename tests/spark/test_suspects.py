@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from tagmill.continuity.lives import is_in_doubt
 from tagmill.continuity.model import Action, FirstSeen, Policy, Progress, Reason, Row
 from tagmill.continuity.rules import judge
 from tagmill.delivery import staged, suspects
@@ -28,7 +29,7 @@ POLICY = Policy(FirstSeen.REQUIRE_ONE, START + 100 * HOUR, HOUR, 5000)
 WINDOWS = {"order": (START + HOUR, START + 3 * HOUR, (START + HOUR) // 10_000)}
 KNOWN = (
     "tag string, persistence_id string, known_number bigint, known_sequence_nr bigint, known_ticks bigint, known_offset string, "
-    "known_missing string"
+    "known_missing string, known_written bigint"
 )
 
 
@@ -181,14 +182,14 @@ def clean(spark: SparkSession, journals: dict[str, Case], tmp_path_factory: pyte
     by_file = summaries(spark, tmp_path_factory.mktemp("all"), list(journals.values()))
     known = spark.createDataFrame(
         [
-            ("order", name, k.number, k.sequence_nr, k.ticks, k.offset, write_intervals(k.missing))
+            ("order", name, k.number, k.sequence_nr, k.ticks, k.offset, write_intervals(k.missing), 1)
             for name, case in journals.items()
             if (k := case.known)
         ],
         KNOWN,
     )
     runs = suspects.run_summaries(by_file).join(known, list(suspects.KEY), "left")
-    judged = runs.select("persistence_id", suspects.is_clean().alias("clean")).collect()
+    judged = runs.select("persistence_id", suspects.is_clean(written_to=1).alias("clean")).collect()
     assert {row.persistence_id for row in judged} == set(journals)
     assert all(row.clean is not None for row in judged)  # null would be neither clean nor a suspect
     return {row.persistence_id for row in judged if row.clean}
@@ -260,24 +261,44 @@ def test_totals_are_those_of_the_rows_of_their_files(journals: dict[str, Case], 
     assert [replace(total, checksum=total.checksum % 2**64) for total in totals] == expected
 
 
+KEY_ROWS = (
+    "tag_pid_sequence_nr bigint, sequence_nr bigint, event_time bigint, offset string, known_number bigint, known_sequence_nr bigint, "
+    "known_ticks bigint, known_offset string, known_missing string"
+)
+
+
+def key_rows(rows: list[Row], known: Progress | None) -> list[tuple[Any, ...]]:
+    """Key rows with progress, as KEY_ROWS names their columns."""
+    of_progress = (known.number, known.sequence_nr, known.ticks, known.offset, "") if known else (None,) * 5
+    return [(row.number, row.sequence_nr, row.ticks, row.offset, *of_progress) for row in rows]
+
+
 def test_rows_called_delivered_are_those_that_the_rules_drop(spark: SparkSession) -> None:
     known = Progress(4, 40, START, str(lowest(START)))
-    rows = [event(n, s, START - 50 + n) for n in range(1, 7) for s in (10, 40, 41, 90)]
-    frame = spark.createDataFrame(
-        [(r.number, r.sequence_nr, known.number, known.sequence_nr, "") for r in rows]
-        + [(r.number, r.sequence_nr, None, None, None) for r in rows],
-        "tag_pid_sequence_nr bigint, sequence_nr bigint, known_number bigint, known_sequence_nr bigint, known_missing string",
-    )
+    rows = [event(n, s, START - 4 + n) for n in range(1, 7) for s in (10, 40, 41, 90)]
+    frame = spark.createDataFrame(key_rows(rows, known) + key_rows(rows, None), KEY_ROWS)
     told = [row.delivered for row in frame.select(suspects.is_delivered().alias("delivered")).collect()]
     dropped = [judge(known, [row], POLICY).decisions[0].action == Action.DROP for row in rows]
     assert told == dropped + [False] * len(rows)
     assert sum(dropped) == 8
 
 
+def test_in_doubt_column_agrees_with_rule(spark: SparkSession) -> None:
+    """Rows of delivered numbers that may be of another life: Spark's column says what the rule says."""
+    known = Progress(4, 40, START, str(lowest(START)))
+    rows = [event(n, 10 * n, START + ticks) for n in range(1, 7) for ticks in (-1, 0, 1)]
+    without_time = Progress(4, 40, 0, "")
+    frame = spark.createDataFrame(key_rows(rows, known) + key_rows(rows, without_time) + key_rows(rows, None), KEY_ROWS)
+    told = [row.doubt for row in frame.select(suspects.is_in_doubt().alias("doubt")).collect()]
+    wanted = [is_in_doubt(known, row) for row in rows]
+    assert told == wanted + [False] * 2 * len(rows)
+    assert sum(wanted) == 5
+
+
 def test_numbers_in_or_below_what_is_missing_are_left_to_the_rules(spark: SparkSession) -> None:
+    numbers = [(3, 30, 4, 40, "3-3"), (1, 10, 4, 40, "2-2"), (4, 40, 4, 40, "1-1"), (4, 40, 4, 40, "1-1,3-3"), (0, 0, 4, 40, "")]
     frame = spark.createDataFrame(
-        [(3, 30, 4, 40, "3-3"), (1, 10, 4, 40, "2-2"), (4, 40, 4, 40, "1-1"), (4, 40, 4, 40, "1-1,3-3"), (0, 0, 4, 40, "")],
-        "tag_pid_sequence_nr bigint, sequence_nr bigint, known_number bigint, known_sequence_nr bigint, known_missing string",
+        [(number, nr, 0, "o", known, known_nr, 0, "o", missing) for number, nr, known, known_nr, missing in numbers], KEY_ROWS
     )
     told = [row.delivered for row in frame.select(suspects.is_delivered().alias("delivered")).collect()]
     assert told == [False, False, True, True, False]

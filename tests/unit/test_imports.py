@@ -37,6 +37,7 @@ FORBIDDEN = {
         "pyspark",
     ),
     "tagmill/runs": ("tagmill.delivery", "tagmill.cli", "tagmill.airflow", "airflow", "pyspark", "local"),
+    "tagmill/restore": ("tagmill.cli", "tagmill.airflow", "airflow", "local"),
     "tagmill/quality": ("tagmill.delivery", "tagmill.cli", "tagmill.airflow", "cassandra", "clickhouse_connect"),
     "tagmill/delivery": ("tagmill.cli", "tagmill.airflow", "airflow", "local"),
     "tagmill/views": ("tagmill.cli", "tagmill.airflow", "airflow", "local"),

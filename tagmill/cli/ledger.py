@@ -1,0 +1,54 @@
+"""`tagmill ledger`: bring a ledger forward whose rows were restored or lost."""
+
+from typing import Annotated
+
+import typer
+
+from tagmill.cli.shared import AsJson, Pipeline, Why, Yes, confirm, one_line_errors, out, person, settings
+
+app = typer.Typer(help="The ledger: bring it forward after its rows were restored or lost.", no_args_is_help=True)
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what was found, and change nothing.")]
+
+
+@app.command("accept-journal")
+@one_line_errors
+def accept_journal(pipeline: Pipeline, why: Why, yes: Yes = False) -> None:
+    """Go on with tables that were created again and hold the same events, from a backup. Not for a new life of the journal."""
+    from tagmill.delivery.interventions import Interventions
+    from tagmill.stores.lease import this_process
+
+    confirm(f"Do the journal's tables hold the events that pipeline {pipeline} has delivered?", yes)
+    out.print(Interventions(settings(), pipeline, this_process(), person(), why).accept_journal(), markup=False)
+
+
+@app.command()
+@one_line_errors
+def restore(
+    pipeline: Pipeline,
+    why: Annotated[str, typer.Option("--why", help="The reason; it is recorded in the ledger.")] = "",
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Bring the ledger forward to what ClickHouse has, and above rows that another program has written. Safe to stop and to start again."""
+    from tagmill.restore.restoring import Restoring
+    from tagmill.sparksession import session_when_asked
+    from tagmill.stores.lease import this_process
+
+    if not dry_run and not why:
+        raise typer.BadParameter("give --why, or --dry-run")
+    configured = settings()
+    with session_when_asked(configured, f"tagmill ledger restore {pipeline}") as spark:
+        restoring = Restoring(configured, pipeline, this_process(), person(), why, spark)
+        found = restoring.run(dry_run=True)
+        if not dry_run:
+            if not as_json:
+                out.print(found.message, markup=False)
+            confirm(f"Bring the ledger of pipeline {pipeline} forward?", yes)
+            found = restoring.run(dry_run=False)
+    if as_json:
+        print(found.model_dump_json())
+        return
+    for example in found.examples:
+        out.print(example, markup=False)
+    out.print(found.message, markup=False)

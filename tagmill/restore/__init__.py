@@ -1,0 +1,1 @@
+"""Brings a ledger forward after its rows were restored or lost."""

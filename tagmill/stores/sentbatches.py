@@ -1,0 +1,71 @@
+"""The run of each batch in a destination, kept in a table beside it, so that ClickHouse can be held against a ledger."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID
+
+from tagmill import names
+from tagmill.stores.clickhouse import ClickHouse
+
+COLUMNS = ("run", "number", "batch_id", "tag")
+
+
+class Noted(Protocol):
+    """A batch of a manifest, as far as it is noted."""
+
+    @property
+    def number(self) -> int:
+        """Its number in the run."""
+
+    @property
+    def batch_id(self) -> str:
+        """Its id in the destination."""
+
+    @property
+    def tag(self) -> str:
+        """Its tag, a topic's is empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The place of a batch: its run, its number there, and its tag."""
+
+    run: int
+    number: int
+    tag: str
+
+
+class DestinationBatches:
+    """The batches that were ever sent to one destination."""
+
+    def __init__(self, clickhouse: ClickHouse, destination: str) -> None:
+        self.clickhouse, self.destination, self.table = clickhouse, destination, f"{destination}_batches"
+
+    def exists(self) -> bool:
+        """Return whether `schema apply` has created the table."""
+        return bool(self.clickhouse.columns_of(self.table))
+
+    def note(self, run: int, batches: Sequence[Noted]) -> None:
+        """Write the batches of a run before the first of them is sent; those that are there stay."""
+        query = f"SELECT `batch_id` FROM {names.sql(self.table)} WHERE `run` = {{run:UInt64}}"
+        known = {UUID(str(row[0])) for row in self.clickhouse.rows(query, {"run": run})}
+        rows = [(run, one.number, UUID(one.batch_id), one.tag) for one in batches if UUID(one.batch_id) not in known]
+        if rows:
+            self.clickhouse.insert_rows(self.table, COLUMNS, rows)
+
+    def last_run(self) -> int:
+        """Return the newest run of which batches were sent, 0 if none was noted."""
+        return int(self.clickhouse.rows(f"SELECT max(`run`) FROM {names.sql(self.table)}")[0][0])
+
+    def places(self) -> Iterator[tuple[UUID, Place]]:
+        """Yield each batch that was noted."""
+        for run, number, batch_id, tag in self.clickhouse.rows(
+            f"SELECT `run`, `number`, `batch_id`, `tag` FROM {names.sql(self.table)}"
+        ):
+            yield UUID(str(batch_id)), Place(int(run), int(number), str(tag))
+
+    def count(self) -> int:
+        """Return how many batches the destination has rows of, from its projection."""
+        inner = f"SELECT `batch_id`, count() FROM {names.sql(self.destination)} GROUP BY `batch_id`"
+        return int(self.clickhouse.rows(f"SELECT count() FROM ({inner})")[0][0])

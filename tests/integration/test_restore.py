@@ -1,0 +1,161 @@
+"""A ledger that was restored or lost while ClickHouse went on: nothing is delivered twice, and one command brings it forward.
+
+One pipeline, a day of events; each test adds some and compares ClickHouse with the view row by row in the end.
+"""
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tagmill.audit.audit import audit
+from tagmill.delivery import steps
+from tagmill.errors import GuardRefused
+from tagmill.ledger.write_times import ForeignWriteTime
+from tagmill.stores import schema
+from tests.support import restoring
+from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, known_to_spark, only, state, tagmill, verdicts
+from tests.support.events import Journal, event, this_hour
+from tests.support.topics import Crashed, crashing
+
+BEGIN = this_hour() - timedelta(hours=20)
+MILLISECOND = timedelta(milliseconds=1)
+IDS = ("a", "b")
+
+
+class World:
+    """The journal, its ledger in a keyspace of its own, and what was written so far."""
+
+    def __init__(self, stack: Any, journal: Journal, settings: Any, spark: Any) -> None:
+        self.session, self.journal, self.spark = stack.session, journal, spark
+        self.ledger = f"t_{uuid4().hex[:12]}"
+        self.settings = settings(
+            journal.keyspace,
+            tags=["t"],
+            bucket_size="Hour",
+            first_time_bucket=f"{BEGIN:%Y-%m-%d}",
+            sections={"cassandra": {"ledger_keyspace": self.ledger}},
+        )
+        self.name, self.file = only(self.settings), settings.file(only(self.settings))
+        self.numbers = 0
+        schema.apply(self.settings)
+
+    def write(self, count: int = 3) -> None:
+        """Write the next events of each persistence id, of this moment."""
+        begin = datetime.now(UTC) - count * MILLISECOND
+        for persistence_id in IDS:
+            self.journal.both(
+                event(persistence_id, self.numbers + step, begin + step * MILLISECOND) for step in range(1, count + 1)
+            )
+        self.numbers += count
+
+    def deliver(self) -> list[dict[str, Any]]:
+        """Deliver all that is new."""
+        return deliver(self.settings, self.name, self.spark)
+
+    def three_runs(self) -> restoring.Copy:
+        """Deliver three runs; the ledger as it was behind the first of them."""
+        self.write()
+        self.deliver()
+        copied = restoring.copy(self.session, self.ledger)
+        for _ in range(2):
+            self.write()
+            self.deliver()
+        return copied
+
+    def restore(self, *options: str) -> str:
+        """Run `tagmill ledger restore`."""
+        status, out, err = tagmill(self.file, "ledger", "restore", "-p", self.name, "--why", "test", *options)
+        assert status == 0, err
+        return out
+
+    def assert_delivered_once(self) -> None:
+        """ClickHouse has every row of the view once, and `check` says that the ledger agrees."""
+        assert clickhouse_rows(self.settings, self.name) == sorted(as_row(row) for row in self.journal.rows())
+        assert verdicts(self.settings, self.name) == {"t": "exactly once"}
+
+
+@pytest.fixture(scope="module")
+def world(stack: Any, module_journal: Callable[[], Journal], module_settings: Any, spark: Any) -> Iterator[World]:
+    made = World(stack, module_journal(), module_settings, spark)
+    yield made
+    stack.session.execute(f"DROP KEYSPACE {made.ledger}", timeout=60)
+
+
+def test_close_with_foreign_deletion_stays_sealed(world):
+    """Progress deleted by hand while a run is pushed: its close is told so, and ends after the restore."""
+    world.write()
+    world.deliver()
+    world.write()
+    planned = steps.plan(world.settings, world.name, owner=OWNER)
+    run, fence = planned["run"], planned["fence"]
+    known_to_spark(world.settings, world.name, world.spark)
+    steps.seal(world.settings, world.name, run, fence, owner=OWNER, spark=world.spark)
+    steps.push(world.settings, world.name, run, fence, owner=OWNER)
+    world.session.execute(
+        f"DELETE FROM {world.ledger}.progress WHERE pipeline = %s AND tag = 't' AND persistence_id = 'a'", [world.name]
+    )
+    with pytest.raises(ForeignWriteTime, match="progress of 'a', tag 't'.*stays SEALED.*ledger restore"):
+        steps.close(world.settings, world.name, run, fence, owner=OWNER)
+    assert state(world.settings, world.name, run) == "SEALED"
+    world.restore("--yes")
+    world.write()
+    assert [line["run"] for line in world.deliver()] == [run, run + 1]
+    world.assert_delivered_once()
+
+
+@pytest.mark.parametrize(
+    ("table", "columns"),
+    [("watermarks", "ticks"), ("progress", "tag_pid_sequence_nr")],
+    ids=["watermark", "progress"],
+)
+def test_run_with_foreign_write_time_seals_nothing(world, table, columns):
+    """A row of the ledger that was put back by an ordinary insert, with what it said: no run seals before the restore."""
+    world.write()
+    world.deliver()
+    copied = restoring.copy(world.session, world.ledger)
+    for row in copied[table]:
+        values = {name: cell[0] for name, cell in row.items()}
+        restoring._insert(world.session, world.ledger, table, values, None)
+    world.write()
+    with pytest.raises(ForeignWriteTime, match="written by another program.*Nothing was sealed.*ledger restore"):
+        world.deliver()
+    assert "rows of the ledger that another program has written" in world.restore("--dry-run")
+    world.restore("--yes")
+    world.deliver()
+    world.assert_delivered_once()
+    assert not world.deliver()
+
+
+INSTANTS = ("restore.base_raised", "restore.progress_written", "restore.watermarks_written", "restore.before_end")
+
+
+@pytest.mark.parametrize("how", ["inserts", "own write times", "lost"])
+def test_deliver_with_older_ledger_waits_for_restore(world, how):
+    """The ledger's tables as they were behind the first of three runs, or empty: ClickHouse has more, so nothing is sealed."""
+    copied = world.three_runs()
+    before = clickhouse_rows(world.settings, world.name)
+    if how == "lost":
+        restoring.lose(world.session, world.ledger)
+    else:
+        restoring.restore(world.session, world.ledger, copied, own_times=how == "own write times")
+    world.write()
+    with pytest.raises(GuardRefused, match="ledger restore"):
+        world.deliver()
+    assert clickhouse_rows(world.settings, world.name) == before
+    assert verdicts(world.settings, world.name)["t"].startswith("differs: ")
+    with pytest.raises(GuardRefused, match="older than ClickHouse.*Nothing was audited"):
+        audit(world.settings, world.name, owner=OWNER, spark=world.spark)
+    told = world.restore("--dry-run")
+    assert "that ClickHouse has and the ledger did not know" in told
+    for instant in INSTANTS if how == "own write times" else ():
+        with pytest.raises(Crashed), crashing(instant):
+            world.restore("--yes")
+        with pytest.raises(GuardRefused, match="ledger restore"):
+            world.deliver()
+    world.restore("--yes")
+    world.deliver()
+    world.assert_delivered_once()
+    assert not world.deliver()

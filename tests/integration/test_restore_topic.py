@@ -1,0 +1,70 @@
+"""The ledger of a topic is lost while ClickHouse has its events: offsets and ids come back from the sealed manifests."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tagmill.errors import GuardRefused
+from tagmill.restore.restoring import Restoring
+from tagmill.topics.report import topic_line
+from tests.support.topics import OWNER, Crashed, checked_verdict, crashing, made
+
+
+@pytest.fixture
+def shop(stack, kafka, spark, tmp_path):
+    yield from made(stack, kafka, spark, tmp_path)
+
+
+def lose_ledger(one):
+    """Delete all rows of the pipeline by hand: their deletions have the time of this moment."""
+    session = one.stack.session
+    shards = {
+        (row.rule, row.shard)
+        for row in session.execute("SELECT pipeline, rule, shard FROM tagmill_test.deduplication")
+        if row.pipeline == one.name
+    }
+    for rule, shard in shards:
+        where = "pipeline = %s AND rule = %s AND shard = %s"
+        session.execute(f"DELETE FROM tagmill_test.deduplication WHERE {where}", (one.name, rule, shard))
+    for run in range(1, 10):
+        session.execute("DELETE FROM tagmill_test.runs WHERE pipeline = %s AND run = %s", (one.name, run))
+    for table in ("pipelines", "topic_offsets", "topic_rules", "topic_ids"):
+        session.execute(f"DELETE FROM tagmill_test.{table} WHERE pipeline = %s", (one.name,))
+
+
+def test_restore_of_topic_delivers_nothing_twice(shop):
+    one = shop(2)
+    for first in (1, 4):
+        for product in range(first, first + 3):
+            one.send(product, partition=product % 2)
+        one.deliver()
+    lose_ledger(one)
+    one.send(7)
+    one.send(2, partition=1)  # an old one again
+    with pytest.raises(GuardRefused, match="older than ClickHouse.*ledger restore"):
+        one.deliver()
+    assert topic_line(one.settings, one.name, verify=False)["verdict"].startswith("differs: ")
+    restoring = Restoring(one.settings, one.name, OWNER, "me", "lost", lambda: one.spark)
+    assert restoring.run(dry_run=True).runs == [1, 2]
+    for instant in ("restore.ids_noted", "restore.before_end"):
+        with pytest.raises(Crashed), crashing(instant):
+            restoring.run(dry_run=False)
+    restoring.run(dry_run=False)
+    (run,) = one.deliver()
+    assert (run["records"], run["rows"]) == (2, 1)
+    assert sorted(one.products()) == [1, 2, 3, 4, 5, 6, 7]
+    assert checked_verdict(one).startswith("exactly once")
+
+
+def test_restore_of_topic_without_manifest_refuses(shop):
+    """What a run read is not known without its manifest: one line says what to do, and nothing is changed."""
+    one = shop()
+    one.send(1)
+    one.deliver()
+    lose_ledger(one)
+    shutil.rmtree(Path(one.settings.storage.root) / one.name / "run-00000001")
+    restoring = Restoring(one.settings, one.name, OWNER, "me", "lost", lambda: one.spark)
+    with pytest.raises(GuardRefused, match="no manifest.*Nothing was changed.*backup"):
+        restoring.run(dry_run=False)
+    assert one.products() == [1]
