@@ -19,7 +19,8 @@ def restore(session: Session, keyspace: str, copied: Copy, *, own_times: bool) -
     for table, rows in copied.items():
         keys = {name for name, kind in _columns(session, keyspace)[table].items() if kind[0] in ("partition_key", "clustering")}
         for row in rows:
-            key = {name: cell[0] for name, cell in row.items() if name in keys}
+            # a partition that has static columns only has no clustering key
+            key = {name: cell[0] for name, cell in row.items() if name in keys and cell[0] is not None}
             others = {name: cell for name, cell in row.items() if name not in keys and cell[0] is not None}
             if not own_times:
                 _insert(session, keyspace, table, key | {name: cell[0] for name, cell in others.items()}, None)
