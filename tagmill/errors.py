@@ -47,6 +47,10 @@ class GuardRefused(TerminalError):
     """A dangerous command was refused; the message names what would have to hold, or the flag that overrides it."""
 
 
+class ClockDiffers(TerminalError):
+    """The clocks of this machine and of the servers differ by more than the limit; nothing was written."""
+
+
 class LeaseTaken(TransientError):
     """Another run of the same pipeline is under way."""
 

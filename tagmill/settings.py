@@ -56,6 +56,11 @@ class CassandraSettings(Section):
     )
     request_timeout_seconds: float = Field(60, gt=0)
     connect_timeout_seconds: float = Field(10, gt=0)
+    max_clock_difference_seconds: float = Field(
+        60,
+        gt=0,
+        description="between the clocks of this machine, Cassandra and ClickHouse; more stops each step before it writes",
+    )
     tls: bool = False
     tls_ca_file: Path | None = None
     username: str | None = Field(None, description="from the environment or the Airflow connection only")

@@ -13,6 +13,9 @@ from tagmill.timeuuid import from_datetime
 FirstSeen = Literal["require_one", "assume_first", "scan"]
 WhoNumbers = Literal["application", "tagmill"]
 
+# a look-back window is whole hours of the view, and less than a ledger's partition of hours can take
+HOUR_SECONDS, MOST_LOOK_BACK_SECONDS = 3600, 366 * 86_400
+
 
 def moment(value: Any) -> Any:
     """Accept the plugin's yyyyMMddTHH:mm and TOML's dates beside ISO 8601, but no number; without a zone it is UTC."""
@@ -124,6 +127,10 @@ class PipelineSettings(Section):
     eventual_consistency_delay_seconds: float = Field(10, ge=0)
     look_back_seconds: float = Field(120, ge=0, description="read again in each run for rows that arrived late")
     long_look_back_seconds: float = Field(3600, ge=0, description="the same, once an hour")
+    look_back_windows_seconds: list[float] = Field(
+        [3600, 21_600, 86_400, 604_800, 2_592_000],
+        description="ages at which each hour of the view is counted again, and read if late rows came; []: never",
+    )
     first_seen: FirstSeen = "require_one"
     gap_timeout_seconds: float = Field(3600, ge=0, description="a deleted hole is closed after this age")
     max_hold_age_seconds: float = Field(7 * 86_400, gt=0, description="an older hold fails the check")
@@ -161,6 +168,8 @@ class PipelineSettings(Section):
             raise ValueError(f"start_from: not among the tags: {', '.join(sorted(unknown))}")
         if self.long_look_back_seconds < self.look_back_seconds:
             raise ValueError(f"long_look_back_seconds: must be at least look_back_seconds ({self.look_back_seconds:g})")
+        if any(not HOUR_SECONDS <= seconds <= MOST_LOOK_BACK_SECONDS for seconds in self.look_back_windows_seconds):
+            raise ValueError(f"look_back_windows_seconds: each from {HOUR_SECONDS} to {MOST_LOOK_BACK_SECONDS}")
         self._consistent_cleanup()
         fit_beside_destination(*self.beside_destination)
         return self

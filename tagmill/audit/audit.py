@@ -6,13 +6,14 @@ deletions and holds last. What seems to be missing is looked for once more befor
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from tagmill import checkpoints
 from tagmill.errors import AuditDiffers, ConfigurationError
+from tagmill.runs.clock import agreed_now
 from tagmill.settings import Settings
 from tagmill.stores import audits
 from tagmill.stores.audits import AuditRow, Audits, AuditState
@@ -125,7 +126,7 @@ class _Audit:
         judged = self._judged(scope, row)
         checkpoints.reached("audit.judged")
         self.tell("writing the report")
-        made = report.made(judged, row, scope, self.pipeline, self.folder)
+        made = report.made(judged, row, scope, self.pipeline, self.folder, self.ledger.cassandra.now())
         docs = pages.written(made, self.pipeline, self.files.docs(self.name))
         made = made.model_copy(update={"docs": docs})
         self.files.write(f"{self.folder}/{REPORT}", made.model_dump_json(indent=1).encode())
@@ -142,7 +143,9 @@ class _Audit:
         from tagmill.audit.staging import Scope
         from tagmill.delivery.expiry import Expiry
 
-        until = from_datetime(datetime.now(UTC) - timedelta(seconds=self.pipeline.eventual_consistency_delay_seconds))
+        until = from_datetime(
+            agreed_now(self.settings, self.ledger.cassandra) - timedelta(seconds=self.pipeline.eventual_consistency_delay_seconds)
+        )
         builds = Builds(self.ledger.cassandra, self.ledger_keyspace, self.pipeline.keyspace)
         late = builds.late(self.name)
         if builder := self.settings.builder(self.pipeline.keyspace):
@@ -174,7 +177,7 @@ class _Audit:
         events = staging.stage_journal(self.spark, self.journal, scope, self._url("journal"))
         checkpoints.reached("audit.journal_read")
         self.tell("reading the view")
-        audited_at = datetime.now(UTC)
+        audited_at = self.ledger.cassandra.now()
         view = staging.stage_view(self.spark, self.journal, scope, self._url("view"))
         checkpoints.reached("audit.view_read")
         views = [self.pipeline.view, *self.views.earlier(self.pipeline.view)]

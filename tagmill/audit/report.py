@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, Window
@@ -43,7 +43,7 @@ class Judged:
     url: str
 
 
-def made(judged: Judged, row: AuditRow, scope: Scope, pipeline: PipelineSettings, folder: str) -> AuditReport:
+def made(judged: Judged, row: AuditRow, scope: Scope, pipeline: PipelineSettings, folder: str, now: datetime) -> AuditReport:
     """The report; all lines are written beside it, to `buckets`."""
     counts = judged.findings.groupBy("tag", "kind").count().collect()
     lines = kept(_lines(judged), f"{judged.url}/buckets")
@@ -54,7 +54,7 @@ def made(judged: Judged, row: AuditRow, scope: Scope, pipeline: PipelineSettings
         tags.append(Line(tag=tag, **figures, findings=_by_kind(line for line in counts if line["tag"] == tag)))
     differing = lines.where(F.size("findings") > 0).orderBy("tag", "timebucket").limit(NAMED_BUCKETS).collect()
     total = _by_kind(counts)
-    done_at = datetime.now(UTC).replace(microsecond=0)
+    done_at = now.replace(microsecond=0)
     return AuditReport(
         pipeline=row.pipeline, audit=row.audit, started_at=row.started_at, done_at=done_at, until=row.until,
         agrees=not total, tags=tags, buckets=[BucketLine(**line.asDict()) for line in differing], findings=total,

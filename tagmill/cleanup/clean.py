@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime
 from typing import Any
 
 from tagmill.cleanup.retention import Removed, Retention
 from tagmill.cleanup.view import Found, ViewCleanup, beside, expiring
 from tagmill.errors import GuardRefused
+from tagmill.runs.clock import agreed_now
 from tagmill.settings import Settings
 from tagmill.stores.clickhouse import ClickHouse
 from tagmill.stores.guard import check_journal
@@ -35,8 +35,8 @@ def clean(
             f"pipelines.{pipeline}.cleanup.enabled is false: nothing was deleted. Look what would be: "
             f"tagmill cleanup --pipeline {pipeline} --dry-run; then set it to true"
         )
-    now = datetime.now(UTC)
     with _ledger(settings, pipeline, owner, delete) as ledger:
+        now = agreed_now(settings, ledger.cassandra)
         warnings = [*stated_ttl(chosen), *expiring(settings, ledger, pipeline)]
         found = Found()
         if chosen.cleanup.older_than_days is None:
@@ -56,7 +56,7 @@ def _of_stream(settings: Settings, pipeline: str, owner: str, delete: bool) -> d
         if delete:
             lease = Lease(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline, owner, chosen.lease_seconds)
             kept.enter_context(lease.held(chosen.lease_wait_seconds))
-        removed = Retention(settings, ledger, pipeline, datetime.now(UTC)).run(delete=delete)
+        removed = Retention(settings, ledger, pipeline, agreed_now(settings, ledger.cassandra)).run(delete=delete)
     return _result(pipeline, Found(), removed, [], delete)
 
 

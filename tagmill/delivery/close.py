@@ -7,7 +7,7 @@ written stops the close, and the run stays SEALED.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -18,9 +18,11 @@ import pyarrow.parquet as pq
 from tagmill import checkpoints, names
 from tagmill.batches.states import BatchState, RunState, may_close
 from tagmill.continuity.model import Hole, Progress
-from tagmill.delivery.model import Manifest, TagOutcome
+from tagmill.delivery.look_back import read_hours
+from tagmill.delivery.model import HourRows, Manifest, Plan, TagOutcome
 from tagmill.delivery.runfiles import read_manifest, read_plan
 from tagmill.errors import FenceRaised, TransientError
+from tagmill.ledger.hour_counts import HourCount, HourCounts, hour_counts
 from tagmill.ledger.write_times import ForeignWriteTime
 from tagmill.settings import Settings
 from tagmill.stores.builds import Builds
@@ -49,12 +51,13 @@ def close(settings: Settings, ledger: Ledger, name: str, run: int, fence: int) -
     if settings.pipeline(name).repair_view:
         _repair(settings, ledger, files, manifest)
     checkpoints.reached("close.before_progress")
+    plan = read_plan(files, row) if row.plan_file else None
     with read_back(ledger, name, run, fence):
         ledger.delivered.write_progress(name, run, _progress(files, manifest, voided, void_tags))
         checkpoints.reached("close.after_progress")
         write_holds(ledger, files, manifest, void_tags)
-        _move_watermarks(settings.pipeline(name), ledger, manifest, batches, void_tags)
-        _note_build(settings, ledger, files, row, [tag for tag in manifest.tags if tag not in void_tags])
+        _move_watermarks(settings, ledger, manifest, batches, void_tags, plan)
+        _note_build(settings, ledger, row, plan, [tag for tag in manifest.tags if tag not in void_tags])
     checkpoints.reached("close.before_end")
     ledger.finish_run(name, run, fence, RunState.SEALED, RunState.CLOSED)
     files.remove_attempts(name, run, but=manifest.attempt)
@@ -72,10 +75,22 @@ def read_back(ledger: Ledger, name: str, run: int, fence: int) -> Iterator[None]
         raise
 
 
-def _note_build(settings: Settings, ledger: Ledger, files: RunFiles, row: RunRow, tags: list[str]) -> None:
+def _note_hours(counts: HourCounts, manifest: Manifest, tag: str, again: list[HourRows], planned_at: datetime) -> None:
+    """Note what a run has accounted for in each hour of a tag: before the watermark moves, so that a killed close does it again.
+
+    A run that brought a watermark back has read hours a second time, and adds nothing.
+    """
+    done, run = manifest.tags[tag], manifest.run
+    counts.write(tag, [HourCount(hour.begin, hour.rows, run, planned_at) for hour in again])
+    if done.hours and done.back_from is None:
+        known = counts.of(tag, min(hour.begin for hour in done.hours))
+        counts.write(tag, read_hours({hour.begin: hour.rows for hour in done.hours}, known, run, planned_at))
+
+
+def _note_build(settings: Settings, ledger: Ledger, row: RunRow, plan: Plan | None, tags: list[str]) -> None:
     """What the view's builds had written late before this run was planned is delivered now."""
     pipeline = settings.pipeline(row.pipeline)
-    if row.plan_file and (plan := read_plan(files, row)).build is not None:
+    if plan is not None and plan.build is not None:
         Builds(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline.keyspace).has_seen(
             row.pipeline, row.run, plan.build, tags, plan.late_left
         )
@@ -173,13 +188,18 @@ def _repair(settings: Settings, ledger: Ledger, files: RunFiles, manifest: Manif
 
 
 def _move_watermarks(
-    settings: PipelineSettings, ledger: Ledger, manifest: Manifest, batches: list[BatchRow], void_tags: set[str]
+    settings: Settings, ledger: Ledger, manifest: Manifest, batches: list[BatchRow], void_tags: set[str], plan: Plan | None
 ) -> None:
-    """Forward only, and only where the run's range began at or before the watermark; what was delivered counts in any case."""
+    """Forward only, and only where the run's range began at or before the watermark; what was delivered counts in any case.
+
+    A watermark in the future goes back, where the run began at what was proven instead.
+    """
+    now, pipeline = ledger.cassandra.now(), settings.pipeline(manifest.pipeline)
+    counts = hour_counts(settings, ledger.cassandra, manifest.pipeline)
     marks = ledger.delivered.watermarks(manifest.pipeline)
     for tag, done in manifest.tags.items():
         known = marks.get(tag)
-        mark = known or _nothing_yet(tag, settings.start_ticks(tag) - 1)
+        mark = known or _nothing_yet(tag, pipeline.start_ticks(tag) - 1, now)
         if mark.run >= manifest.run:  # this close was interrupted
             continue
         there = [batch for batch in batches if batch.tag == tag and batch.state == BatchState.IN_CLICKHOUSE]
@@ -190,9 +210,10 @@ def _move_watermarks(
             delivered=mark.delivered + sum(b.rows for b in there) - sum(b.rows for b in gone),
             batches=mark.batches + len(there) - len(gone),
         )
-        begins_before = known is None or done.after <= known.ticks <= done.until
+        begins_before = known is None or known.ticks == done.back_from or done.after <= known.ticks <= done.until
         if manifest.moves_watermark and tag not in void_tags and begins_before:
-            ledger.delivered.write_watermark(manifest.pipeline, _moved(counted, done))
+            _note_hours(counts, manifest, tag, plan.look_back.get(tag, []) if plan else [], plan.planned_at if plan else now)
+            ledger.delivered.write_watermark(manifest.pipeline, _moved(counted, done, now))
         elif there or gone:
             ledger.delivered.write_watermark(manifest.pipeline, counted)
 
@@ -201,7 +222,7 @@ def count_delivered(settings: PipelineSettings, ledger: Ledger, name: str, run: 
     """Count the batches of a run that is given up; watermarks stay, so that the next run reads its range again."""
     marks = ledger.delivered.watermarks(name)
     for tag in {batch.tag for batch in delivered}:
-        mark = marks.get(tag) or _nothing_yet(tag, settings.start_ticks(tag) - 1)
+        mark = marks.get(tag) or _nothing_yet(tag, settings.start_ticks(tag) - 1, ledger.cassandra.now())
         rows = [batch.rows for batch in delivered if batch.tag == tag]
         if mark.run < run:
             ledger.delivered.write_watermark(
@@ -209,15 +230,15 @@ def count_delivered(settings: PipelineSettings, ledger: Ledger, name: str, run: 
             )
 
 
-def _nothing_yet(tag: str, ticks: int) -> Watermark:
-    return Watermark(tag, ticks, 0, window_from=ticks, window_rows=0, long_look_at=datetime.now(UTC), delivered=0, batches=0)
+def _nothing_yet(tag: str, ticks: int, now: datetime) -> Watermark:
+    return Watermark(tag, ticks, 0, window_from=ticks, window_rows=0, long_look_at=now, delivered=0, batches=0)
 
 
-def _moved(mark: Watermark, done: TagOutcome) -> Watermark:
+def _moved(mark: Watermark, done: TagOutcome, now: datetime) -> Watermark:
     return replace(
         mark,
         ticks=done.until,
         window_from=done.window_from,
         window_rows=done.window_rows,
-        long_look_at=datetime.now(UTC) if done.long_look else mark.long_look_at,
+        long_look_at=now if done.long_look else mark.long_look_at,
     )

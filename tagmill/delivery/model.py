@@ -49,13 +49,24 @@ class Unit(Document):
         return sum(part.rows for part in self.slices)
 
 
+class HourRows(Document):
+    """Rows of an hour of a tag; `begin` in milliseconds since 1970."""
+
+    begin: int
+    rows: int
+
+
 class TagRange(Document):
-    """What a run does for a tag: from its watermark (exclusive) to `until`; the look-back window that it reads begins at window_from."""
+    """What a run does for a tag: from its watermark (exclusive) to `until`; the look-back window that it reads begins at window_from.
+
+    `back_from`: the watermark that a wrong clock had put into the future, and that this run brings back.
+    """
 
     after: int
     until: int
     window_from: int
     long_look: bool = False
+    back_from: int | None = None
 
 
 class HoldLook(Document):
@@ -95,6 +106,8 @@ class Plan(Document):
     `late_left`, in a run that reads nothing but late rows: the tick from which each tag's are left to the next. `view`: the table and
     bucket size that its slices are of. `held_ttl_seconds`: what is left of the TTL of the earliest held row of a tag, where it has one.
 
+    `look_back`: hours that are read again since rows have come late.
+
     A run of kind "withdraw" reads nothing: it takes batches out, and notes what `undelivered_file` names as not delivered.
     """
 
@@ -109,6 +122,7 @@ class Plan(Document):
     view_columns: dict[str, str]
     build: int | None = None
     late_left: dict[str, int] = {}
+    look_back: dict[str, list[HourRows]] = {}
     held_ttl_seconds: dict[str, int] = {}
     view: str | None = None
     withdrawn: list[Withdrawn] = []
@@ -144,7 +158,10 @@ class Batch(Document):
 
 
 class TagOutcome(Document):
-    """What a sealed run did to a tag. `window_rows`: rows read in the look-back window that ends at `until`."""
+    """What a sealed run did to a tag. `window_rows`: rows read in the look-back window that ends at `until`.
+
+    `hours`: the new rows that it read of each hour that is still counted again.
+    """
 
     after: int
     until: int
@@ -155,6 +172,8 @@ class TagOutcome(Document):
     late: int
     dropped: int
     held: int
+    back_from: int | None = None
+    hours: list[HourRows] = []
 
 
 class Manifest(Document):

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial, reduce
+from operator import or_
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
@@ -17,13 +18,14 @@ from tagmill.continuity.model import FirstSeen, Hole, Policy
 from tagmill.delivery import contents
 from tagmill.delivery.evidence import MAX_HOLES, Healed
 from tagmill.delivery.judging import FROM_JOURNAL, Key
-from tagmill.delivery.model import Batch, Manifest, Plan, TagOutcome
+from tagmill.delivery.look_back import HOUR_TICKS
+from tagmill.delivery.model import Batch, HourRows, Manifest, Plan, TagOutcome
 from tagmill.delivery.staged import FileTotal
 from tagmill.delivery.suspects import KEY
 from tagmill.stores.delivered import HoldRow
 from tagmill.stores.files import RunFiles
 from tagmill.stores.views import VIEW_COLUMNS
-from tagmill.timeuuid import TICKS_PER_SECOND, from_datetime
+from tagmill.timeuuid import TICKS_PER_MILLISECOND, TICKS_PER_SECOND, from_datetime
 from tagmill.viewsettings import PipelineSettings
 
 PROGRESS_COLUMNS = (
@@ -84,6 +86,23 @@ def holes(decisions: DataFrame) -> Iterator[tuple[Key, Hole]]:
             (row.tag, row.persistence_id),
             Hole(row.tag_pid_sequence_nr, row.last_missing, row.after_sequence_nr, row.before_sequence_nr),
         )
+
+
+def flag_late(decisions: DataFrame, plan: Plan) -> DataFrame:
+    """Flag what is delivered from hours that are read again since rows have come late; what a hold kept back is not late."""
+    if not plan.look_back:
+        return decisions
+    held: dict[str, list[str]] = {}
+    for look in plan.holds:
+        held.setdefault(look.tag, []).append(look.persistence_id)
+    hours = {tag: [hour.begin * TICKS_PER_MILLISECOND for hour in of_tag] for tag, of_tag in plan.look_back.items()}
+    begin = F.col("ticks") - F.pmod(F.col("ticks"), F.lit(HOUR_TICKS))
+    from_hour = [
+        (F.col("tag") == tag) & begin.isin(begins) & ~F.col("persistence_id").isin(held.get(tag, []))
+        for tag, begins in hours.items()
+    ]
+    is_late = (F.col("kind") == "row") & (F.col("action") == "deliver") & reduce(or_, from_hour)
+    return decisions.withColumn("action", F.when(is_late, F.lit("late")).otherwise(F.col("action")))
 
 
 def deliveries(decisions: DataFrame) -> DataFrame:
@@ -371,4 +390,19 @@ def _tag_outcome(sealed: Sealed, tag: str, batches: list[Batch], counts: dict[tu
         late=count("late"),
         dropped=count("drop"),
         held=count("hold"),
+        back_from=span.back_from,
+        hours=_hours(sealed, tag),
     )
+
+
+def _hours(sealed: Sealed, tag: str) -> list[HourRows]:
+    """Return the new rows that were read of each hour that look-back counts again."""
+    reach = max(sealed.pipeline.look_back_windows_seconds, default=0)
+    oldest = (from_datetime(sealed.plan.planned_at) - int(reach * TICKS_PER_SECOND)) // TICKS_PER_MILLISECOND
+    read: dict[int, int] = {}
+    for total in sealed.contents.totals:
+        if total.tag == tag:
+            for begin, rows in total.hours:
+                if begin >= oldest:
+                    read[begin] = read.get(begin, 0) + rows
+    return [HourRows(begin=begin, rows=rows) for begin, rows in sorted(read.items())]

@@ -3,14 +3,15 @@
 Only counts and bucket names are read here. Nothing to do means no plan, and so no Spark.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import accumulate, islice
 
 from tagmill import buckets as bucket_rules
 from tagmill.delivery import holds as hold_looks
-from tagmill.delivery.model import HoldLook, Plan, Slice, TagRange
+from tagmill.delivery.look_back import Found, LookBack, part_of
+from tagmill.delivery.model import HoldLook, HourRows, Plan, Slice, TagRange
 from tagmill.delivery.units import distinct, units_of
 from tagmill.stores.delivered import Watermark
 from tagmill.stores.ledger import Ledger
@@ -43,6 +44,7 @@ class _Draft:
     new: list[tuple[str, Slice]] = field(default_factory=list)
     again: list[tuple[str, Slice]] = field(default_factory=list)
     late_left: dict[str, int] = field(default_factory=dict)
+    look_back: dict[str, list[HourRows]] = field(default_factory=dict)
     more: bool = False
 
 
@@ -58,8 +60,13 @@ class Planner:
         tags: list[str],
         now: datetime,
         built: Built | None = None,
+        brought_back: Mapping[str, Watermark] | None = None,
+        look_back: LookBack | None = None,
     ) -> None:
-        """`built` where Tagmill has written the view: what is later than a build reaches isn't in the view yet."""
+        """`built` where Tagmill has written the view: what is later than a build reaches isn't in the view yet.
+
+        `brought_back`: watermarks to go on from, in place of those that are in the future.
+        """
         self.ledger = ledger
         self.views = views
         self.name = name
@@ -69,9 +76,11 @@ class Planner:
         self.now = now
         until = from_datetime(now - timedelta(seconds=pipeline.eventual_consistency_delay_seconds))
         self.until = until if built is None or built.to is None else min(until, built.to)
-        self.built = built
+        self.built, self.look_back = built, look_back
         self._scanned: set[str] = set()
-        self.marks = ledger.delivered.watermarks(name)
+        marks = ledger.delivered.watermarks(name)
+        self.marks = {**marks, **(brought_back or {})}
+        self.back_from = {tag: marks[tag].ticks for tag in brought_back or {}}
 
     def plan(self, run: int) -> Plan | None:
         """The plan, or None when there is nothing to do."""
@@ -81,8 +90,11 @@ class Planner:
             return self._document(run, self._late_only(late, fitting), [], columns, reread=False)
         draft = self._new_rows()
         looks = list(hold_looks.looks(self.ledger, self.views, self.name, self.pipeline, self.tags, self.now))
-        if not draft.new and not looks and not late and not self._look_back_due():
+        found = self._found_late(run, draft)
+        if not (draft.new or looks or late or self.back_from or found.slices or self._look_back_due()):
             return None
+        draft.again.extend(found.slices)
+        draft.look_back, draft.more = found.hours, draft.more or found.more
         for tag in draft.ranges:
             draft.again.extend(self._look_back(tag, draft.ranges[tag]))
         draft.again.extend(self._hold_slices(looks))
@@ -177,6 +189,8 @@ class Planner:
         """
         size = self.pipeline.bucket_size
         scanned_to, known = self.ledger.delivered.known_buckets(self.known_as, tag)
+        if scanned_to is not None and scanned_to > size.start(from_datetime(self.now)):
+            scanned_to = None  # a wrong clock scanned into the future: buckets have come since then
         first, now_bucket = size.start(after), size.start(self.until)
         never = scanned_to is None or (now_bucket - max(scanned_to, first)) // size.milliseconds > MAX_GUESSED_BUCKETS
         reach = now_bucket if scanned_to is None or never else scanned_to
@@ -188,11 +202,7 @@ class Planner:
         return sorted({bucket for bucket in known if bucket >= first} | set(guessed))
 
     def _slice(self, bucket: int, after: int, until: int) -> Slice | None:
-        """The part of a bucket with after < time <= until, without bounds where the whole bucket is meant."""
-        low, high = bucket_rules.first_ticks(bucket), bucket_rules.first_ticks(bucket) + self.pipeline.bucket_size.ticks - 1
-        if high <= after or low > until:
-            return None
-        return Slice(timebucket=bucket, after=after if after >= low else None, until=until if until < high else None)
+        return part_of(self.pipeline.bucket_size, bucket, after, until)
 
     def _counted(self, parts: Iterable[tuple[str, Slice]]) -> Iterator[tuple[str, Slice]]:
         """The slices that have rows, with their numbers; counted some at a time, so that a full plan stops the counting."""
@@ -238,6 +248,15 @@ class Planner:
 
     # -- rows to look at again
 
+    def _found_late(self, run: int, draft: _Draft) -> Found:
+        """Return the hours behind the watermarks to which rows have come; a backlog and what builds have written late go first."""
+        if self.look_back is None or draft.more:
+            return Found()
+        late = self.built.late if self.built else {}
+        return self.look_back.find(
+            run, {tag: self.marks[tag].ticks for tag in self.tags if tag in self.marks and tag not in late}
+        )
+
     def _look_back_due(self) -> bool:
         """Whether the last look-back window holds other rows than when it was read, or a long look is due."""
         marks = [mark for tag, mark in self.marks.items() if tag in self.tags]
@@ -249,7 +268,7 @@ class Planner:
         return any(sum(next(counts)[0] for _ in window) != mark.window_rows for mark, window in parts)
 
     def _long_look(self, mark: Watermark) -> bool:
-        return mark.long_look_at is None or self.now - mark.long_look_at >= LONG_LOOK_EVERY
+        return mark.long_look_at is None or abs(self.now - mark.long_look_at) >= LONG_LOOK_EVERY
 
     def _window_from(self, mark: Watermark, *, long: bool) -> int:
         seconds = self.pipeline.long_look_back_seconds if long else self.pipeline.look_back_seconds
@@ -261,7 +280,9 @@ class Planner:
         long_look = mark is None or self._long_look(mark)
         seconds = self.pipeline.long_look_back_seconds if long_look else self.pipeline.look_back_seconds
         window_from = max(self.pipeline.start_ticks(tag) - 1, until - int(seconds * TICKS_PER_SECOND))
-        return TagRange(after=self._after(tag), until=until, window_from=window_from, long_look=long_look)
+        return TagRange(
+            after=self._after(tag), until=until, window_from=window_from, long_look=long_look, back_from=self.back_from.get(tag)
+        )
 
     def _look_back(self, tag: str, span: TagRange) -> Iterator[tuple[str, Slice]]:
         mark = self.marks.get(tag)
@@ -323,7 +344,7 @@ class Planner:
         return Plan(
             pipeline=self.name,
             run=run,
-            planned_at=datetime.now(UTC),
+            planned_at=self.now,
             reread=reread,
             first=run == 1,  # else there may be progress, also where no watermark has moved yet
             tags=draft.ranges,
@@ -332,6 +353,7 @@ class Planner:
             view_columns=columns,
             build=self.built.build if self.built and not reread else None,
             late_left=draft.late_left,
+            look_back=draft.look_back,
             held_ttl_seconds=self._held_ttls(draft),
             view=str(self.pipeline.view),
             more=draft.more,

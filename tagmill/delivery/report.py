@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from tagmill import names
+from tagmill import clock, names
 from tagmill.batches.states import BatchState
 from tagmill.delivery.ahead import destination_ahead
 from tagmill.delivery.expiry import ExpiredRows
+from tagmill.delivery.future_watermarks import watermarks_ahead
 from tagmill.delivery.pipeline_facts import UNTOLD, collect, contents, now, record_checks
 from tagmill.delivery.runfiles import Sealed, read_manifest
 from tagmill.delivery.same_tables import changed_tables
@@ -62,7 +62,7 @@ def tag_table(settings: Settings, pipeline: str, *, count_view: bool = True, ver
         elif any(mark.delivered > there.get(tag, 0) for tag, mark in marks.items()):
             findings = list(unfinished(settings, pipeline, ledger))  # only then, since it asks for the batches of every run
         else:
-            findings = []
+            findings = list(wrong_times(settings, pipeline, ledger))
         wrong = {tag: tuple(finding.text for finding in findings if finding.tag in (tag, "")) for tag in chosen.tags}
         if verify:
             record_checks(settings, ledger, pipeline, wrong, at, known, checked)
@@ -113,7 +113,8 @@ def _must_have_view(ledger: Ledger, pipeline: str, configured: PipelineSettings)
 
 def _held(ledger: Ledger, pipeline: str, configured: PipelineSettings) -> tuple[dict[str, int], dict[str, list[str]]]:
     """Return by tag how many rows are held, and what is held for longer than max_hold_age_seconds."""
-    held, overdue, today = dict.fromkeys(configured.tags, 0), {tag: list[str]() for tag in configured.tags}, datetime.now(UTC)
+    held, overdue = dict.fromkeys(configured.tags, 0), {tag: list[str]() for tag in configured.tags}
+    today = clock.earliest(ledger.cassandra.clocks)
     for hold in ledger.delivered.holds(pipeline, configured.tags):
         held[hold.tag] += hold.held_rows
         if (today - hold.since).total_seconds() > configured.max_hold_age_seconds and not overdue[hold.tag]:
@@ -163,6 +164,21 @@ def check(settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickHo
     for batch_id in unknown:
         yield Finding("", f"batch {batch_id} is in {chosen.destination}, and no run of pipeline {pipeline} has it")
     yield from _twice(clickhouse, chosen.destination)
+    yield from wrong_times(settings, pipeline, ledger)
+
+
+def wrong_times(settings: Settings, pipeline: str, ledger: Ledger) -> Iterator[Finding]:
+    """Yield clocks that differ, and watermarks in the future: what comes before those is delivered by no run."""
+    clocks = ledger.cassandra.clocks
+    if differing := clock.difference(clocks, settings.cassandra.max_clock_difference_seconds):
+        yield Finding("", differing)
+    marks = ledger.delivered.watermarks(pipeline)
+    for tag, seconds in watermarks_ahead(settings, pipeline, marks, clock.earliest(clocks)).items():
+        yield Finding(
+            tag,
+            f"its watermark is {seconds:.0f} s in the future, written by a run whose clock was wrong. The next run brings it back: "
+            f"tagmill run deliver --pipeline {pipeline}",
+        )
 
 
 def _stored(clickhouse: ClickHouse, table: str) -> dict[UUID, list[Totals]]:

@@ -129,7 +129,8 @@ class _Sealing:
         new_units = [unit.number for unit in self.plan.units if unit.kind == "new"]
         keys = suspects.keys_of(staged, new_units)
         summaries = f"{self.folder}/summaries.parquet"
-        totals = summarise(self.files, staged_folder, summaries, windows(self.plan, self.pipeline.bucket_size), set(new_units))
+        size = self.pipeline.bucket_size
+        totals = summarise(self.files, staged_folder, summaries, windows(self.plan, size), set(new_units), size)
         new_files = self.spark.read.parquet(self.files.url(summaries)).where(F.col("unit").isin(new_units))
         investigation = Investigation(self.ledger, self.views, self.plan, self.pipeline)
         verdict = self._judge(keys, new_files, investigation)
@@ -179,6 +180,7 @@ class _Sealing:
         doubtful = doubtful.persist()
         count = doubtful.count()
         decisions = self._decide(keys, doubtful, investigation) if count else self.spark.createDataFrame([], JUDGED_SCHEMA)
+        decisions = outcome.flag_late(decisions, self.plan)
         excluded = doubtful if frozen is None else doubtful.union(frozen.select(*KEY))
         log.info("judged", pipeline=name, run=self.plan.run, suspects=count)
         return _Judged(decisions.persist(), excluded.persist(), waiting, held, missing, bool(count) or frozen is not None)

@@ -5,7 +5,8 @@ are in memory at a time (it has at most `batch_rows` rows); nothing is shuffled,
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tagmill.buckets import BucketSize
+from tagmill.delivery.look_back import HOUR_MS
 from tagmill.delivery.model import Plan
 from tagmill.stores.files import RunFiles
+from tagmill.timeuuid import TICKS_PER_MILLISECOND
 
 Numbers = npt.NDArray[np.int64]
 # tag -> (after, until, first timebucket): rows in the window that the run leaves behind
@@ -34,7 +37,10 @@ COLUMNS = ("unit", "tag", "persistence_id", "offset", "event_missing", "offset_b
 
 @dataclass(frozen=True, slots=True)
 class FileTotal:
-    """One staged file. `window_rows`: rows in the look-back window that the run leaves behind; `checksum` modulo 2^64."""
+    """One staged file. `window_rows`: rows in the look-back window that the run leaves behind; `checksum` modulo 2^64.
+
+    `hours`: its rows by hour (milliseconds), where they are new.
+    """
 
     unit: int
     file: str
@@ -46,6 +52,7 @@ class FileTotal:
     first_ticks: int
     last_ticks: int
     window_rows: int
+    hours: tuple[tuple[int, int], ...] = ()
 
 
 def windows(plan: Plan, size: BucketSize) -> Windows:
@@ -53,7 +60,9 @@ def windows(plan: Plan, size: BucketSize) -> Windows:
     return {tag: (span.window_from, span.until, size.start(max(span.window_from, 0))) for tag, span in plan.tags.items()}
 
 
-def summarise(files: RunFiles, folder: str, target: str, windows: Windows, new_units: set[int]) -> list[FileTotal]:
+def summarise(
+    files: RunFiles, folder: str, target: str, windows: Windows, new_units: set[int], size: BucketSize
+) -> list[FileTotal]:
     """Write one row a staged file and persistence_id to `target` (Parquet, SUMMARY); the files' totals by tag, unit and name.
 
     low and high are the first and the last number with their sequence_nr and time (ticks), `high_offset` the last one's offset;
@@ -64,18 +73,31 @@ def summarise(files: RunFiles, folder: str, target: str, windows: Windows, new_u
     with files.create(target) as sink, pq.ParquetWriter(sink, SUMMARY, compression="zstd") as writer:
         for name in files.parquet(folder):
             with files.open(name) as source:
-                found = summary(pq.read_table(source, columns=list(COLUMNS)), name.rpartition("/")[2], windows)
+                rows = pq.read_table(source, columns=list(COLUMNS))
+            found = summary(rows, name.rpartition("/")[2], windows)
             if found.num_rows:
                 writer.write_batch(found)
-                totals.append(_total(found, new_units))
+                total = _total(found, new_units)
+                totals.append(replace(total, hours=_hours(rows, size)) if total.is_new else total)
     return sorted(totals, key=lambda total: (total.tag, total.unit, total.file))
+
+
+def _hours(rows: pa.Table, size: BucketSize) -> tuple[tuple[int, int], ...]:
+    """Return the rows of each hour of the view (milliseconds): a row outside its bucket counts where it lies."""
+    bucket = rows["timebucket"].to_numpy()
+    lies = np.clip(rows["event_time"].to_numpy() // TICKS_PER_MILLISECOND, bucket, bucket + size.milliseconds - 1)
+    begins, counts = np.unique(lies - lies % HOUR_MS, return_counts=True)
+    return tuple(zip(begins.tolist(), counts.tolist(), strict=True))
 
 
 def _total(found: pa.RecordBatch, new_units: set[int]) -> FileTotal:
     unit, file, tag = (found[name][0].as_py() for name in ("unit", "file", "tag"))
-    sums = {name: int(found[name].to_numpy().sum()) for name in ("rows", "size", "checksum", "window_rows")}  # the checksum wraps
+    # the checksum wraps
+    sums: dict[str, Any] = {
+        name: int(found[name].to_numpy().sum()) for name in ("rows", "size", "checksum", "window_rows")
+    }  # the checksum wraps
     first, last = (int(found["low_ticks"].to_numpy().min()), int(found["high_ticks"].to_numpy().max()))
-    return FileTotal(unit=unit, file=file, tag=tag, is_new=unit in new_units, first_ticks=first, last_ticks=last, **sums)
+    return FileTotal(unit, file, tag, unit in new_units, **sums, first_ticks=first, last_ticks=last, hours=())
 
 
 def summary(rows: pa.Table, file: str, windows: Windows) -> pa.RecordBatch:

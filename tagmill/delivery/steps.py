@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -15,8 +15,10 @@ from tagmill.batches.states import RunState
 from tagmill.delivery.ahead import require_up_to_date
 from tagmill.delivery.model import Manifest, Plan
 from tagmill.delivery.same_tables import require_same_tables
-from tagmill.errors import ConfigurationError, TerminalError
+from tagmill.errors import ConfigurationError, StoreUnavailable, TerminalError
 from tagmill.ledger.failures import forget_failures, noted
+from tagmill.ledger.hour_counts import hour_counts
+from tagmill.runs.clock import agreed_now
 from tagmill.settings import Settings
 from tagmill.stores.builds import Builds, BuildState
 from tagmill.stores.clickhouse import ClickHouse
@@ -25,12 +27,15 @@ from tagmill.stores.guard import check_journal
 from tagmill.stores.lease import Lease
 from tagmill.stores.ledger import Ledger, RunRow
 from tagmill.stores.views import Views
+from tagmill.timeuuid import to_datetime
 from tagmill.viewsettings import moment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tagmill.delivery.look_back import LookBack
     from tagmill.delivery.plan import Built
+    from tagmill.stores.delivered import Watermark
 
 log = structlog.get_logger()
 Result = dict[str, Any]
@@ -58,6 +63,7 @@ def plan(
     wanted = wanted_tags(pipeline, chosen.tags, tags)
     span = _range(reread) if reread else None
     with leased(settings, pipeline, owner, wait=chosen.lease_wait_seconds, step="plan") as (ledger, lease):
+        now = agreed_now(settings, ledger.cassandra)
         # before anything is looked at: if this planner sleeps while another one's run comes and goes, the number is taken
         number = ledger.free_number(pipeline)
         unfinished = ledger.open_run(pipeline)
@@ -68,7 +74,9 @@ def plan(
         require_up_to_date(settings, ledger, pipeline, number)
         require_same_tables(settings, ledger, pipeline)
         views = Views(ledger.cassandra, chosen.journal)
-        planner = Planner(ledger, views, pipeline, chosen, wanted, datetime.now(UTC), _built(settings, ledger, pipeline))
+        back = _brought_back(settings, ledger, pipeline, wanted, now)
+        built, look_back = _built(settings, ledger, pipeline), _look_back(settings, ledger, views, pipeline, now)
+        planner = Planner(ledger, views, pipeline, chosen, wanted, now, built, back, look_back)
         taken = 0
         if buckets is not None:
             made, taken = planner.reread_buckets(number, buckets)
@@ -153,6 +161,37 @@ def leased(
         with lease.for_a_step(wait), noted(settings, ledger.cassandra, pipeline, step, run):
             check_journal(ledger.cassandra, settings, pipeline)
             yield ledger, lease
+
+
+def _brought_back(settings: Settings, ledger: Ledger, pipeline: str, tags: list[str], now: datetime) -> dict[str, Watermark]:
+    """Return where tags go on whose watermark is in the future, and say so."""
+    from tagmill.delivery.future_watermarks import brought_back
+
+    back = {tag: mark for tag, mark in brought_back(settings, ledger, pipeline, now).items() if tag in tags}
+    for tag, mark in back.items():
+        log.warning(
+            "the watermark is in the future, this run brings it back",
+            pipeline=pipeline,
+            tag=tag,
+            to=f"{to_datetime(mark.ticks):%FT%TZ}",
+        )
+    return back
+
+
+def _look_back(settings: Settings, ledger: Ledger, views: Views, pipeline: str, now: datetime) -> LookBack:
+    from tagmill.delivery.look_back import HOUR_MS, LookBack
+
+    chosen = settings.pipeline(pipeline)
+
+    def delivered(tag: str, hours: Sequence[int]) -> Mapping[int, int] | None:
+        try:
+            with ClickHouse(settings.clickhouse) as clickhouse:
+                return clickhouse.bucket_rows(chosen.destination, tag, hours, HOUR_MS)
+        except StoreUnavailable as error:
+            log.warning("hours were not compared with ClickHouse, a later run does", pipeline=pipeline, tag=tag, error=str(error))
+            return None
+
+    return LookBack(hour_counts(settings, ledger.cassandra, pipeline), views, chosen, delivered, now)
 
 
 def _built(settings: Settings, ledger: Ledger, pipeline: str) -> Built | None:

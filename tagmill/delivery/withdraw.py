@@ -8,7 +8,6 @@ when ClickHouse has its event in no other batch, so that nothing is delivered tw
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -90,7 +89,7 @@ def plan(
             _write(writer, standing.of(key_rows(files, batch)))
         _write(writer, lost)
     document = Plan(
-        pipeline=name, run=number, planned_at=datetime.now(UTC), reread=True, first=False, tags={}, units=[], holds=[],
+        pipeline=name, run=number, planned_at=ledger.cassandra.now(), reread=True, first=False, tags={}, units=[], holds=[],
         view_columns={}, more=False, undelivered_file=file, undelivered_sha256=files.digest(file)[1],
         withdrawn=[
             Withdrawn(run=run, number=batch.number, batch_id=batch.batch_id, tag=batch.tag, rows=batch.rows) for run, batch in chosen
@@ -269,7 +268,7 @@ def _manifest(files: RunFiles, ledger: Ledger, clickhouse: ClickHouse, document:
             pq.write_table(pa.table({"tag": pa.array([], pa.string())}), target)
     nothing = TagOutcome(after=0, until=0, window_from=0, window_rows=0, long_look=False, delivered=0, late=0, dropped=0, held=0)
     return Manifest(
-        pipeline=document.pipeline, run=document.run, sealed_at=datetime.now(UTC), attempt=attempt, generation=1,
+        pipeline=document.pipeline, run=document.run, sealed_at=ledger.cassandra.now(), attempt=attempt, generation=1,
         moves_watermark=False, tags={part.tag: nothing for part in document.withdrawn}, batches=[], withdrawn=document.withdrawn,
         findings={}, progress_file=progress_file, holds_file=holds_file, repairs_file=repairs_file,
         sha256={file: files.digest(file)[1] for file in (part, holds_file, repairs_file)}, docs_page=None, more=False,

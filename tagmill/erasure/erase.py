@@ -8,7 +8,6 @@ on the journal's pipelines is refused (stores.erasures).
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 from uuid import uuid4
@@ -201,7 +200,7 @@ class _Erasing:
         sha256 = write_document(self.files, file, plan)
         row = ErasureRow(
             self.journal, number, ErasureState.ERASING, self.owner, who, why, len(persistence_ids), found.counts, file, sha256,
-            datetime.now(UTC), None,
+            self.ledger.cassandra.now(), None,
         )  # fmt: skip
         self.erasures.begin(row)
         checkpoints.reached("erase.recorded")

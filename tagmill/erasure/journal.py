@@ -136,7 +136,7 @@ class JournalOfIds:
     def erase_names(self, persistence_ids: Sequence[str]) -> None:
         """What is left of them: metadata, numbers, the names themselves, and the records of builds and cleanings."""
         newest = self.builds.newest()
-        self.builds.forget(persistence_ids, max(time.time_ns() // 1000, newest.written_at if newest else 0))
+        self.builds.forget(persistence_ids, max(self.builds.cassandra.now_microseconds(), newest.written_at if newest else 0))
         for one in persistence_ids:
             self.store.forget(one, numbers=True)
             self.for_good.forget(one)

@@ -12,6 +12,7 @@ from tagmill.kafka.ranges import places
 from tagmill.kafkajournal.model import PurgeReport, Tell
 from tagmill.kafkajournal.records import ACTION
 from tagmill.kafkajournal.replicate import replicate
+from tagmill.runs.clock import agreed_now
 from tagmill.settings import Settings
 from tagmill.stores.cassandra import Cassandra
 from tagmill.stores.kafka import Kafka, KafkaRecord
@@ -43,7 +44,7 @@ def purge_expired(
     from tagmill.connector import await_tables, table
     from tagmill.spark.errors import explained
 
-    day, say = until or datetime.now(UTC).date(), tell or (lambda _: None)
+    say = tell or (lambda _: None)
     chosen = settings.kafka_journal(pipeline)
     if not dry_run:
         replicate(settings, pipeline, owner=owner, spark=spark, tell=say)
@@ -52,6 +53,7 @@ def purge_expired(
         Kafka(settings.kafka) as kafka,
         explained(cassandra.where, "What was published stays"),
     ):
+        day = until or agreed_now(settings, cassandra).date()
         if not KafkaJournalTables(cassandra, chosen.keyspace).there():
             return PurgeReport(pipeline=pipeline, until=day, dry_run=dry_run, purged=0, examples=[])
         say(f"looking for ids that have expired by {day}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -235,7 +235,7 @@ class _Attempt:
 
     def _point(self, ranges: list[Range], written_at: int) -> None:
         """Move the pointers, each with a later write time than it has, and read them back: the next piece begins where they are."""
-        places, now = [one.place for one in ranges], datetime.now(UTC)
+        places, now = [one.place for one in ranges], self.cassandra.now()
         known, moved = self.tables.pointers(places), dict[Place, Pointer]()
         for one in ranges:
             before = known.get(one.place, Pointer(-1, now, 0))

@@ -1,7 +1,7 @@
 """The queries of one pipeline's journal, as a notebook asks them."""
 
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Literal, get_args
 from uuid import UUID
 
@@ -102,9 +102,10 @@ class ReadJournal:
         """
         with Cassandra(self.settings.cassandra) as cassandra:
             check_view(cassandra, self.settings, self.name)
+            now = cassandra.now()
         self._needs(self.journal.view_table, *(name for name in VIEW_COLUMNS if name not in tables.META))
         _one_of(gaps)
-        span = by_tag.Span(names.key(tag), self.pipeline.bucket_size, self._after(offset), self._until(until))
+        span = by_tag.Span(names.key(tag), self.pipeline.bucket_size, self._after(offset), self._until(until, now))
         events = by_tag.events(self.spark, self.journal, span)
         if gaps == "keep":
             return events
@@ -126,9 +127,9 @@ class ReadJournal:
                 "or a moment like 2026-03-01T08:00:00Z"
             ) from None
 
-    def _until(self, until: Moment) -> int:
+    def _until(self, until: Moment, now: datetime) -> int:
         """The last tick: what is younger than the delay, or than the last build, isn't in the view for sure."""
-        latest = from_datetime(datetime.now(UTC) - timedelta(seconds=self.pipeline.eventual_consistency_delay_seconds))
+        latest = from_datetime(now - timedelta(seconds=self.pipeline.eventual_consistency_delay_seconds))
         if builder := self.settings.builder(self.journal.keyspace):
             latest = min(latest, self._built_to(builder))
         try:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
@@ -56,7 +56,7 @@ class Audits:
         """Claim the next number."""
         newest = self.newest(1)
         number = newest[0].audit + 1 if newest else 1
-        started = datetime.now(UTC).replace(microsecond=0)
+        started = self.cassandra.now().replace(microsecond=0)
         while not self.cassandra.transact(
             f"INSERT INTO {self.table} (pipeline, audit, state, started_at, until) VALUES (?, ?, ?, ?, ?) IF NOT EXISTS",
             self.pipeline, number, AuditState.RUNNING.value, started, until, landed=lambda: False,

@@ -6,7 +6,6 @@ IF build = ? AND fence = ?, so a builder that wakes up late changes nothing.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 from uuid import UUID, uuid4
@@ -17,6 +16,7 @@ from tagmill import names
 from tagmill.errors import ConfigurationError, FenceRaised
 from tagmill.ledger.write_times import NOT_AS_WRITTEN, WriteTimes, foreign
 from tagmill.stores.cassandra import Cassandra, needs_tables
+from tagmill.timeuuid import from_datetime
 
 SERIAL = ConsistencyLevel.SERIAL
 
@@ -70,6 +70,7 @@ class Builds:
 
     def take_over(self, owner: str, bucket_size: str) -> BuildRow:
         """Raise the fence: whatever an earlier builder does from now on changes no number. Raises FenceRaised, ConfigurationError."""
+        self.cassandra.check_clocks()
         attempt, known = uuid4(), self.newest()
         if known is None:
             taken = self.cassandra.transact(
@@ -106,7 +107,7 @@ class Builds:
         done = self.cassandra.transact(
             f"UPDATE {self.table} SET build = ?, state = ?, manifest_file = ?, manifest_sha256 = ?, written_at = ?, sealed_at = ?"
             " WHERE journal = ? IF build = ? AND fence = ?",
-            row.build + 1, BuildState.SEALED.value, file, sha256, written_at, _now(), self.journal, row.build, row.fence,
+            row.build + 1, BuildState.SEALED.value, file, sha256, written_at, self.cassandra.now(), self.journal, row.build, row.fence,
             landed=lambda: self.current(row.fence).manifest_file == file,
         )  # fmt: skip
         if not done:
@@ -118,12 +119,17 @@ class Builds:
         """SEALED → DONE, or another DONE one with nothing new; `built_to` 0: none was ever built. Raises FenceRaised."""
         done = self.cassandra.transact(
             f"UPDATE {self.table} SET state = ?, built_to = ?, done_at = ? WHERE journal = ? IF build = ? AND fence = ?",
-            BuildState.DONE.value, max(built_to, row.built_to or 0) or None, _now(), self.journal, row.build, row.fence,
+            BuildState.DONE.value, self._built_to(row, built_to) or None, self.cassandra.now(), self.journal, row.build, row.fence,
             landed=lambda: self.current(row.fence).state == BuildState.DONE,
         )  # fmt: skip
         if not done:
             raise self._lost()
         self.sealed = 0
+
+    def _built_to(self, row: BuildRow, built_to: int) -> int:
+        """Return how far the view is built: never back, unless a clock that was wrong has put the end into the future."""
+        known = row.built_to or 0
+        return built_to if known > from_datetime(self.cassandra.now()) else max(built_to, known)
 
     def rebucketed(self, row: BuildRow, bucket_size: str) -> None:
         """The view that builds write to has buckets of another size from now on; raises FenceRaised."""
@@ -208,7 +214,3 @@ class Builds:
         return FenceRaised(
             f"the build of journal {self.journal} was taken over by {who}. This one numbered nothing; the other one goes on"
         )
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)

@@ -4,11 +4,12 @@ import logging
 import ssl
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import copy
 from datetime import UTC, datetime
 from functools import cached_property, partial
-from typing import Any, TypeVar, overload
+from random import sample
+from typing import Any, TypeVar, cast, overload
 
 from cassandra import (
     AuthenticationFailed,
@@ -29,17 +30,20 @@ from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, N
 from cassandra.concurrent import execute_concurrent
 from cassandra.policies import DCAwareRoundRobinPolicy, ExponentialReconnectionPolicy, TokenAwarePolicy
 from cassandra.protocol import ErrorMessage
-from cassandra.query import PreparedStatement, Statement
+from cassandra.query import PreparedStatement, SimpleStatement, Statement
 from tenacity import Retrying, retry, retry_if_exception_type, stop_after_delay, wait_fixed, wait_random_exponential
 
-from tagmill import tls
+from tagmill import clock, tls
 from tagmill.errors import ConfigurationError, StoreUnavailable, TagmillError
 from tagmill.settings import CassandraSettings
 from tagmill.stores.rights import missing_right
+from tagmill.timeuuid import from_datetime
 
 # faults that pass: nothing was done, or doing it again changes nothing (every write here is idempotent)
 PASSING = (OperationTimedOut, ReadTimeout, ReadFailure, Unavailable, WriteTimeout, WriteFailure, NoHostAvailable)
 CONCURRENCY = 128
+# nodes whose clocks are read in a session
+CLOCKS_READ = 4
 # a node that restarts is back within this time
 PATIENCE_SECONDS = 45
 # the driver's own waits up to ten minutes before it looks at a node again
@@ -94,6 +98,40 @@ class Cassandra:
     def close(self) -> None:
         """End the session and its threads."""
         self.cluster.shutdown()
+
+    @cached_property
+    def clocks(self) -> list[clock.Reading]:
+        """Return readings of the clocks of some nodes, taken once a session."""
+        up = [
+            host for host in self.cluster.metadata.all_hosts() if host.is_up and host.datacenter == self.settings.local_datacenter
+        ]
+        readings = []
+        for node in sample(up, min(len(up), CLOCKS_READ)):
+            with suppress(*PASSING):
+                readings.append(clock.read(f"Cassandra at {node.endpoint}", partial(self._server_time, node)))
+        if not readings:
+            with explained(self.where):
+                readings.append(clock.read(self.where, partial(self.retried, self._server_time)))
+        return readings
+
+    def check_clocks(self) -> None:
+        """Raise ClockDiffers where the clocks of this machine and the servers differ: before a step writes anything."""
+        clock.require_agreement(self.clocks, self.settings.max_clock_difference_seconds)
+
+    def now(self) -> datetime:
+        """Return the time by the servers' clocks, the earliest of them; raises ClockDiffers."""
+        self.check_clocks()
+        return clock.earliest(self.clocks)
+
+    def now_microseconds(self) -> int:
+        """Return the same in what USING TIMESTAMP counts."""
+        return from_datetime(self.now()) // 10
+
+    def _server_time(self, node: Any = None) -> datetime:
+        asked = SimpleStatement("SELECT toTimestamp(now()) AS now FROM system.local", consistency_level=ConsistencyLevel.ONE)
+        return utc(
+            cast(datetime, self.session.execute(asked, host=node, timeout=self.settings.connect_timeout_seconds).one().now)
+        )
 
     @cached_property
     def application(self) -> "Cassandra":

@@ -6,7 +6,7 @@ it is done, `cleaned_at` says when. `rows`: all that were ever deleted of the pa
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from tagmill import names
 from tagmill.buckets import View
@@ -120,7 +120,7 @@ class Cleaned:
 
     def done(self, pipeline: str, cleaning: Cleaning) -> None:
         """It is gone."""
-        self._write(pipeline, cleaning, "CLEANED", datetime.now(UTC))
+        self._write(pipeline, cleaning, "CLEANED", self.cassandra.now())
 
     def _write(self, pipeline: str, cleaning: Cleaning, state: str, at: datetime) -> None:
         self.cassandra.write_many(

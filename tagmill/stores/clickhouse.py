@@ -6,6 +6,7 @@ Always over HTTP. The insert asks and inserts in one statement on the server, so
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from io import BytesIO
 from itertools import groupby
 from shutil import copyfileobj
@@ -113,6 +114,11 @@ class ClickHouse:
         """Insert a few rows; doing it again inserts them again."""
         with self._explained("did not confirm an insert"):
             self.client.insert(table, rows, column_names=list(columns), settings={"async_insert": 0})
+
+    def now(self) -> datetime:
+        """Return the time by the server's clock."""
+        ((milliseconds,),) = self.rows("SELECT toUnixTimestamp64Milli(now64(3))")
+        return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
     def save(self, query: str, parameters: dict[str, Any], sink: BinaryIO, settings: dict[str, Any]) -> None:
         """Stream the rows of a query, as Parquet, into an open file."""

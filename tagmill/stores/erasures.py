@@ -8,7 +8,7 @@ import hmac
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
@@ -116,7 +116,7 @@ class Erasures:
         self.cassandra.transact(
             f"UPDATE {self.table} SET state = ?, done_at = ?, plan_file = null, plan_sha256 = null"
             " WHERE journal = ? AND erasure = ? IF state = ?",
-            ErasureState.ERASED.value, datetime.now(UTC), self.journal, row.erasure, ErasureState.ERASING.value, landed=lambda: True,
+            ErasureState.ERASED.value, self.cassandra.now(), self.journal, row.erasure, ErasureState.ERASING.value, landed=lambda: True,
         )  # fmt: skip
 
     def erased(self, persistence_ids: Iterable[str]) -> dict[str, int]:

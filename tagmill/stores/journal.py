@@ -6,7 +6,6 @@ Source of each statement: CassandraJournal, CassandraSnapshotStore and Cleanup o
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -198,7 +197,7 @@ class DeletedIds:
         """Note one; never with a lower number than before."""
         self.cassandra.write_many(
             f"INSERT INTO {self.table} (journal, persistence_id, deleted_to, deleted_at) VALUES (?, ?, ?, ?)",
-            [(self.journal, persistence_id, max(to, self.deleted_to(persistence_id) or 0), datetime.now(UTC))],
+            [(self.journal, persistence_id, max(to, self.deleted_to(persistence_id) or 0), self.cassandra.now())],
         )
 
     def forget(self, persistence_id: str) -> None:

@@ -5,7 +5,7 @@ A journal that was never rebucketed has no row: then the configuration alone say
 """
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from uuid import UUID, uuid4
 
 from cassandra import ConsistencyLevel
@@ -102,6 +102,7 @@ class JournalViews:
 
     def take_over(self, owner: str, view: View) -> Standing:
         """Raise the fence; the first time, with this view as the one in force. Raises FenceRaised."""
+        self.cassandra.check_clocks()
         attempt, known = uuid4(), self.standing()
         if known is None:
             # first the row without meaning, then what gives it one: a kill between them leaves a journal that was never rebucketed
@@ -122,7 +123,7 @@ class JournalViews:
 
     def begin(self, standing: Standing, target: View) -> Standing:
         """From now on `target` is being filled; raises FenceRaised. That the view was in a table of this name before stays known."""
-        now, known = datetime.now(UTC), standing.tables.get(target.table)
+        now, known = self.cassandra.now(), standing.tables.get(target.table)
         self._note(target, standing.current, now, (known.switched_at or now) if known and known.was_in_force else None)
         return self._move(standing, standing.current, target.table)
 
@@ -131,7 +132,7 @@ class JournalViews:
         assert standing.copying is not None  # noqa: S101 - begun
         self.cassandra.write_many(
             f"UPDATE {self.table} SET switched_at = ? WHERE journal = ? AND view_table = ?",
-            [(datetime.now(UTC), self.journal, standing.copying)],
+            [(self.cassandra.now(), self.journal, standing.copying)],
         )
         return self._move(standing, standing.copying, None)
 
@@ -151,7 +152,7 @@ class JournalViews:
         """An earlier table is gone."""
         self.cassandra.write_many(
             f"UPDATE {self.table} SET dropped_at = ? WHERE journal = ? AND view_table = ?",
-            [(datetime.now(UTC), self.journal, table)],
+            [(self.cassandra.now(), self.journal, table)],
         )
 
     def _note(

@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from typing import Any
 from uuid import UUID
 
@@ -66,7 +66,7 @@ class KafkaJournalTables:
             self.cassandra.execute(statement)
         self.cassandra.execute(
             f"INSERT INTO {self.keyspace}.setting (key, value, timestamp, origin) VALUES (?, ?, ?, 'tagmill')",
-            SETTING, SETTING_VALUE, datetime.now(UTC),
+            SETTING, SETTING_VALUE, self.cassandra.now(),
         )  # fmt: skip
         self.cassandra.transact(
             f"DELETE FROM {self.keyspace}.locks WHERE id = ? IF metadata = ?", LOCK, owner, landed=lambda: True
@@ -79,14 +79,14 @@ class KafkaJournalTables:
             places,
         )
         return {
-            place: Pointer(rows[0].offset, utc(rows[0].created) or datetime.now(UTC), rows[0].written)
+            place: Pointer(rows[0].offset, utc(rows[0].created) or self.cassandra.now(), rows[0].written)
             for place, rows in zip(places, found, strict=True)
             if rows and rows[0].offset is not None
         }
 
     def point(self, pointers: Iterable[tuple[Place, Pointer]]) -> None:
         """Move pointers; never back behind one with a later write time."""
-        now = datetime.now(UTC)
+        now = self.cassandra.now()
         self.cassandra.write_many(
             f"INSERT INTO {self.keyspace}.pointer2 (topic, partition, offset, created, updated) VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ?",
             ((*place, one.offset, one.created, now, one.written) for place, one in pointers),
@@ -194,7 +194,7 @@ class KafkaJournalTables:
         end = time.monotonic() + seconds + 5
         while not self.cassandra.transact(
             f"INSERT INTO {self.keyspace}.locks (id, expiry_ms, timestamp, metadata) VALUES (?, ?, ?, ?) IF NOT EXISTS USING TTL ?",
-            LOCK, seconds * 1000, datetime.now(UTC), owner, seconds, landed=lambda: self._holder() == owner,
+            LOCK, seconds * 1000, self.cassandra.now(), owner, seconds, landed=lambda: self._holder() == owner,
         ):  # fmt: skip
             if time.monotonic() > end:
                 raise LeaseTaken(

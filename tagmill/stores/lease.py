@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 
 import psutil
 import structlog
@@ -140,7 +139,7 @@ class Lease:
 
         taken = self.cassandra.transact(
             f"INSERT INTO {self.table} (pipeline, owner, taken_at) VALUES (?, ?, ?) IF NOT EXISTS USING TTL ?",
-            self.pipeline, self.owner, datetime.now(UTC), self.seconds, landed=lambda: False,
+            self.pipeline, self.owner, self.cassandra.now(), self.seconds, landed=lambda: False,
         )  # fmt: skip
         if taken:
             return True
@@ -151,5 +150,5 @@ class Lease:
             return False
         return self.cassandra.transact(
             f"UPDATE {self.table} USING TTL ? SET owner = ?, taken_at = ? WHERE pipeline = ? IF owner = ?",
-            self.seconds, self.owner, datetime.now(UTC), self.pipeline, holder, landed=mine,
+            self.seconds, self.owner, self.cassandra.now(), self.pipeline, holder, landed=mine,
         )  # fmt: skip

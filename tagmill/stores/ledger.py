@@ -5,7 +5,7 @@ Every move of a run or a batch says IF state = ? AND fence = ?, so a step that w
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -154,7 +154,7 @@ class Ledger:
             f"INSERT INTO {self.keyspace}.runs"
             " (pipeline, run, state, kind, fence, attempt, owner, plan_file, plan_sha256, reason, planned_at)"
             " VALUES (?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?) IF NOT EXISTS",
-            pipeline, run, state.value, kind, attempt, owner, plan_file, plan_sha256, reason, _now(),
+            pipeline, run, state.value, kind, attempt, owner, plan_file, plan_sha256, reason, self.cassandra.now(),
             landed=lambda: self._is_attempt(pipeline, run, attempt),
         )  # fmt: skip
         if not created:
@@ -180,7 +180,7 @@ class Ledger:
         done = self.cassandra.transact(
             f"UPDATE {self.keyspace}.runs SET state = 'SEALED', manifest_file = ?, manifest_sha256 = ?, sealed_at = ?"
             " WHERE pipeline = ? AND run = ? IF state = 'PLANNED' AND fence = ?",
-            manifest_file, manifest_sha256, _now(), pipeline, run, fence,
+            manifest_file, manifest_sha256, self.cassandra.now(), pipeline, run, fence,
             landed=lambda: self.current(pipeline, run, fence).manifest_file == manifest_file,
         )  # fmt: skip
         return done
@@ -192,7 +192,7 @@ class Ledger:
         done = self.cassandra.transact(
             f"UPDATE {self.keyspace}.runs SET state = ?, closed_at = ?, reason = ?"
             " WHERE pipeline = ? AND run = ? IF state = ? AND fence = ?",
-            new.value, _now(), reason, pipeline, run, old.value, fence,
+            new.value, self.cassandra.now(), reason, pipeline, run, old.value, fence,
             landed=lambda: self.current(pipeline, run, fence).state == new,
         )  # fmt: skip
         if not done:
@@ -209,7 +209,7 @@ class Ledger:
             f"UPDATE {self.keyspace}.runs SET state = ?, closed_at = ?, reason = ?, manifest_file = ?, manifest_sha256 = ?"
             " WHERE pipeline = ? AND run = ? IF state = ? AND fence = ?",
             new.value,
-            _now(),
+            self.cassandra.now(),
             reason,
             manifest_file,
             manifest_sha256,
@@ -343,7 +343,8 @@ class Ledger:
             f"UPDATE {self.keyspace}.runs SET batch_state = ?, generation = ?, verified_at = ?"
             " WHERE pipeline = ? AND run = ? AND batch_no = ?"
             " IF batch_state = ? AND generation = ? AND fence = ?",
-            new.value, generation or batch.generation, _now(), pipeline, run, batch.number, batch.state.value, batch.generation, fence,
+            new.value, generation or batch.generation, self.cassandra.now(), pipeline, run, batch.number,
+            batch.state.value, batch.generation, fence,
             landed=landed,
         )  # fmt: skip
         if not done:
@@ -357,7 +358,7 @@ class Ledger:
         """Who did what, and why."""
         self.cassandra.write_many(
             f"INSERT INTO {self.keyspace}.interventions (pipeline, run, who, at, what, why) VALUES (?, ?, ?, ?, ?, ?)",
-            [(pipeline, run, who, _now(), what, why)],
+            [(pipeline, run, who, self.cassandra.now(), what, why)],
         )
 
     def interventions(self, pipeline: str, limit: int = 100) -> list[Any]:
@@ -391,7 +392,3 @@ class Ledger:
 
 def _created_meanwhile(pipeline: str, run: int) -> FenceRaised:
     return FenceRaised(f"run {run} of pipeline {pipeline} was created by somebody else meanwhile. Nothing was written")
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)

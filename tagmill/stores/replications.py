@@ -5,7 +5,6 @@ IF replication = ? AND fence = ?, so a replicator that wakes up late changes not
 """
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
 from cassandra import ConsistencyLevel
@@ -52,6 +51,7 @@ class Replications:
 
     def take_over(self, owner: str) -> ReplicationRow:
         """Raise the fence: an earlier replicator can't seal any more. Raises FenceRaised."""
+        self.cassandra.check_clocks()
         attempt, known = uuid4(), self.newest()
         if known is None:
             taken = self.cassandra.transact(
@@ -75,7 +75,7 @@ class Replications:
             self.cassandra.transact(
                 f"UPDATE {self.table} SET replication = ?, state = ?, manifest_file = ?, manifest_sha256 = ?, written_at = ?,"
                 " sealed_at = ? WHERE pipeline = ? IF replication = ? AND fence = ?",
-                row.replication + 1, SEALED, file, sha256, written_at, datetime.now(UTC), self.pipeline, row.replication, row.fence,
+                row.replication + 1, SEALED, file, sha256, written_at, self.cassandra.now(), self.pipeline, row.replication, row.fence,
                 landed=lambda: self.current(row.fence).manifest_file == file,
             ),
             row.fence,
@@ -100,7 +100,7 @@ class Replications:
         return self._moved(
             self.cassandra.transact(
                 f"UPDATE {self.table} SET state = ?, done_at = ? WHERE pipeline = ? IF replication = ? AND fence = ?",
-                DONE, datetime.now(UTC), self.pipeline, row.replication, row.fence,
+                DONE, self.cassandra.now(), self.pipeline, row.replication, row.fence,
                 landed=lambda: self.current(row.fence).state == DONE,
             ),
             row.fence,

@@ -1,6 +1,6 @@
 """Reads of a journal keyspace that need no Spark: which buckets there are, how many rows, what the journal knows of a hole."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
@@ -15,6 +15,8 @@ from tagmill.timeuuid import GREGORIAN_TICKS, highest, lowest
 
 # a count reads its slice on the server: few at a time, so that the application's own reads are not crowded out
 COUNTS_AT_ONCE = 4
+# partitions that one query counts
+BUCKETS_COUNTED = 60
 END_OF_TIME = 2**60 - 1 - GREGORIAN_TICKS
 # the plugin's tables: what a run needs of tag_views, with CQL types
 VIEW_COLUMNS = {
@@ -198,6 +200,16 @@ class Views:
             concurrency=COUNTS_AT_ONCE,
         )
         return ((rows[0].rows, rows[0].ttl) for rows in results)
+
+    def count_whole(self, tag: str, timebuckets: Sequence[int]) -> dict[int, int]:
+        """Return the rows of whole partitions of a tag, also of those without any; many are counted in one query."""
+        groups = [list(timebuckets[i : i + BUCKETS_COUNTED]) for i in range(0, len(timebuckets), BUCKETS_COUNTED)]
+        results = self.cassandra.execute_many(
+            f"SELECT timebucket, count(*) AS rows FROM {self.view} WHERE tag_name = ? AND timebucket IN ? GROUP BY tag_name, timebucket",
+            ((tag, group) for group in groups),
+            concurrency=COUNTS_AT_ONCE,
+        )
+        return dict.fromkeys(timebuckets, 0) | {row.timebucket: row.rows for rows in results for row in rows}
 
     def fingerprint(self, tag: str, persistence_id: str, buckets: Iterable[int]) -> str:
         """A digest of the key columns of one persistence_id in some buckets: changes when a row comes, goes or gets its event."""

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from tagmill.batches.states import BatchState
 from tagmill.delivery.report import runs_with_new
+from tagmill.runs.clock import agreed_now
 from tagmill.settings import CassandraSettings, Settings
 from tagmill.stores.cassandra import Cassandra
 from tagmill.stores.deduplication import Deduplication, Rules, shards_of
@@ -36,11 +37,11 @@ def expire(settings: Settings, pipeline: str, *, owner: str, spark: Callable[[],
     from tagmill.spark.errors import explained
 
     chosen = settings.topic(pipeline)
-    before = datetime.now(UTC) - timedelta(days=chosen.window_days)
     with (
         leased(settings, pipeline, owner, wait=chosen.lease_wait_seconds) as (ledger, lease),
         explained(ledger.cassandra.where, "Ids that are not gone yet stay"),
     ):
+        before = agreed_now(settings, ledger.cassandra) - timedelta(days=chosen.window_days)
         before = min(before, _known_since(ledger, RunFiles(settings.storage.root), pipeline) or before)
         keyspace = settings.cassandra.ledger_keyspace
         rule, count = Rules(ledger.cassandra, keyspace, pipeline).current(), 0

@@ -1,12 +1,13 @@
 """What a run of a topic or a Kafka Journal reads, fixed before anything is read."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from tagmill.batches.states import BatchState, RunState
 from tagmill.errors import ConfigurationError
 from tagmill.kafka.ranges import OWN_TABLES, Range, capped, others, places, same_topics, unread
 from tagmill.kafkasettings import JournalSettings, Stream, TopicSettings
+from tagmill.runs.clock import agreed_now
 from tagmill.settings import Settings
 from tagmill.stores.deadletters import DeadLetters
 from tagmill.stores.deduplication import Rules, TopicOffsets
@@ -52,7 +53,7 @@ def letters_planned(settings: Settings, ledger: Ledger, pipeline: str, number: i
     """A run that reads the pipeline's dead letters; None: there are none."""
     if not DeadLetters(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline).any():
         return None
-    chosen, now = settings.topic(pipeline), datetime.now(UTC)
+    chosen, now = settings.topic(pipeline), agreed_now(settings, ledger.cassandra)
     return TopicPlan(
         pipeline=pipeline, run=number, planned_at=now, ranges=[], known_since=_known_since(chosen, now), rule=chosen.rule, letters=True,
         apart=(apart := _apart(settings, ledger, pipeline, [])), warnings=list(apart.warnings()), more=False,
@@ -66,7 +67,7 @@ def planned(
 
     With `recreated`, topics that were made anew are read from their first record.
     """
-    chosen, now = settings.stream(pipeline), datetime.now(UTC)
+    chosen, now = settings.stream(pipeline), agreed_now(settings, ledger.cassandra)
     offsets = TopicOffsets(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline)
     spans = spans_of(settings, ledger, pipeline)
     go_on = f"tagmill run deliver --pipeline {pipeline} --accept-lost"
@@ -82,7 +83,7 @@ def planned(
     ranges, found = unread(pipeline, spans, read_to, accept_lost=accept_lost, go_on=go_on, ways_on=ways_on)
     waiting = sum(one.end - one.first for one in ranges)
     few = waiting < chosen.batch_min_rows and not accept_lost
-    if not ranges or (few and not _waited(ledger, pipeline, now - timedelta(seconds=chosen.max_wait_seconds))):
+    if not ranges or (few and not _waited(ledger, pipeline, now, chosen.max_wait_seconds)):
         return None
     ranges = capped(ranges, chosen.max_records_per_run)
     apart = _apart(settings, ledger, pipeline, ranges)
@@ -172,7 +173,10 @@ def _known_since(chosen: Stream, now: datetime) -> int:
     return 0 if isinstance(chosen, JournalSettings) else round((now - timedelta(days=chosen.window_days)).timestamp() * 1000)
 
 
-def _waited(ledger: Ledger, pipeline: str, since: datetime) -> bool:
-    """Whether the newest run is older than this, or there was none: few records have waited for others long enough."""
+def _waited(ledger: Ledger, pipeline: str, now: datetime, seconds: float) -> bool:
+    """Return whether few records have waited for others long enough: no run is that new.
+
+    One from the future was planned under a wrong clock, and keeps nothing waiting.
+    """
     newest = ledger.run(pipeline, ledger.last_run(pipeline))
-    return newest is None or newest.planned_at is None or newest.planned_at <= since
+    return newest is None or newest.planned_at is None or not now - timedelta(seconds=seconds) < newest.planned_at <= now

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -89,7 +88,7 @@ class _Builder(Attempt):
         from tagmill.views import differences, numbering, tables
         from tagmill.views.model import Manifest, Reason
 
-        until = from_datetime(datetime.now(UTC) - timedelta(seconds=self.pipeline.eventual_consistency_delay_seconds))
+        until = from_datetime(self.builds.cassandra.now() - timedelta(seconds=self.pipeline.eventual_consistency_delay_seconds))
         folder = self.new_folder()
         url = self.files.url(folder)
         self.tell("looking where each persistence id stands")
@@ -103,7 +102,7 @@ class _Builder(Attempt):
         manifest = Manifest(
             journal=self.journal.keyspace, view_table=self.journal.view_table, pipeline=self.name, build=row.build + 1, folder=folder,
             until=until,
-            written_at=max(row.written_at + 1, time.time_ns() // 1000), persistence_ids=count, moved=0, events=0, rows=0,
+            written_at=max(row.written_at + 1, self.builds.cassandra.now_microseconds()), persistence_ids=count, moved=0, events=0, rows=0,
             before_first_time_bucket=0, late_from={}, waiting={}, examples=[],
             ttl_seconds=self.pipeline.cleanup.application_ttl_seconds,
         )  # fmt: skip

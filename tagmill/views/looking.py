@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -93,13 +92,11 @@ class OfChosen(Attempt):
 
     def staged(self, places: DataFrame) -> tuple[list[str], DataFrame, DataFrame]:
         """The events behind deleted_to: the files, their runs (counting.RUNS), and persistence_id, sequence_nr, tags of those with tags."""
-        from datetime import UTC, datetime
-
         from pyspark.sql import functions as F
 
         from tagmill.timeuuid import from_datetime
 
-        reader = self.reader(self.folder, from_datetime(datetime.now(UTC)))
+        reader = self.reader(self.folder, from_datetime(self.builds.cassandra.now()))
         numbered_to = F.array_max(F.transform("found", lambda line: line["sequence_nr"])).alias("numbered_to")
         begin = places.select(ID, F.col("deleted_to").alias("from_nr"), numbered_to)
         reader.stage_again(begin, by_key=self.chosen.persistence_ids is not None)
@@ -126,7 +123,7 @@ class OfChosen(Attempt):
 
     def latest(self, row: BuildRow) -> int:
         """Up to which write (microseconds) what is committed now replaces what is there."""
-        return max(row.written_at, time.time_ns() // 1000)
+        return max(row.written_at, self.builds.cassandra.now_microseconds())
 
     def of_tags(self, rows: DataFrame, column: str = "tag_name") -> DataFrame:
         """The rows of the tags that were chosen."""
@@ -156,7 +153,7 @@ class OfChosen(Attempt):
 
         return Manifest(
             journal=self.journal.keyspace, view_table=self.journal.view_table, pipeline=self.name, build=row.build + 1,
-            folder=self.folder, until=row.built_to or 0, written_at=max(row.written_at + 2, time.time_ns() // 1000),
+            folder=self.folder, until=row.built_to or 0, written_at=max(row.written_at + 2, self.builds.cassandra.now_microseconds()),
             persistence_ids=places.count(), moved=moved, events=0, rows=rows, rows_in=rows_in, removed=removed, forgotten=forgotten,
             recorded=self.ours, ttl_seconds=self.pipeline.cleanup.application_ttl_seconds, before_first_time_bucket=0,
             late_from=late_from or {}, waiting={}, examples=[],

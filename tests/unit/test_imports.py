@@ -28,6 +28,7 @@ FORBIDDEN = {
     "tagmill/journaltables.py": IO,
     "tagmill/domain": (*IO, "tagmill.ledger"),
     "tagmill/ledger": ("tagmill.delivery", "tagmill.quality", "tagmill.cli", "tagmill.airflow", "pyspark"),
+    "tagmill/clock.py": IO,
     "tagmill/stores": (
         "tagmill.delivery",
         "tagmill.continuity.rules",

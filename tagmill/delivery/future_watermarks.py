@@ -1,0 +1,44 @@
+"""Find watermarks that lie in the future, left behind by a run under a wrong clock, and where delivery has to go on instead."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+
+from tagmill.delivery.runfiles import read_manifest
+from tagmill.settings import Settings
+from tagmill.stores.delivered import Watermark
+from tagmill.stores.files import RunFiles
+from tagmill.stores.ledger import Ledger
+from tagmill.timeuuid import TICKS_PER_SECOND, from_datetime
+
+
+def watermarks_ahead(settings: Settings, name: str, marks: Mapping[str, Watermark], now: datetime) -> dict[str, float]:
+    """Return by how many seconds each watermark is further in the future than the servers' clocks (`now`) and start_from allow."""
+    limit, pipeline = settings.cassandra.max_clock_difference_seconds, settings.pipeline(name)
+    seconds = {tag: (mark.ticks - from_datetime(now)) / TICKS_PER_SECOND for tag, mark in marks.items() if tag in pipeline.tags}
+    return {tag: ahead for tag, ahead in seconds.items() if ahead > limit and marks[tag].ticks >= pipeline.start_ticks(tag)}
+
+
+def brought_back(settings: Settings, ledger: Ledger, name: str, now: datetime) -> dict[str, Watermark]:
+    """Return the watermarks that are ahead, at the tick that is proven instead: where the first run under the wrong clock began.
+
+    That is read from the runs' manifests. Where those are past retention, delivery begins again with the tag: progress drops what was
+    delivered.
+    """
+    marks = ledger.delivered.watermarks(name)
+    return {
+        tag: replace(marks[tag], ticks=_proven(settings, ledger, name, marks[tag], from_datetime(now)))
+        for tag in watermarks_ahead(settings, name, marks, now)
+    }
+
+
+def _proven(settings: Settings, ledger: Ledger, name: str, mark: Watermark, now: int) -> int:
+    files, ticks = RunFiles(settings.storage.root), mark.ticks
+    for number in range(mark.run, 0, -1):
+        row = ledger.run(name, number)
+        if ticks <= now or row is None:
+            break
+        moved = read_manifest(files, row) if row.manifest_file else None
+        if moved is not None and moved.moves_watermark and mark.tag in moved.tags:
+            ticks = moved.tags[mark.tag].after
+    return ticks if ticks <= now else settings.pipeline(name).start_ticks(mark.tag) - 1

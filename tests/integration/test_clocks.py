@@ -1,0 +1,133 @@
+"""A clock that is wrong, and what a wrong clock has left behind: refused before anything is written, then brought back by the next run."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tagmill import clock
+from tagmill.cleanup.clean import clean
+from tagmill.delivery import steps
+from tagmill.delivery.future_watermarks import brought_back
+from tagmill.delivery.report import tag_table
+from tagmill.errors import ClockDiffers
+from tagmill.settings import Settings
+from tagmill.stores import schema
+from tagmill.stores.delivered import Watermark
+from tagmill.stores.ledger import Ledger
+from tagmill.timeuuid import from_datetime
+from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, finish, manifests, only, tagmill, verdicts
+from tests.support.events import SECOND, events, this_hour
+
+BEGIN = this_hour() - timedelta(hours=3)
+DAYS = timedelta(days=2)
+
+
+def configured(settings, keyspace: str) -> Settings:
+    made: Settings = settings(
+        keyspace, tags=["t"], bucket_size="Hour", first_time_bucket=BEGIN.isoformat(), cleanup={"enabled": True}
+    )
+    schema.apply(made)
+    return made
+
+
+def local_clock_ahead(monkeypatch: pytest.MonkeyPatch, by: timedelta) -> None:
+    monkeypatch.setattr(clock, "local", lambda: datetime.now(UTC) + by)
+
+
+def plan_believing(monkeypatch: pytest.MonkeyPatch, configured: Settings, by: timedelta) -> dict:
+    """Plan as a release that believed its own clock did."""
+    with monkeypatch.context() as patched:
+        patched.setattr(steps, "agreed_now", lambda *_: datetime.now(UTC) + by)
+        return steps.plan(configured, only(configured), owner=OWNER)
+
+
+def deliver_two_days_ahead(monkeypatch: pytest.MonkeyPatch, configured: Settings, written, spark) -> None:
+    """Deliver events in a run that runs two days ahead."""
+    written.view(events("a", range(1, 9), BEGIN))
+    finish(configured, only(configured), spark, plan_believing(monkeypatch, configured, DAYS))
+
+
+def test_wrong_clock_is_refused_before_any_write(journal, settings, monkeypatch):
+    written = journal()
+    made = configured(settings, written.keyspace)
+    name = only(made)
+    written.view(events("a", range(1, 6), BEGIN))
+    for by, said in ((DAYS, "ahead of"), (-DAYS, "behind")):
+        local_clock_ahead(monkeypatch, by)
+        status, _, error = tagmill(settings.file(name), "run", "deliver", "--pipeline", name)
+        assert status == 2
+        assert f"172800 s {said} Cassandra at" in error
+        assert "Nothing was written" in error
+        assert len(error.splitlines()) == 1
+        with pytest.raises(ClockDiffers):
+            clean(made, name, owner=OWNER, delete=True)
+    with Ledger(made.cassandra) as ledger:
+        assert ledger.last_run(name) == 0
+        assert not ledger.delivered.watermarks(name)
+        assert not ledger.cassandra.execute(f"SELECT owner FROM {ledger.keyspace}.leases WHERE pipeline = ?", name)
+
+
+def test_small_clock_difference_plans_by_the_servers_time(journal, settings, spark, monkeypatch):
+    """Within the limit the run goes on, and its watermark is not later than the servers' time."""
+    written = journal()
+    made = configured(settings, written.keyspace)
+    written.view(events("a", range(1, 6), BEGIN))
+    local_clock_ahead(monkeypatch, 50 * SECOND)
+    deliver(made, only(made), spark)
+    with Ledger(made.cassandra) as ledger:
+        assert ledger.delivered.watermarks(only(made))["t"].ticks <= from_datetime(datetime.now(UTC))
+    assert clickhouse_rows(made, only(made)) == sorted(as_row(row) for row in written.rows())
+
+
+def test_watermark_ahead_is_brought_back(journal, settings, spark, monkeypatch):
+    """Rows that came meanwhile are delivered: also those whose time lies before what the wrong clock's last run delivered."""
+    written = journal()
+    made = configured(settings, written.keyspace)
+    name = only(made)
+    deliver_two_days_ahead(monkeypatch, made, written, spark)
+    written.view([*events("a", range(9, 12), datetime.now(UTC) - 30 * SECOND), *events("b", range(1, 4), BEGIN + 3 * SECOND)])
+    (line,) = tag_table(made, name, count_view=False)
+    assert "its watermark is 172" in line["verdict"]
+    assert "the next run brings it back" in line["verdict"].lower()
+    deliver(made, name, spark)
+    assert clickhouse_rows(made, name) == sorted(as_row(row) for row in written.rows())
+    assert manifests(made, name)[-1].tags["t"].back_from is not None
+    with Ledger(made.cassandra) as ledger:
+        assert ledger.delivered.watermarks(name)["t"].ticks <= from_datetime(datetime.now(UTC))
+    written.view(events("a", range(12, 14), datetime.now(UTC) - SECOND))
+    deliver(made, name, spark)
+    assert clickhouse_rows(made, name) == sorted(as_row(row) for row in written.rows())
+    assert verdicts(made, name) == {"t": "exactly once"}
+
+
+def test_watermark_ahead_without_manifests_begins_again(journal, settings):
+    """Past retention nothing says where the wrong clock began; a start in the future is no wrong clock."""
+    soon = datetime.now(UTC) + DAYS
+    made = settings(
+        journal().keyspace,
+        tags=["t", "u"],
+        bucket_size="Hour",
+        first_time_bucket=BEGIN.isoformat(),
+        start_from={"u": soon.isoformat()},
+    )
+    schema.apply(made)
+    with Ledger(made.cassandra) as ledger:
+        for tag in ("t", "u"):
+            ticks = from_datetime(soon) - 1
+            ledger.delivered.write_watermark(only(made), Watermark(tag, ticks, 1, ticks, 0, None, 0, 0))
+        back = brought_back(made, ledger, only(made), datetime.now(UTC))
+    assert {tag: mark.ticks for tag, mark in back.items()} == {"t": from_datetime(BEGIN) - 1}
+
+
+def test_brought_back_run_killed_before_close_delivers_once(journal, settings, spark, monkeypatch):
+    written = journal()
+    made = configured(settings, written.keyspace)
+    name = only(made)
+    deliver_two_days_ahead(monkeypatch, made, written, spark)
+    written.view(events("b", range(1, 4), BEGIN + 3 * SECOND))
+    planned = steps.plan(made, name, owner=OWNER)
+    steps.seal(made, name, planned["run"], planned["fence"], owner=OWNER, spark=spark)
+    # the steps that went on are those of another process, which takes the run over
+    finish(made, name, spark, steps.plan(made, name, owner=OWNER))
+    deliver(made, name, spark)
+    assert clickhouse_rows(made, name) == sorted(as_row(row) for row in written.rows())

@@ -1,0 +1,120 @@
+"""Rows that come late, after any delay, with no later number of their id: ordinary runs find them, each within about its lateness."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tagmill.buckets import BucketSize
+from tagmill.delivery import steps
+from tagmill.stores import schema
+from tagmill.stores.ledger import Ledger
+from tagmill.timeuuid import from_datetime
+from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, finish, manifests, only
+from tests.support.events import SECOND, event, events, this_hour
+
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+# how late -> how long it takes at most until a run finds it
+LATE = {90 * 60 * SECOND: 5 * HOUR, 10 * HOUR: 15 * HOUR, 3 * DAY: 4 * DAY + HOUR, 14 * DAY: 16 * DAY + HOUR}
+
+
+class Clocks:
+    """The servers' clocks, as far as a plan asks them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.passed = timedelta(0)
+        monkeypatch.setattr(steps, "agreed_now", lambda *_: datetime.now(UTC) + self.passed)
+
+
+@pytest.fixture
+def clocks(monkeypatch) -> Clocks:
+    return Clocks(monkeypatch)
+
+
+def made_with(settings, written, days: int, size: BucketSize = BucketSize.HOUR, **options):
+    begin = this_hour() - days * DAY
+    made = settings(written.keyspace, tags=["t"], bucket_size=size.value, first_time_bucket=begin.isoformat(), **options)
+    schema.apply(made)
+    return made
+
+
+def settled(made) -> None:
+    """Let plans count what they have not counted yet: there is nothing to do."""
+    for _ in range(3):
+        assert steps.plan(made, only(made), owner=OWNER)["run"] is None
+
+
+def hour_rows(made) -> dict[int, int]:
+    with Ledger(made.cassandra) as ledger:
+        rows = ledger.cassandra.execute(
+            f"SELECT hour, rows FROM {ledger.keyspace}.hour_counts WHERE pipeline = ? AND tag = 't'", only(made)
+        )
+    return {row.hour: row.rows for row in rows}
+
+
+def test_late_rows_are_found_within_their_lateness(journal, settings, spark, clocks):
+    """Each is the last of its id, and flagged late; a run that is killed between reading and closing changes nothing."""
+    written, now = journal(), datetime.now(UTC)
+    made = made_with(settings, written, 16)
+    name = only(made)
+    written.view([event(f"late-{late}", 1, now - 15 * DAY + SECOND) for late in LATE])
+    written.view(events("busy", range(1, 31), now - 15 * DAY))
+    deliver(made, name, spark)
+    settled(made)
+    expected = [as_row(row) for row in written.rows()]
+    late_rows = [event(f"late-{late}", 2, now - late) for late in LATE]
+    written.view(late_rows)
+    for row, wait in zip(late_rows, LATE.values(), strict=True):
+        settled(made)
+        clocks.passed = wait
+        planned = steps.plan(made, name, owner=OWNER)
+        steps.seal(made, name, planned["run"], planned["fence"], owner=OWNER, spark=spark)
+        finish(made, name, spark, steps.plan(made, name, owner=OWNER))
+        assert deliver(made, name, spark) == []
+        expected.append(as_row(row, late=1))
+        assert clickhouse_rows(made, name) == sorted(expected)
+    assert [sum(tag.late for tag in manifest.tags.values()) for manifest in manifests(made, name)] == [0, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("size", [BucketSize.MINUTE, BucketSize.DAY], ids=lambda size: size.value)
+def test_late_rows_in_buckets_of_other_sizes(journal, settings, spark, clocks, size):
+    """The late row is the first of its id; and a hole behind which rows were held closes as always."""
+    written, now = journal(), datetime.now(UTC)
+    made = made_with(settings, written, 1, size, quality={"max_held_share_percent": 100})
+
+    def sized(*rows):
+        return [{**row, "timebucket": size.start(from_datetime(now - 2 * HOUR))} for row in rows]
+
+    at = now - 2 * HOUR
+    written.view(sized(*(event("a", number, at) for number in (1, 2, 4))))
+    deliver(made, only(made), spark)
+    settled(made)
+    assert sum(hour_rows(made).values()) == 3, "what is held is accounted for"
+    written.view(sized(event("a", 3, at), event("b", 1, at)))
+    clocks.passed = 5 * HOUR
+    deliver(made, only(made), spark)
+    rows = {(row.persistence_id, row.tag_pid_sequence_nr): row for row in clickhouse_rows(made, only(made))}
+    assert sorted(rows.values()) == sorted(as_row(row, late=int(row["persistence_id"] == "b")) for row in written.rows())
+
+
+def test_hour_with_fewer_rows_is_not_read(journal, settings, spark, clocks):
+    """Fewer rows are no late rows, and what an older release delivered is held against ClickHouse."""
+    written, now = journal(), datetime.now(UTC)
+    made = made_with(settings, written, 1)
+    name = only(made)
+    rows = [*events("a", range(1, 6), now - 5 * HOUR), *events("b", range(1, 6), now - 3 * HOUR)]
+    written.view(rows)
+    deliver(made, name, spark)
+    with Ledger(made.cassandra) as ledger:
+        ledger.cassandra.execute(f"DELETE FROM {ledger.keyspace}.hour_counts WHERE pipeline = ? AND tag = 't'", name)
+    settled(made)
+    assert sum(hour_rows(made).values()) == len(rows)
+    written.remove(rows[0])
+    clocks.passed = 6 * HOUR
+    settled(made)
+    assert sum(hour_rows(made).values()) == len(rows) - 1
+    # as many as before, one of them new: before the record was lost nothing would have told; a cleaned hour does
+    late = event("c", 1, now - 3 * HOUR)
+    written.view([late])
+    clocks.passed = 24 * HOUR
+    deliver(made, name, spark)
+    assert clickhouse_rows(made, name) == sorted([*(as_row(row) for row in rows), as_row(late, late=1)])
