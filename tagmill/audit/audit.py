@@ -6,12 +6,14 @@ deletions and holds last. What seems to be missing is looked for once more befor
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from tagmill import checkpoints
+from tagmill.batches.states import RunState
 from tagmill.errors import AuditDiffers, ConfigurationError
 from tagmill.runs.clock import agreed_now
 from tagmill.settings import Settings
@@ -24,6 +26,7 @@ from tagmill.stores.guard import check_journal
 from tagmill.stores.journalviews import JournalViews
 from tagmill.stores.lease import Lease
 from tagmill.stores.ledger import Ledger
+from tagmill.stores.views import Views
 from tagmill.timeuuid import TICKS_PER_MILLISECOND, TICKS_PER_SECOND, from_datetime
 
 if TYPE_CHECKING:
@@ -76,7 +79,7 @@ def message(report: AuditReport) -> str:
     """The report in a sentence."""
     rows = f"{report.journal} events in the journal, {report.view} rows in the view, {report.clickhouse} in ClickHouse"
     if pending := sum(line.pending for line in report.tags):
-        rows += f", {pending} pending (not held against ClickHouse before the next delivery)"
+        rows += f", {pending} pending (not delivered yet)"
     if report.agrees:
         return f"pipeline {report.pipeline}: audit {report.audit} agrees: {rows}"
     return f"pipeline {report.pipeline}: audit {report.audit} does not agree: {audits.in_words(report.findings)} ({rows})"
@@ -117,6 +120,7 @@ class _Audit:
         from tagmill.quality.expectations import preload
 
         preload()
+        self.deliveries = self._deliveries()
         scope = self._scope(tags)
         row = self.audits.begin(scope.until)
         last = self.audits.last_done()
@@ -160,9 +164,30 @@ class _Audit:
         back = int(self.pipeline.look_back_seconds * TICKS_PER_SECOND)
         due = {tag: min(until, marks[tag].ticks - back, late.get(tag, until) - 1) if tag in marks else -1 for tag in tags}
         start = {tag: self.pipeline.start_ticks(tag) for tag in tags}
+        reached = {tag: min(until, marks[tag].ticks) if tag in marks else -1 for tag in tags}
         expiry = Expiry.declared(self.settings, self.name, self.clickhouse)
         expired = expiry.cutoff_ms * TICKS_PER_MILLISECOND if expiry else 0
-        return Scope(self.name, tuple(tags), self.pipeline.bucket_size, start, due, until, expired)
+        return Scope(self.name, tuple(tags), self.pipeline.bucket_size, start, due, until, reached, expired)
+
+    def _with_all_read(self, scope: Scope) -> Scope:
+        """Return the scope with all of a tag due up to its watermark, where no row has come late since the last run read them.
+
+        Counted after the view was staged, so no staged row came after the count.
+        """
+        views, due = Views(self.ledger.cassandra, self.pipeline.journal), dict(scope.due)
+        back = int(self.pipeline.look_back_seconds * TICKS_PER_SECOND)
+        late = Builds(self.ledger.cassandra, self.ledger_keyspace, self.pipeline.keyspace).late(self.name)
+        for tag, mark in self.ledger.delivered.watermarks(self.name).items():
+            if tag not in scope.tags or tag in late or mark.ticks != scope.reached[tag]:
+                continue
+            if mark.window_from > max(scope.start[tag] - 1, mark.ticks - back):
+                continue
+            first, last = (self.pipeline.bucket_size.start(max(ticks, 0)) for ticks in (mark.window_from, mark.ticks))
+            buckets = range(first, last + 1, self.pipeline.bucket_size.milliseconds)
+            counts = views.count((tag, bucket, mark.window_from, mark.ticks) for bucket in buckets)
+            if sum(rows for rows, _ in counts) == mark.window_rows:
+                due[tag] = mark.ticks
+        return replace(scope, due=due)
 
     def _judged(self, scope: Scope, row: AuditRow) -> Any:
         from pyspark.sql import functions as F
@@ -180,6 +205,7 @@ class _Audit:
         audited_at = self.ledger.cassandra.now()
         view = staging.stage_view(self.spark, self.journal, scope, self._url("view"))
         checkpoints.reached("audit.view_read")
+        scope = self._with_all_read(scope)
         views = [self.pipeline.view, *self.views.earlier(self.pipeline.view)]
         cleaned = staging.stage_cleaned(
             self.spark, self.ledger_keyspace, self.journal.keyspace, views, scope, self._url("cleaned")
@@ -196,7 +222,8 @@ class _Audit:
         if differing.take(1):
             rows = stored.rows("rows", differing)
             holds = self._holds(scope)
-            compared = comparing.compared(events, view, rows, deleted, holds, cleaned, differing, scope)
+            quiet = self._deliveries() == self.deliveries
+            compared = comparing.compared(events, view, rows, deleted, holds, cleaned, differing, scope, quiet=quiet)
             compared = self._of_tagged(staging.kept(compared, self._url("compared")), events)
             found.append(self._looked_again(compared, stored))
         self.tell("checking numbers and progress")
@@ -268,6 +295,12 @@ class _Audit:
         for keys in arrived:
             found = found.join(keys.distinct(), event, "left_anti").select(*found.columns)
         return found
+
+    def _deliveries(self) -> tuple[int, RunState | None]:
+        """Return what changes when a run begins or ends."""
+        last = self.ledger.last_run(self.name)
+        run = self.ledger.run(self.name, last)
+        return last, run.state if run else None
 
     def _holds(self, scope: Scope) -> DataFrame:
         holds = [(hold.tag, hold.persistence_id) for hold in self.ledger.delivered.holds(self.name, scope.tags)]

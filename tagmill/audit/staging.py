@@ -28,7 +28,11 @@ TYPES = {"text": "string", "timeuuid": "string", "blob": "binary"}
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What an audit judges: rows of these tags with start <= time <= until; for ClickHouse, up to `due` (ticks, per tag)."""
+    """What an audit judges: rows of these tags with start <= time <= until (ticks).
+
+    `due` (per tag): rows up to it have to be in ClickHouse. Between it and `reached`, the watermark, rows may have come late: those that
+    are in ClickHouse are compared, the others are pending.
+    """
 
     pipeline: str
     tags: tuple[str, ...]
@@ -36,6 +40,7 @@ class Scope:
     start: Mapping[str, int]
     due: Mapping[str, int]
     until: int
+    reached: Mapping[str, int]
     # rows before this are past the destination's retention (ticks): ClickHouse may have them or not
     expired: int = 0
 
@@ -46,6 +51,10 @@ class Scope:
     def is_expired_bucket(self) -> Column:
         """Return, over `bucket`, whether it has rows past the destination's retention."""
         return F.col("bucket") * TICKS_PER_MILLISECOND < self.expired
+
+    def is_reached(self) -> Column:
+        """Over `tag` and `ticks`: may be in ClickHouse."""
+        return F.col("ticks") <= _by_tag(self.reached)
 
     def is_due(self) -> Column:
         """Over `tag` and `ticks`: should be in ClickHouse."""

@@ -45,7 +45,7 @@ class Stored:
         self.bucket = f"intDiv({TICKS}, {size.ticks}) * {size.milliseconds}"
 
     def sums(self) -> DataFrame:
-        """One row a tag and bucket of what is due. Out: SUMS."""
+        """One row a tag and bucket of what may be delivered. Out: SUMS."""
         select = (
             f"toString(`tag`) AS tag_, {self.bucket} AS bucket, toInt64(count()) AS rows, "
             f"reinterpretAsInt64(sum({EVENT_HASH})) AS event_sum, reinterpretAsInt64(sum({ROW_HASH})) AS row_sum"
@@ -62,7 +62,7 @@ class Stored:
         return self._read("ids", IDS, select, "GROUP BY tag_, `persistence_id`", self._each_tag(), all_times=True)
 
     def rows(self, name: str, buckets: DataFrame) -> DataFrame:
-        """The rows of some buckets, due ones only. In: tag, bucket. Out: ROWS."""
+        """The rows of some buckets, up to the watermark. In: tag, bucket. Out: ROWS."""
         select = (
             f"toString(`tag`) AS tag_, `persistence_id`, `sequence_nr`, `tag_pid_sequence_nr` AS number, {TICKS} AS ticks, "
             f"toString(`offset`) AS offset_, `writer_uuid`, toString(`batch_id`) AS batch_id, {self.bucket} AS bucket, "
@@ -83,7 +83,7 @@ class Stored:
                     "tag": tag,
                     "buckets": chunk,
                     "start": max(self.scope.start[tag], first),
-                    "due": min(self.scope.due[tag], behind - 1),
+                    "reached": min(self.scope.reached[tag], behind - 1),
                 }
 
     def _read(
@@ -92,11 +92,11 @@ class Stored:
         """Run a query for each set of parameters, one Parquet file each; the columns in the order of the schema."""
         bound = "`tag` = {tag:String}"
         if not all_times:
-            bound += f" AND {TICKS} >= {{start:Int64}} AND {TICKS} <= {{due:Int64}}"
+            bound += f" AND {TICKS} >= {{start:Int64}} AND {TICKS} <= {{reached:Int64}}"
         written = False
         for number, parameters in enumerate(asked):
             tag = parameters["tag"]
-            times = {"start": self.scope.start[tag], "due": self.scope.due[tag]}
+            times = {"start": self.scope.start[tag], "due": self.scope.due[tag], "reached": self.scope.reached[tag]}
             query = f"SELECT {select} FROM {self.table} WHERE {bound} {tail}"
             with self.files.create(f"{self.folder}/{name}/part-{number:05d}.parquet") as sink:
                 self.clickhouse.save(query, {**times, **parameters}, sink, PARQUET)

@@ -31,12 +31,15 @@ def bucket_sums(
     )
     with_journal = (F.col("j_left") == F.col("v_left")) & (F.col("j_sum") == F.col("v_sum"))
     expired = scope.is_expired_bucket()
-    with_view = expired | (F.col("v_due") == F.col("c_rows")) & (F.col("v_due_sum") == F.col("c_row_sum"))
-    cleaned_away = expired | (F.col("j_due") == F.col("c_rows")) & (F.col("j_due_sum") == F.col("c_event_sum"))
+    with_view = expired | (F.col("v_reached") == F.col("c_rows")) & (F.col("v_reached_sum") == F.col("c_row_sum"))
+    cleaned_away = expired | (F.col("j_reached") == F.col("c_rows")) & (F.col("j_reached_sum") == F.col("c_event_sum"))
     agrees = F.when(F.col("partly"), cleaned_away & with_journal).when(F.col("is_cleaned"), cleaned_away)
     agrees = agrees.otherwise(with_journal & with_view)
     gone = F.greatest(F.col("v_rows") - F.col("v_living") - F.col("j_rows") + F.col("j_living"), F.lit(0))
-    pending = F.when(F.col("is_cleaned"), 0).otherwise(F.col("v_rows") - F.col("v_due"))
+    # rows between due and watermark that ClickHouse has not: they came late, and the next run delivers them
+    late = F.least(F.col("v_reached") - F.col("v_due"), F.greatest(F.col("v_reached") - F.col("c_rows"), F.lit(0)))
+    late = F.when(expired, 0).otherwise(late)
+    pending = F.when(F.col("is_cleaned"), 0).otherwise(F.col("v_rows") - F.col("v_reached") + late)
     away = F.when(F.col("partly"), F.col("j_living") - F.col("j_left")).when(F.col("is_cleaned"), F.col("j_rows")).otherwise(0)
     return lines.select(
         *BUCKET, F.col("j_rows").alias("journal"), F.col("v_rows").alias("view"), F.col("c_rows").alias("clickhouse"),
@@ -44,21 +47,22 @@ def bucket_sums(
     )  # fmt: skip
 
 
-def _sums(rows: DataFrame, party: str, due_hash: str, scope: Scope) -> DataFrame:
+def _sums(rows: DataFrame, party: str, reached_hash: str, scope: Scope) -> DataFrame:
     """One row a tag and bucket: rows of a party, and sums.
 
     Rows: all; those that live (not deleted); of these, those that were not cleaned, with their sum; those
-    that are due, with the sum of due_hash.
+    that are due; those up to the watermark, with the sum of reached_hash.
     """
-    living, due = ~F.col("dead"), scope.is_due()
+    living, reached = ~F.col("dead"), scope.is_reached()
     left = living & ~F.col("is_cleaned")
     return rows.groupBy(*BUCKET).agg(
         F.count("*").alias(f"{party}_rows"),
         F.count_if(living).alias(f"{party}_living"),
         F.count_if(left).alias(f"{party}_left"),
         F.sum(F.when(left, F.col("event_hash"))).alias(f"{party}_sum"),
-        F.count_if(due).alias(f"{party}_due"),
-        F.sum(F.when(due, F.col(due_hash))).alias(f"{party}_due_sum"),
+        F.count_if(scope.is_due()).alias(f"{party}_due"),
+        F.count_if(reached).alias(f"{party}_reached"),
+        F.sum(F.when(reached, F.col(reached_hash))).alias(f"{party}_reached_sum"),
     )
 
 

@@ -25,7 +25,10 @@ STORED = (
     "tag string, persistence_id string, sequence_nr bigint, number bigint, ticks bigint, offset string, writer_uuid string, "
     "batch_id string, bucket bigint, event_hash bigint, row_hash bigint"
 )
-SCOPE = Scope("p", ("t",), BucketSize.HOUR, {"t": 0}, {"t": NOW + HOUR - 100}, NOW + HOUR - 1)
+SCOPE = Scope("p", ("t",), BucketSize.HOUR, {"t": 0}, {"t": NOW + HOUR - 100}, NOW + HOUR - 1, {"t": NOW + HOUR - 50})
+
+# between what is due and what may be delivered
+LATE = NOW + HOUR - 60
 
 
 def event(hash_: int = 1, ticks: int = NOW, flaw: str | None = None) -> tuple[Any, ...]:
@@ -47,6 +50,13 @@ def stored(hash_: int = 1, number: int = 1, ticks: int = NOW) -> tuple[Any, ...]
 CASES: dict[str, tuple[list[Any], list[str]]] = {
     "all agree": ([event(), row(), stored()], []),
     "pending": ([event(ticks=NOW + HOUR - 50), row(ticks=NOW + HOUR - 50)], []),
+    "late": ([event(ticks=LATE), row(ticks=LATE)], []),
+    "late and delivered": ([event(ticks=LATE), row(ticks=LATE), stored(ticks=LATE)], []),
+    "late and delivered otherwise": ([event(ticks=LATE), row(ticks=LATE), stored(2, ticks=LATE)], ["differs_in_clickhouse"]),
+    "late and twice": (
+        [event(ticks=LATE), row(ticks=LATE), stored(ticks=LATE), stored(ticks=LATE)],
+        ["duplicated_in_clickhouse"],
+    ),
     "not in the view": ([event(), stored()], ["missing_in_view"]),
     "nowhere but in the journal": ([event()], ["missing_in_clickhouse", "missing_in_view"]),
     "not in ClickHouse": ([event(), row()], ["missing_in_clickhouse"]),

@@ -12,7 +12,7 @@ from tagmill.audit.staging import Scope
 from tagmill.buckets import BucketSize
 from tests.spark.audit.test_comparing import BUCKET, JOURNAL, NOW, VIEW
 
-SCOPE = Scope("p", ("t",), BucketSize.HOUR, {"t": 0}, {"t": NOW * 2}, NOW * 2)
+SCOPE = Scope("p", ("t",), BucketSize.HOUR, {"t": 0}, {"t": NOW * 2}, NOW * 2, {"t": NOW * 2})
 DELETED = "persistence_id string, deleted_to bigint"
 
 
