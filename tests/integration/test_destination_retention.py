@@ -8,6 +8,7 @@ import pytest
 
 from tagmill import checkpoints
 from tagmill.audit.repair import audit_and_repair
+from tagmill.batches.states import RunState
 from tagmill.cleanup.retention import Retention
 from tagmill.delivery import steps
 from tagmill.errors import DestinationDiffers
@@ -128,7 +129,9 @@ def test_dropped_partitions_are_expired_once_declared(dropping, stack):
     dropping.is_whole_within_retention()
     with Ledger(dropping.settings.cassandra) as ledger:
         ledger.claim(dropping.name, 2)
-        ledger.create_run(dropping.name, 2, kind="intervention", state="CLOSED", owner=OWNER, reason="so that run 1 may go")
+        ledger.create_run(
+            dropping.name, 2, kind="intervention", state=RunState.CLOSED, owner=OWNER, reason="so that run 1 may go"
+        )
         removed = Retention(dropping.settings, ledger, dropping.name, datetime.now(UTC) + timedelta(days=31)).run(delete=True)
     assert removed.runs == 1
     dropping.is_whole_within_retention()
