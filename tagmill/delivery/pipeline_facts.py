@@ -4,10 +4,10 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
-from tagmill import names
+from tagmill import clock, names
 from tagmill.batches.states import BatchState
 from tagmill.domain.verdict import Failure, OpenRun, Proof, moment
 from tagmill.errors import TagmillError
@@ -125,9 +125,9 @@ def contents(clickhouse: ClickHouse, table: str) -> Contents:
     return int(rows), int(checksum)
 
 
-def now() -> datetime:
-    """Return the moment as the ledger keeps it."""
-    return datetime.now(UTC).replace(microsecond=0)
+def now(ledger: Ledger) -> datetime:
+    """Return the servers' time as verdicts name it, to the second."""
+    return clock.earliest(ledger.cassandra.clocks).replace(microsecond=0)
 
 
 def _rows_by_tag(batches: Iterable[Any]) -> Mapping[str, int]:

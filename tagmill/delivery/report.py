@@ -47,7 +47,7 @@ def tag_table(settings: Settings, pipeline: str, *, count_view: bool = True, ver
         if count_view:
             check_view(ledger.cassandra, settings, pipeline)
         _must_have_view(ledger, pipeline, chosen)
-        at, marks = now(), ledger.delivered.watermarks(pipeline)
+        at, marks = now(ledger), ledger.delivered.watermarks(pipeline)
         known = collect(settings, ledger, clickhouse, pipeline, chosen.destination)
         held, overdue = _held(ledger, pipeline, chosen)
         in_view = _in_view(ledger, settings, pipeline) if count_view else {}
@@ -57,12 +57,10 @@ def tag_table(settings: Settings, pipeline: str, *, count_view: bool = True, ver
         there = {tag: int(rows) for tag, rows in stored_rows}
         if verify:
             findings = list(check(settings, pipeline, ledger, clickhouse))
-        elif world := list(against_the_world(settings, pipeline, ledger, clickhouse)):
-            findings = world
-        elif any(mark.delivered > there.get(tag, 0) for tag, mark in marks.items()):
-            findings = list(unfinished(settings, pipeline, ledger))  # only then, since it asks for the batches of every run
         else:
-            findings = list(wrong_times(settings, pipeline, ledger))
+            findings = [*against_the_world(settings, pipeline, ledger, clickhouse), *wrong_times(settings, pipeline, ledger)]
+            if any(mark.delivered > there.get(tag, 0) for tag, mark in marks.items()):
+                findings += unfinished(settings, pipeline, ledger)  # only then, since it asks for the batches of every run
         wrong = {tag: tuple(finding.text for finding in findings if finding.tag in (tag, "")) for tag in chosen.tags}
         if verify:
             record_checks(settings, ledger, pipeline, wrong, at, known, checked)

@@ -3,9 +3,8 @@
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 
-from tagmill import names
+from tagmill import clock, names
 from tagmill.domain.verdict import Failure
 from tagmill.errors import FenceRaised, LeaseTaken, TagmillError, TransientError
 from tagmill.settings import Settings
@@ -37,7 +36,7 @@ class Failures:
 
     def note(self, step: str, run: int | None, error: str, *, passing: bool) -> None:
         """Count one more failure, of which the text is kept. The caller holds the pipeline's lease."""
-        before, now = self.current(), datetime.now(UTC)
+        before, now = self.current(), clock.earliest(self.cassandra.clocks)
         self.cassandra.write_many(
             f"INSERT INTO {self.table} (pipeline, times, since, at, step, run, error, passing) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             [(self.pipeline, before.times + 1 if before else 1, before.since if before else now, now, step, run, error, passing)],

@@ -35,7 +35,7 @@ def topic_line(settings: Settings, pipeline: str, *, verify: bool) -> dict[str, 
         if verify:
             must_keep_columns(settings, ledger, pipeline)
         clickhouse.layout = layout_there(chosen, clickhouse.columns_of(chosen.destination, plain=True))
-        at, known = now(), collect(settings, ledger, clickhouse, pipeline, chosen.destination)
+        at, known = now(ledger), collect(settings, ledger, clickhouse, pipeline, chosen.destination)
         delivered, wrong = _delivered(settings, pipeline, ledger)
         checked = contents(clickhouse, chosen.destination) if verify else UNTOLD
         if ahead := destination_ahead(settings, ledger, clickhouse, pipeline):
