@@ -37,11 +37,12 @@ class Guarded:
 
     def grant_all_but(self, keyspaces: list[str], right: str, table: str) -> None:
         """Grant every right on every table, except this one on this table."""
+        tables = "SELECT table_name FROM system_schema.tables WHERE keyspace_name = %s"
         for keyspace in keyspaces:
-            for name in list(self.session.cluster.metadata.keyspaces[keyspace].tables):
+            for name in [f"{keyspace}.{row.table_name}" for row in self.session.execute(tables, (keyspace,))]:
                 for one in ("SELECT", "MODIFY"):
-                    verb = "REVOKE {} ON {} FROM" if (one, f"{keyspace}.{name}") == (right, table) else "GRANT {} ON {} TO"
-                    self.session.execute(f"{verb.format(one, f'{keyspace}.{name}')} {WORKER}")
+                    verb = "REVOKE {} ON {} FROM" if (one, name) == (right, table) else "GRANT {} ON {} TO"
+                    self.session.execute(f"{verb.format(one, name)} {WORKER}")
 
 
 @pytest.fixture(scope="module")
