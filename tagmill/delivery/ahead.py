@@ -11,15 +11,22 @@ from tagmill.stores.sentbatches import DestinationBatches
 def require_up_to_date(
     settings: Settings, ledger: Ledger, pipeline: str, number: int | None = None, done: str = "Nothing was sealed"
 ) -> None:
-    """Raise GuardRefused where ClickHouse has batches of runs from this number on, which is to be planned or sealed."""
+    """Raise GuardRefused where ClickHouse has batches of runs from this number on, by default the next run's."""
     with ClickHouse(settings.clickhouse) as clickhouse:
-        found = destination_ahead(settings, ledger, clickhouse, pipeline, number)
-        row = ledger.run(pipeline, number) if found and number is not None else None
-        # another process may have sealed and sent the run meanwhile
-        if found and (row is None or row.state == RunState.PLANNED):
+        if found := destination_ahead(settings, ledger, clickhouse, pipeline, number):
             raise GuardRefused(
                 f"pipeline {pipeline}: {found}. {done}. Look and go on: tagmill ledger restore --pipeline {pipeline} --dry-run"
             )
+
+
+def require_unsent(settings: Settings, ledger: Ledger, pipeline: str, run: int) -> None:
+    """Raise GuardRefused where ClickHouse has batches of a planned run; another process may have sealed and sent it meanwhile."""
+    try:
+        require_up_to_date(settings, ledger, pipeline, run)
+    except GuardRefused:
+        row = ledger.run(pipeline, run)
+        if row is None or row.state == RunState.PLANNED:
+            raise
 
 
 def destination_ahead(

@@ -15,7 +15,7 @@ from tagmill import checkpoints
 from tagmill.batches.states import RunState
 from tagmill.buckets import BucketSize
 from tagmill.delivery import contents, lives, newholds, outcome, recut, scan, stops, suspects
-from tagmill.delivery.ahead import require_up_to_date
+from tagmill.delivery.ahead import require_unsent
 from tagmill.delivery.evidence import Investigation
 from tagmill.delivery.judging import JUDGED_SCHEMA, judged
 from tagmill.delivery.model import Manifest, Plan
@@ -51,7 +51,7 @@ def seal(settings: Settings, ledger: Ledger, spark: SparkSession, name: str, run
         return _sealed_before(ledger, files, name, run, fence)
     plan = read_plan(files, row)
     _same_view(settings, plan)
-    require_up_to_date(settings, ledger, name, run)
+    require_unsent(settings, ledger, name, run)
     with explained(ledger.cassandra.where):
         manifest = _Sealing(settings, ledger, files, spark, plan, fence).run()
     checkpoints.reached("seal.before_commit")

@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from tagmill import checkpoints
 from tagmill.batches.states import RunState
-from tagmill.delivery.ahead import require_up_to_date
+from tagmill.delivery.ahead import require_unsent
 from tagmill.delivery.model import Batch
 from tagmill.delivery.runfiles import write_document
 from tagmill.errors import FenceRaised, GuardRefused
@@ -52,7 +52,7 @@ def seal(settings: Settings, ledger: Ledger, spark: SparkSession, name: str, run
     if row.state == RunState.ABANDONED:
         raise FenceRaised(f"run {run} of pipeline {name} was abandoned ({row.reason}). Nothing was sealed")
     if row.state == RunState.PLANNED:
-        require_up_to_date(settings, ledger, name, run)
+        require_unsent(settings, ledger, name, run)
         with explained(ledger.cassandra.where):
             manifest = _Sealing(settings, ledger, files, spark, read_plan(files, row)).run()
         checkpoints.reached("seal.before_commit")
