@@ -39,7 +39,7 @@ SCRIPTS = {
     "views truncate": ("--operation", "truncate", "--offline"),
     "views pids": ("--operation", "pids"),
     "views migrate": ("--operation", "migrate", "--offline"),
-    "rebucket": ("--to", "Minute", "--yes"),
+    "rebucket": ("--to", "Minute"),
     "audit": (),
     "audit repair": ("--repair", "test"),
 }
