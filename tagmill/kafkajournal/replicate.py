@@ -92,16 +92,16 @@ def status(settings: Settings, pipeline: str) -> list[PartitionStatus]:
         return [_status(one) for one in kafka_positions(kafka, found, replicated_to, anew)]
 
 
-def _status(one: TopicPosition) -> PartitionStatus:
+def _status(position: TopicPosition) -> PartitionStatus:
     return PartitionStatus(
-        topic=one.topic,
-        partition=one.partition,
-        replicated_to=one.delivered_to,
-        first=one.log_start,
-        end=one.last_stable_offset,
-        waiting=one.waiting,
-        not_readable=one.not_readable,
-        problem=one.problem,
+        topic=position.topic,
+        partition=position.partition,
+        replicated_to=position.delivered_to,
+        first=position.log_start,
+        end=position.last_stable_offset,
+        waiting=position.waiting,
+        not_readable=position.not_readable,
+        problem=position.problem,
     )
 
 
