@@ -88,14 +88,14 @@ def spark_submit(tmp_path, monkeypatch, config):
     return run
 
 
-def test_the_password_is_in_the_environment_of_the_job_only(spark_submit, caplog, capfd):
+def test_the_password_is_in_the_environment_of_the_job_only(spark_submit, tmp_path, caplog, capfd):
     caplog.set_level(logging.DEBUG)
     result = spark_submit()
     seen = spark_submit.seen()
     assert seen["environment"]["TAGMILL_CASSANDRA__PASSWORD"] == PASSWORD
     assert seen["environment"]["TAGMILL_CASSANDRA__USERNAME"] == "tagmill"
     assert seen["environment"]["TAGMILL_CASSANDRA__TLS"] == "true"
-    assert seen["environment"]["TAGMILL_CASSANDRA__TLS_CA_FILE"] == "/etc/ca.pem"
+    assert seen["environment"]["TAGMILL_CASSANDRA__TLS_CA_FILE"] == str(tmp_path / "authority" / "ca.pem")
     shown = [*seen["arguments"], caplog.text, *capfd.readouterr(), json.dumps(result)]
     shown += [repr(getattr(spark_submit.operator, field)) for field in spark_submit.operator.template_fields]
     assert not [text for text in shown if PASSWORD in text or "s3cr3t" in text]
