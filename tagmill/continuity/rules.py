@@ -49,10 +49,15 @@ def judge(
     nothing is delivered.
     """
     walk = _Walk(progress, policy, journal or {}, earlier, strangers)
-    ordered = sorted(rows, key=lambda row: (row.number, row.ticks, row.offset))
+    ordered = sorted(rows, key=_place)
     for number, same in groupby(ordered, key=lambda row: row.number):
         walk.step(number, list(same))
     return walk.finish()
+
+
+def _place(row: Row) -> tuple[object, ...]:
+    """Return the sort key of a row: of copies with one offset, a sound one comes first, whatever order they were read in."""
+    return row.number, row.ticks, row.offset, row.offset_broken, row.event_missing, row.sequence_nr, row.writer_uuid
 
 
 def remove(missing: tuple[Interval, ...], number: int) -> tuple[Interval, ...]:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -230,3 +231,9 @@ def test_late_numbers_of_a_closed_hole_come_once_in_any_order(last: int, width: 
         known = judgement.progress
         assert [d.action for d in judge(known, [row(number)], policy()).decisions] == [Action.DROP]
     assert known == progress(last + width + 1)
+
+
+@pytest.mark.parametrize("read", [[row(1, 1, event_missing=True), row(1, 1)], [row(1, 1), row(1, 1, event_missing=True)]])
+def test_copies_of_one_offset_sound_one_wins(read: list[Row]) -> None:
+    """A copy without its event in another bucket: the order of reading must not choose."""
+    assert delivered(judge(None, read, policy())) == [1]
