@@ -94,7 +94,7 @@ def test_watermark_ahead_is_brought_back(journal, settings, spark, monkeypatch):
     assert manifests(made, name)[-1].tags["t"].back_from is not None
     with Ledger(made.cassandra) as ledger:
         assert ledger.delivered.watermarks(name)["t"].ticks <= from_datetime(datetime.now(UTC))
-    written.view(events("a", range(12, 14), datetime.now(UTC) - SECOND))
+    written.view(events("a", range(12, 14), datetime.now(UTC) - 16 * SECOND))
     deliver(made, name, spark)
     assert clickhouse_rows(made, name) == sorted(as_row(row) for row in written.rows())
     assert verdicts(made, name) == {"t": "exactly once"}

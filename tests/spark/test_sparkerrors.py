@@ -27,7 +27,7 @@ def silent() -> CassandraSettings:
 @pytest.mark.parametrize("action", ["first", "write"])
 def test_a_python_worker_whose_cassandra_is_down_is_no_defect(spark, silent, tmp_path, action) -> None:
     ids = spark.createDataFrame([(1, "a", 0)], "shard int, unique_id string, place long")
-    found = unknown(ids, silent, "tagmill", "p", "rule%1", datetime.now(UTC))
+    found = unknown(ids, silent, "tagmill", "p", "rule%1", datetime.now(UTC), 0)
     act = {"first": found.first, "write": lambda: found.write.parquet(str(tmp_path / "out"))}[action]
     with pytest.raises(
         StoreUnavailable, match="^there did not answer Spark .StoreUnavailable.. Nothing was sealed. Run the same"
