@@ -25,9 +25,9 @@ REFRESHED = re.compile(r"\sREFRESH (EVERY|AFTER)\s")
 TTL = re.compile(r"\sTTL (.+?)(?: SETTINGS |$)", re.S)
 # rules of a TTL that keep every row
 KEEPING = re.compile(r"\sTO (DISK|VOLUME)\s|\sRECOMPRESS\s")
-INTERVAL = re.compile(r"\+ toInterval(Hour|Day|Week|Month|Quarter|Year)\((\d+)\)")
+INTERVAL = re.compile(r"\+ toInterval(Second|Minute|Hour|Day|Week|Month|Quarter|Year)\((\d+)\)")
 # days of an interval, at least
-DAYS = {"Hour": 1 / 24, "Day": 1, "Week": 7, "Month": 28, "Quarter": 90, "Year": 365}
+DAYS = {"Second": 1 / 86_400, "Minute": 1 / 1440, "Hour": 1 / 24, "Day": 1, "Week": 7, "Month": 28, "Quarter": 90, "Year": 365}
 Name = tuple[str, str]
 Rows = Callable[[str, dict[str, Any]], list[tuple[Any, ...]]]
 
@@ -62,7 +62,7 @@ class Table:
         if kept < days:
             return (
                 f"has the TTL {self.ttl}, which removes rows after {kept:g} days, and destination_retention_days is {days}. "
-                f"Lower it to {int(kept)}, or raise the TTL"
+                + (f"Lower it to {int(kept)}, or raise the TTL" if kept >= 1 else "Raise the TTL")
             )
         return None
 

@@ -63,6 +63,7 @@ def described(ttl: str) -> Table:
         (" TTL t + toIntervalDay(7) TO DISK 'cold', t + toIntervalDay(9)", 8, None),
         (" TTL t + toIntervalDay(7) TO DISK 'cold', t + toIntervalDay(9)", None, "the TTL t + toIntervalDay(9), which"),
         (" TTL t + toIntervalDay(7) RECOMPRESS CODEC(ZSTD(17))", None, None),
+        (" TTL t + toIntervalMinute(90)", 1, "after 0.0625 days, and destination_retention_days is 1. Raise the TTL"),
         (" TTL expires_at", None, "no destination_retention_days is declared"),
         (" TTL expires_at", 10, None),
     ],
