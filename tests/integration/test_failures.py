@@ -148,7 +148,7 @@ def test_topic_jobs_spark_fails_one_line(shop, monkeypatch, tmp_path) -> None:
     settings = one.configure(shards=7)
     for case in FEW:
         words = broken(monkeypatch, case)
-        by_command(settings, one.file, "dedup rekey", ("--yes", "--why", "test"), case, words)
+        by_command(settings, one.file, "dedup rekey", ("--yes",), case, words)
         by_script(settings, one.file, "dedup rekey", ("--operation", "rekey"), case, words, tmp_path)
         by_command(settings, one.file, "dedup expire", ("--yes",), case, words)
         by_script(settings, one.file, "dedup expire", ("--operation", "expire"), case, words, tmp_path)

@@ -12,6 +12,7 @@ from tagmill.kafkajournal.replicate import replicate
 from tagmill.stores import schema
 from tagmill.stores.clickhouse import ClickHouse
 from tagmill.stores.files import RunFiles
+from tagmill.stores.lease import Lease
 from tagmill.stores.ledger import Ledger
 from tagmill.topics import steps
 from tagmill.topics.columns import layout
@@ -114,7 +115,9 @@ STATES = [
 
 
 def given_up(one, *options):
-    """Give the newest run up by the command line; what it says."""
+    """Give the newest run up by the command line once the lease of its steps is over; what it says."""
+    with Ledger(one.settings.cassandra) as ledger:
+        Lease(ledger.cassandra, one.settings.cassandra.ledger_keyspace, one.name, OWNER, 60).give_back()
     code, said, wrong = tagmill(one.file, "run", "give-up", "--pipeline", one.name, *options, *WHY)
     assert code == 0, wrong
     return said
