@@ -75,9 +75,8 @@ def test_late_rows_are_found_within_their_lateness(journal, settings, spark, clo
     assert [sum(tag.late for tag in manifest.tags.values()) for manifest in manifests(made, name)] == [0, 1, 1, 1, 1]
 
 
-@pytest.mark.parametrize(
-    "size", [pytest.param(BucketSize.MINUTE, marks=pytest.mark.long), BucketSize.DAY], ids=lambda size: size.value
-)
+@pytest.mark.long
+@pytest.mark.parametrize("size", [BucketSize.MINUTE, BucketSize.DAY], ids=lambda size: size.value)
 def test_late_rows_in_buckets_of_other_sizes(journal, settings, spark, clocks, size):
     """The late row is the first of its id; and a hole behind which rows were held closes as always."""
     written, now = journal(), datetime.now(UTC)

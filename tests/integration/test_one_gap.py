@@ -164,7 +164,12 @@ def test_stop_held_share_records_its_holds(pipeline, spark, settings):
 
 
 @pytest.mark.parametrize(
-    "instant", ["stop.before_commit", "stop.after_commit", pytest.param("stop.recorded", marks=pytest.mark.long)]
+    "instant",
+    [
+        pytest.param("stop.before_commit", marks=pytest.mark.long),
+        "stop.after_commit",
+        pytest.param("stop.recorded", marks=pytest.mark.long),
+    ],
 )
 def test_stop_killed_anywhere_is_recorded(pipeline, spark, instant):
     """A stop that dies is finished by the next plan, or made again by it; then the next run goes on."""
