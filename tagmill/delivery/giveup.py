@@ -169,23 +169,7 @@ class GiveUp:
         """Write a manifest in place of one that is gone, by what ClickHouse has; its batches can't be sent again."""
         rebuilt = [unsealed(clickhouse, self.pipeline.destination, batch) for batch in batches]
         attempt = uuid4().hex[:12]
-        manifest = Manifest(
-            pipeline=self.name,
-            run=row.run,
-            sealed_at=datetime.now(UTC),
-            attempt=attempt,
-            generation=1,
-            moves_watermark=False,
-            tags={},
-            batches=rebuilt,
-            findings={},
-            progress_file="",
-            holds_file="",
-            repairs_file="",
-            sha256={},
-            docs_page=None,
-            more=False,
-        )
+        manifest = Manifest.unsealed(self.name, row.run, attempt, batches=rebuilt)
         file = f"{self.files.folder(self.name, row.run)}/attempt-{attempt}/manifest.json"
         return file, write_document(self.files, file, manifest)
 
@@ -248,10 +232,7 @@ class GiveUp:
 
     def _recorded(self, ledger: Ledger, action: str) -> int:
         run = ledger.free_number(self.name)
-        ledger.claim(self.name, run)
-        reason = f"{self.who}: {self.why}"
-        ledger.create_run(self.name, run, kind="intervention", state=RunState.CLOSED, owner=self.owner, reason=reason)
-        ledger.record_intervention(self.name, run, self.who, action, self.why)
+        ledger.add_intervention(self.name, run, owner=self.owner, who=self.who, action=action, why=self.why)
         return run
 
     @contextmanager

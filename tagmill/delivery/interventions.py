@@ -300,11 +300,7 @@ class Interventions:
 
     def _recorded(self, ledger: Ledger, run: int, what: str) -> None:
         """Claim the number that was free, for a run without batches."""
-        ledger.claim(self.name, run)
-        ledger.create_run(
-            self.name, run, kind="intervention", state=RunState.CLOSED, owner=self.owner, reason=f"{self.who}: {self.why}"
-        )
-        ledger.record_intervention(self.name, run, self.who, what, self.why)
+        ledger.add_intervention(self.name, run, owner=self.owner, who=self.who, action=what, why=self.why)
 
     def _intervene(self, ledger: Ledger, run: int, hold: HoldRow, progress: Progress, what: str) -> None:
         """`run` was free before the hold and the progress were read: what is written can't be older than a run beside it."""

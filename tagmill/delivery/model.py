@@ -1,6 +1,7 @@
 """What one step of a run hands to the next: the plan and the manifest, as files that a person can read."""
 
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -195,3 +196,33 @@ class Manifest(Document):
     sha256: dict[str, str]
     docs_page: str | None
     more: bool
+
+    @classmethod
+    def unsealed(
+        cls,
+        pipeline: str,
+        run: int,
+        attempt: str,
+        *,
+        batches: Sequence[Batch] = (),
+        holds_file: str = "",
+        sha256: Mapping[str, str] | None = None,
+    ) -> "Manifest":
+        """Return the manifest of a run that ended without a seal: it moves nothing, and none of its batches can be sent again."""
+        return cls(
+            pipeline=pipeline,
+            run=run,
+            sealed_at=datetime.now(UTC),
+            attempt=attempt,
+            generation=1,
+            moves_watermark=False,
+            tags={},
+            batches=list(batches),
+            findings={},
+            progress_file="",
+            holds_file=holds_file,
+            repairs_file="",
+            sha256=dict(sha256 or {}),
+            docs_page=None,
+            more=False,
+        )

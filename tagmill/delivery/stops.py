@@ -4,8 +4,6 @@ The commit names a manifest of those holds; behind it they are written USING TIM
 What plans or intervenes next finishes a recording that was interrupted.
 """
 
-from datetime import UTC, datetime
-
 import structlog
 
 from tagmill import checkpoints
@@ -22,23 +20,8 @@ log = structlog.get_logger()
 
 def stop(ledger: Ledger, files: RunFiles, row: RunRow, attempt: str, holds_file: str, reason: str) -> None:
     """Abandon a PLANNED run and record the holds in `holds_file`; raises FenceRaised, and then records nothing."""
-    manifest = Manifest(
-        pipeline=row.pipeline,
-        run=row.run,
-        sealed_at=datetime.now(UTC),
-        attempt=attempt,
-        generation=1,
-        moves_watermark=False,
-        tags={},
-        batches=[],
-        findings={},
-        progress_file="",
-        holds_file=holds_file,
-        repairs_file="",
-        sha256={holds_file: files.digest(holds_file)[1]},
-        docs_page=None,
-        more=False,
-    )
+    sha256_of_holds = files.digest(holds_file)[1]
+    manifest = Manifest.unsealed(row.pipeline, row.run, attempt, holds_file=holds_file, sha256={holds_file: sha256_of_holds})
     file = f"{files.folder(row.pipeline, row.run)}/attempt-{attempt}/manifest.json"
     sha256 = write_document(files, file, manifest)
     checkpoints.reached("stop.before_commit")

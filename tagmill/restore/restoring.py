@@ -140,10 +140,8 @@ class Restoring:
         if row := ledger.open_run(self.name):
             ledger.record_intervention(self.name, row.run, self.who, text, self.why)
             return
-        number, reason = ledger.free_number(self.name), f"{self.who}: {self.why}"
-        ledger.claim(self.name, number)
-        ledger.create_run(self.name, number, kind="intervention", state=RunState.CLOSED, owner=self.owner, reason=reason)
-        ledger.record_intervention(self.name, number, self.who, text, self.why)
+        number = ledger.free_number(self.name)
+        ledger.add_intervention(self.name, number, owner=self.owner, who=self.who, action=text, why=self.why)
 
     def _written(self, ledger: Ledger) -> Iterator[tuple[str, int]]:
         """Yield the pipeline's rows that are written with a run's write time, each with its own."""

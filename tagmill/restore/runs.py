@@ -7,20 +7,28 @@ from uuid import UUID, uuid4
 
 from tagmill.batches.states import BatchState, RunState
 from tagmill.delivery.model import Batch
+from tagmill.restore.found import UnknownBatch
 from tagmill.stores.files import RunFiles
 from tagmill.stores.ledger import Ledger
 
 KIND = "deliver"
 
 
-def add_batches(ledger: Ledger, pipeline: str, run: int, batches: Iterable[tuple[Batch, BatchState, int]]) -> None:
-    """Write the batches of a lost run, each with its state and generation; doing it again writes the same."""
+def add_batches(ledger: Ledger, pipeline: str, run: int, sealed: Iterable[Batch], unknown: Iterable[UnknownBatch]) -> None:
+    """Write the sealed batches of a lost run, VOIDED but for those that ClickHouse has; doing it again writes the same."""
+    generations = {batch.batch_id: batch.totals.generation for batch in unknown}
+    states = (
+        (batch, BatchState.IN_CLICKHOUSE, generations[UUID(batch.batch_id)])
+        if UUID(batch.batch_id) in generations
+        else (batch, BatchState.VOIDED, 1)
+        for batch in sealed
+    )
     ledger.cassandra.write_many(
         f"INSERT INTO {ledger.keyspace}.runs (pipeline, run, batch_no, batch_id, batch_state, generation, tag, rows, bytes, verified_at)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             (pipeline, run, b.number, UUID(b.batch_id), state.value, generation, b.tag, b.rows, b.bytes, datetime.now(UTC))
-            for b, state, generation in batches
+            for b, state, generation in states
         ),
     )
 

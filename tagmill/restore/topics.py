@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from itertools import groupby
 from typing import TYPE_CHECKING
-from uuid import UUID
 
 from tagmill import checkpoints
-from tagmill.batches.states import BatchState, RunState
+from tagmill.batches.states import RunState
 from tagmill.errors import GuardRefused
 from tagmill.restore import runs
 from tagmill.restore.found import UnknownBatch, belongs, manifest_files
@@ -41,14 +40,7 @@ class TopicRestore:
         """Close the lost runs again, in their order; doing it again writes the same."""
         for run, file, of_run in self.manifests():
             manifest = TopicManifest.model_validate_json(self.files.read(file))
-            generations = {batch.batch_id: batch.totals.generation for batch in of_run}
-            states = (
-                (batch, BatchState.IN_CLICKHOUSE, generations[UUID(batch.batch_id)])
-                if UUID(batch.batch_id) in generations
-                else (batch, BatchState.VOIDED, 1)
-                for batch in manifest.batches
-            )
-            runs.add_batches(self.ledger, self.name, run, states)
+            runs.add_batches(self.ledger, self.name, run, manifest.batches, of_run)
             plan = runs.plan_file(self.files, self.name, run, lambda content, of=manifest: _fits(content, of))  # type: ignore[misc]
             runs.add_run(self.ledger, self.files, self.name, run, RunState.SEALED, file, plan)
             row = self._sealed(run, file)

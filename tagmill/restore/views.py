@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pyarrow.parquet as pq
 
 from tagmill import checkpoints, names
-from tagmill.batches.states import BatchState, RunState
+from tagmill.batches.states import RunState
 from tagmill.continuity.merging import merge
 from tagmill.continuity.model import Progress
 from tagmill.delivery.model import Manifest, Plan
@@ -104,14 +104,7 @@ class ViewRestore:
         """Write the run from its manifest, or what proves its batches where there is none."""
         if self.ledger.run(self.name, run) is None and (file := self._manifest(run, batches)):
             manifest = Manifest.model_validate_json(self.files.read(file))
-            generations = {batch.batch_id: batch.totals.generation for batch in batches}
-            states = (
-                (batch, BatchState.IN_CLICKHOUSE, generations[UUID(batch.batch_id)])
-                if UUID(batch.batch_id) in generations
-                else (batch, BatchState.VOIDED, 1)
-                for batch in manifest.batches
-            )
-            runs.add_batches(self.ledger, self.name, run, states)
+            runs.add_batches(self.ledger, self.name, run, manifest.batches, batches)
             runs.add_run(self.ledger, self.files, self.name, run, RunState.CLOSED, file, self._plan(run, manifest))
             return
         Retired(self.ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.name).keep(

@@ -354,6 +354,12 @@ class Ledger:
 
     # -- what people did
 
+    def add_intervention(self, pipeline: str, run: int, *, owner: str, who: str, action: str, why: str) -> None:
+        """Claim the number that was free for a closed run without batches, and record what a person did under it."""
+        self.claim(pipeline, run)
+        self.create_run(pipeline, run, kind="intervention", state=RunState.CLOSED, owner=owner, reason=f"{who}: {why}")
+        self.record_intervention(pipeline, run, who, action, why)
+
     def record_intervention(self, pipeline: str, run: int, who: str, what: str, why: str) -> None:
         """Who did what, and why."""
         self.cassandra.write_many(

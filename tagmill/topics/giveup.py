@@ -184,10 +184,7 @@ class TopicGiveUp:
 
     def _recorded(self, ledger: Ledger, action: str) -> int:
         run = ledger.free_number(self.name)
-        ledger.claim(self.name, run)
-        reason = f"{self.who}: {self.why}"
-        ledger.create_run(self.name, run, kind="intervention", state=RunState.CLOSED, owner=self.owner, reason=reason)
-        ledger.record_intervention(self.name, run, self.who, action, self.why)
+        ledger.add_intervention(self.name, run, owner=self.owner, who=self.who, action=action, why=self.why)
         return run
 
     @contextmanager
