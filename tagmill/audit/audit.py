@@ -132,7 +132,7 @@ class _Audit:
         self.tell("writing the report")
         made = report.made(judged, row, scope, self.pipeline, self.folder, self.ledger.cassandra.now())
         docs = pages.written(made, self.pipeline, self.files.docs(self.name))
-        made = made.model_copy(update={"docs": docs})
+        made = made.model_copy(update={"docs": docs, "closed_run": self._closed_run()})
         self.files.write(f"{self.folder}/{REPORT}", made.model_dump_json(indent=1).encode())
         written = self.ledger.delivered.write_times.of(self.name, row.audit)
         report.write_buckets(judged, row, scope, self.ledger_keyspace, self.pipeline.view, written)
@@ -301,6 +301,11 @@ class _Audit:
         last = self.ledger.last_run(self.name)
         run = self.ledger.run(self.name, last)
         return last, run.state if run else None
+
+    def _closed_run(self) -> int:
+        """Return the newest run that was closed when the audit began; 0 if there was none."""
+        last, state = self.deliveries
+        return last - 1 if state and state.is_open else last
 
     def _holds(self, scope: Scope) -> DataFrame:
         holds = [(hold.tag, hold.persistence_id) for hold in self.ledger.delivered.holds(self.name, scope.tags)]

@@ -110,7 +110,7 @@ class AuditReport(Document):
     """All that one audit says in a document; every line and every finding stand beside it as Parquet.
 
     `tags`: one line a tag; `buckets`: the first buckets with findings; `named`: the first findings of each kind; `findings`: how many of
-    each kind in all, also those of no tag.
+    each kind in all, also those of no tag; `closed_run`: the newest run that was closed before anything was read.
     """
 
     pipeline: str
@@ -126,6 +126,7 @@ class AuditReport(Document):
     warnings: list[str]
     folder: str
     docs: str | None = None
+    closed_run: int = 0
 
     @property
     def journal(self) -> int:

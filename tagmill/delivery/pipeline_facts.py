@@ -27,7 +27,10 @@ UNTOLD: Contents = (-1, 0)
 
 @dataclass(frozen=True, slots=True)
 class PipelineFacts:
-    """What is known of a pipeline; `pushed` and `sealed` are rows of the open run by tag, `found` what the last audit found of each."""
+    """What is known of a pipeline; `pushed` and `sealed` are rows of the open run by tag, `found` what the last audit found of each.
+
+    `audited_run` is the newest run that was closed before that audit read anything.
+    """
 
     closed: RunRow | None
     open_run: OpenRun | None
@@ -38,6 +41,7 @@ class PipelineFacts:
     contents: Contents
     audit: AuditRow | None
     found: Mapping[str, Mapping[str, int]]
+    audited_run: int
 
     def checked(self, tag: str) -> Proof | None:
         """Return the newest check of a tag."""
@@ -54,8 +58,7 @@ class PipelineFacts:
         audit = self.audit
         if audit is None or audit.done_at is None or tag not in self.found:
             return None
-        closed_at = self.closed.closed_at if self.closed else None
-        changed = closed_at is not None and closed_at >= audit.started_at
+        changed = self.closed is not None and self.closed.run > self.audited_run
         finding = f"audit {audit.audit} found {in_words(self.found[tag])}"
         return Proof("audited", audit.done_at, not self.found[tag], moment(to_datetime(audit.until)), finding, changed)
 
@@ -82,6 +85,7 @@ def collect(settings: Settings, ledger: Ledger, clickhouse: ClickHouse, pipeline
     batches = ledger.batches(pipeline, open_run.run) if open_run else []
     checks = Checks(ledger.cassandra, keyspace, pipeline).newest()
     audit = Audits(ledger.cassandra, keyspace, pipeline).last_done() if pipeline in settings.pipelines else None
+    found, audited_run = _found(settings, pipeline, audit) if audit else ({}, 0)
     return PipelineFacts(
         closed=next((row for row in rows if not row.state.is_open), None),
         open_run=OpenRun(open_run.run, open_run.state.value, open_run.fence) if open_run else None,
@@ -91,7 +95,8 @@ def collect(settings: Settings, ledger: Ledger, clickhouse: ClickHouse, pipeline
         checks=checks,
         contents=contents(clickhouse, table) if checks else UNTOLD,
         audit=audit,
-        found=_found(settings, pipeline, audit) if audit else {},
+        found=found,
+        audited_run=audited_run,
     )
 
 
@@ -137,15 +142,15 @@ def _rows_by_tag(batches: Iterable[Any]) -> Mapping[str, int]:
     return rows
 
 
-def _found(settings: Settings, pipeline: str, audit: AuditRow) -> Mapping[str, Mapping[str, int]]:
-    """Return what an audit found of each tag that it judged, with what it found of no tag.
+def _found(settings: Settings, pipeline: str, audit: AuditRow) -> tuple[Mapping[str, Mapping[str, int]], int]:
+    """Return what an audit found of each tag that it judged, with what it found of no tag, and the newest run that it covers.
 
     Where its report is gone, an audit that disagrees speaks for all tags, and one that agrees for none.
     """
     try:
         report = json.loads(RunFiles(settings.storage.root).read(f"{folder(pipeline, audit.audit)}/report.json"))
     except (TagmillError, OSError):
-        return {} if audit.agrees else dict.fromkeys(settings.pipeline(pipeline).tags, audit.findings)
+        return {} if audit.agrees else dict.fromkeys(settings.pipeline(pipeline).tags, audit.findings), 0
     of_tags = {line["tag"]: Counter[str](line["findings"]) for line in report["tags"]}
     of_none = Counter[str](dict(audit.findings)) - sum(of_tags.values(), Counter[str]())
-    return {tag: +(findings + of_none) for tag, findings in of_tags.items()}
+    return {tag: +(findings + of_none) for tag, findings in of_tags.items()}, report.get("closed_run", 0)

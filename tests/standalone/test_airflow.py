@@ -96,8 +96,10 @@ def test_a_backfill_reads_its_range_again_and_delivers_nothing_twice(stack, deli
     assert delivered.tasks(DAG, run)["seal"] in ("success", "skipped")
     plan = delivered.call("GET", f"/dags/{DAG}/dagRuns/{run}/taskInstances/plan/xcomEntries/return_value")["value"]
     assert "2026-11-21T08:00:00+00:00" in str(plan) and "2026-11-21T09:00:00+00:00" in str(plan)
-    assert run_numbers(stack) == last + 1
-    assert in_clickhouse(stack) == before
+    assert run_numbers(stack) > last
+    # that missed run also delivers what the tests before have left for later
+    assert before - in_clickhouse(stack) == Counter()
+    assert in_clickhouse(stack) - in_view(stack, delivered.keyspace) == Counter()
 
 
 def test_nothing_to_do_starts_no_jvm_and_is_quick(delivered):
