@@ -17,14 +17,16 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "build" / "test-results"
 # a process each, with servers of its own where it needs any; the longest first
 SUITES = {
-    "faults": ("tests/faults",),
     "integration": ("tests/integration",),
+    "faults": ("tests/faults",),
     "standalone": ("tests/standalone",),
     "interop": ("tests/interop",),
     "spark": ("tests/unit", "tests/spark"),
     "airflow": ("tests/dags",),
 }
 AT_ONCE = 2
+# too long for one process: its modules are dealt out to so many
+PARTS = {"integration": 2}
 MOST_SAID = 400
 NO_TESTS = 5  # pytest's exit status when it collected nothing
 
@@ -40,7 +42,16 @@ def chosen(arguments: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
     for path in paths:
         suites = (suite for suite, homes in SUITES.items() if path.removeprefix("./").startswith(homes))
         split[next(suites, "integration")].append(path)
-    return {name: found for name, found in split.items() if found}, options
+    return {part: shares for name, found in split.items() for part, shares in dealt(name, found)}, options
+
+
+def dealt(suite: str, paths: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the processes of a suite with the paths of each: its modules in turn, where it is run whole and is too long for one."""
+    if suite in PARTS and list(paths) == list(SUITES[suite]):
+        modules = [str(module.relative_to(ROOT)) for path in paths for module in sorted((ROOT / path).rglob("test_*.py"))]
+        yield from ((f"{suite}-{part + 1}", modules[part :: PARTS[suite]]) for part in range(PARTS[suite]))
+    elif paths:
+        yield suite, list(paths)
 
 
 def count(junit: ET.Element) -> Counter[str]:
@@ -68,7 +79,7 @@ def run(options: Sequence[str], suite: str, paths: Sequence[str]) -> int:
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            print(f"{suite:<11} {line}", end="", flush=True)
+            print(f"{suite:<13} {line}", end="", flush=True)
     return process.returncode
 
 
