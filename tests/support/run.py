@@ -75,7 +75,7 @@ def run(options: Sequence[str], suite: str, paths: Sequence[str]) -> int:
     report = RESULTS / f"{suite}.xml"
     report.unlink(missing_ok=True)
     python = ROOT / "build" / "venvs" / ("airflow" if suite == "airflow" else "spark") / "bin" / "python"
-    command = [python, "-m", "pytest", "-v", f"--junit-xml={report}", *options, *paths]
+    command = [python, "-m", "pytest", "-v", "--durations=10", f"--junit-xml={report}", *options, *paths]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
