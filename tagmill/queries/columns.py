@@ -10,7 +10,7 @@ from tagmill.views.tables import META
 
 PAYLOAD = ("writer_uuid", "ser_id", "ser_manifest", "event_manifest", "event", *META)
 META_TYPES = {"meta_ser_id": "int", "meta_ser_manifest": "string", "meta": "binary"}
-MOMENT = {"offset": "timestamp as offset", "event_time": "timestamp_micros(ticks div 10) as event_time"}
+MOMENT = {"offset": "timestamp as offset", "event_time": "timestamp_micros((ticks - pmod(ticks, 10)) div 10) as event_time"}
 
 
 def as_events(rows: DataFrame, there: Collection[str], columns: Sequence[str], made: Mapping[str, str]) -> DataFrame:

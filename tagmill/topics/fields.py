@@ -3,9 +3,10 @@
 import math
 import struct
 import uuid
+from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -13,8 +14,10 @@ import msgspec
 
 from tagmill.batches.columns import Column
 from tagmill.topics.ids import Value
+from tagmill.topics.numbers import Number
 
 EPOCH = date(1970, 1, 1)
+EPOCH_MOMENT, MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 # of moments, in milliseconds since 1970: 2100
 BEHIND_LAST_MS = 4_102_444_800_000
 
@@ -24,7 +27,8 @@ class Unfit(ValueError):
 
 
 Event = Mapping[str, Any]
-PLAIN = frozenset((str, int, float, bool))
+# Types whose values are parts of an id as they are; a float may be NaN.
+PLAIN = frozenset((str, int, bool))
 
 
 def finder(path: str) -> Callable[[Event], Any]:
@@ -49,10 +53,12 @@ def _integer(low: int, high: int) -> Callable[[Any], int]:
     def integer(value: Any) -> int:
         if type(value) is int and low <= value <= high:  # nearly always so
             return value
-        if isinstance(value, bool) or not isinstance(value, int | Decimal | float) or value != int(value):
+        if isinstance(value, bool) or not isinstance(value, int | Decimal | float) or value != value:
             raise Unfit(f"{value!r} is no integer")
-        if not low <= int(value) <= high:
+        if not low <= value <= high:  # before int(), which would write out all digits of 1e999999999
             raise Unfit(f"{value!r} is out of range")
+        if value != int(value):
+            raise Unfit(f"{value!r} is no integer")
         return int(value)
 
     return integer
@@ -64,6 +70,8 @@ def _float_bits(value: Any) -> int:
     number = float(value)
     if math.isnan(number):
         raise Unfit("NaN")
+    if math.isinf(number) and value != number:
+        raise Unfit(f"{value!r} is out of range")
     return int.from_bytes(struct.pack(">d", number + 0.0), "big", signed=True)
 
 
@@ -73,24 +81,40 @@ def _boolean(value: Any) -> int:
     return int(value)
 
 
+def _plain_decimal(value: Any) -> Decimal:
+    if isinstance(value, Number):
+        return Decimal(value)
+    raise TypeError(f"{type(value).__name__} has no JSON")
+
+
+_as_json = msgspec.json.Encoder(enc_hook=_plain_decimal, decimal_format="number")
+
+
 def _text(value: Any) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, bytes):
-        return value.decode()
-    return msgspec.json.encode(value).decode()
+        return b64encode(value).decode()
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return _as_json.encode(value).decode()
 
 
 def milliseconds(value: Any) -> int:
-    """Of a moment: ISO 8601 text (without a zone UTC), milliseconds since 1970, or what a decoder makes of its own types."""
+    """Return the whole milliseconds from 1970 to a moment, of which a finer part is cut off, towards the past.
+
+    In: ISO 8601 text (without a zone UTC), a number of milliseconds, or what a decoder makes of its own types.
+    """
     if isinstance(value, str):
         value = datetime.fromisoformat(value)
     if isinstance(value, datetime):
         moment = value if value.tzinfo else value.replace(tzinfo=UTC)
-        return round(moment.timestamp() * 1000)
+        return (moment - EPOCH_MOMENT) // MILLISECOND
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         raise Unfit(f"{value!r} is no moment")
-    return int(value)
+    if not -(2**63) <= value < 2**63:
+        raise Unfit(f"{value!r} is out of range")
+    return math.floor(value)
 
 
 def _moment(value: Any) -> int:
@@ -206,8 +230,12 @@ def key_reader(paths: Sequence[str]) -> Callable[[Event], list[Value]]:
 
 def plain(path: str, value: Any) -> Value:
     """A field of the key as the id is made of it; raises Unfit."""
+    if isinstance(value, float) and math.isnan(value):
+        raise Unfit(f"field {path}, of the key, is NaN, which tells no event from another one")
     if isinstance(value, str | int | float | bool):
         return value
+    if isinstance(value, Number):
+        return value if (double := value.double()) is None else double
     if isinstance(value, uuid.UUID | datetime | date | time | Decimal):
         return str(value)
     if value is None:

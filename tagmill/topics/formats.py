@@ -10,6 +10,7 @@ import msgspec
 
 from tagmill.errors import ConfigurationError
 from tagmill.topics.fields import Unfit, finder
+from tagmill.topics.numbers import read_number
 
 MAGIC = 0
 FRAME_BYTES = 5
@@ -30,8 +31,8 @@ Decoder = Callable[[bytes], Decoded]
 
 
 def json_decoder(version_field: str | None) -> Decoder:
-    """JSON objects; numbers with a point are floats."""
-    read = msgspec.json.Decoder(dict[str, Any])
+    """JSON objects; numbers with a point are floats where those hold them."""
+    read = msgspec.json.Decoder(dict[str, Any], float_hook=read_number)
     version_of = finder(version_field) if version_field else None
 
     def decode(value: bytes) -> Decoded:

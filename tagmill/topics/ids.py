@@ -1,6 +1,7 @@
 """The id that makes an event unique. Pure, and never to change: ids of old events must stay what they are.
 
 part      = type letter, ":", text          s:text  i:integer  f:float (Python's shortest form)  b:true or b:false
+            d:number of JSON that a double would round, its digits without zeros at the end, "e", exponent
 unique_id = the first 16 bytes, in hexadecimal, of SHA-256 over all parts, each after its length in bytes (4 bytes, big endian)
 shard     = bytes 16 to 23 of the same SHA-256, as an unsigned big-endian number, modulo the number of shards
 """
@@ -9,7 +10,9 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
-Value = str | int | float | bool
+from tagmill.topics.numbers import Number
+
+Value = str | int | float | bool | Number
 # of the hash, in bytes: the id, and what the shard is made of
 OF_ID, SHARDED = slice(0, 16), slice(16, 24)
 
@@ -36,4 +39,6 @@ def part_of(value: Value) -> bytes:
         return b"b:true" if value else b"b:false"
     if isinstance(value, int):
         return b"i:%d" % value
+    if isinstance(value, Number):
+        return b"d:" + value.shortest().encode()
     return b"f:" + repr(value).encode()

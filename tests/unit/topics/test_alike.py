@@ -30,7 +30,15 @@ plain = st.one_of(texts, st.integers(-200, 200), integers, st.floats(allow_nan=F
 odd = st.one_of(plain, st.none(), moments, st.dates(date(1969, 1, 1)).map(date.isoformat), st.uuids().map(str), st.just({}))
 ordinary = st.fixed_dictionaries({"project": texts, "event_type": texts, "product_id": st.integers(-9, 9), "at": moments})
 extraordinary = st.fixed_dictionaries({}, optional={"project": plain, "event_type": odd, "product_id": odd, "at": odd, "a": odd})
+# Of more digits than a double holds, of whole numbers and beyond its range.
+numbers = st.one_of(
+    st.decimals(allow_nan=False, allow_infinity=False, places=3).map("{:f}".format), st.floats(0, 1e300).map("{:.17e}".format),
+    st.sampled_from(["1e400", "-0.0", "9007199254740993.0", "12345678901234567.81", "1e99999999999999999999"]),
+)  # fmt: skip
+raw = '{"project": "p", "event_type": "e", "product_id": %s, "at": %s, "a": {"x": %s}}'
 values = st.one_of(
+    st.tuples(numbers, numbers, numbers).map(lambda three: (raw % three).encode()),
+    numbers.map(lambda number: (raw % (1, 1_795_341_600_000, number)).encode()),
     st.tuples(ordinary, odd).map(lambda pair: json.dumps({**pair[0], "a": {"x": pair[1]}}).encode()),
     st.tuples(ordinary, extraordinary).map(lambda pair: json.dumps({**pair[0], **pair[1]}).encode()),
     extraordinary.map(lambda event: json.dumps(event).encode()),
@@ -93,7 +101,7 @@ AVRO = {
         {"name": "x", "type": ["null", "string", "bytes", "long", "float", "boolean", {"type": "map", "values": "long"}]},
     ],
 }  # fmt: skip
-avro_ids = st.integers(-(2**63), 2**63 - 1) | texts | st.floats(allow_nan=False) | st.uuids().map(str)
+avro_ids = st.integers(-(2**63), 2**63 - 1) | texts | st.floats() | st.uuids().map(str)
 avro_fields = st.one_of(
     st.none(), texts, st.binary(max_size=4), st.integers(-200, 200), st.floats(width=32), st.booleans(), st.just({"a": 1})
 )

@@ -4,18 +4,21 @@ import io
 import json
 import struct
 import uuid
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
+from fractions import Fraction
 from pathlib import Path
 
 import fastavro
 import pytest
 from google.protobuf import descriptor_pb2
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tagmill.errors import ConfigurationError
 from tagmill.kafkasettings import TopicColumn, TopicSettings
 from tagmill.topics.columns import fields
 from tagmill.topics.events import Reader
-from tagmill.topics.fields import Unfit, key_reader
+from tagmill.topics.fields import EPOCH_MOMENT, Unfit, key_reader, milliseconds
 
 EVENT = {
     "project": "p",
@@ -66,6 +69,9 @@ def test_the_producers_id_alone_or_within_ours():
         ("Int64", 2**63 - 1, 2**63 - 1), ("Int32", 3.0, 3), ("Bool", True, 1),
         ("Date", "2026-11-22", (date(2026, 11, 22) - date(1970, 1, 1)).days),
         ("DateTime64(3, 'UTC')", "2026-11-22T10:00:00.123+00:00", AT_MS + 123), ("DateTime64(3, 'UTC')", AT_MS, AT_MS),
+        ("DateTime64(3, 'UTC')", "2026-10-31T23:59:59.9999Z", (datetime(2026, 10, 31, tzinfo=UTC).timestamp() + 86_400) * 1000 - 1),
+        ("DateTime64(3, 'UTC')", "2026-10-31T23:59:59.999999999Z", (datetime(2026, 10, 31, tzinfo=UTC).timestamp() + 86_400) * 1000 - 1),
+        ("DateTime64(3, 'UTC')", AT_MS + 0.9, AT_MS),
         ("UUID", "5B11713A-0000-4000-8000-00000000000b", "5b11713a-0000-4000-8000-00000000000b"),
     ],
 )  # fmt: skip
@@ -79,6 +85,7 @@ def test_a_field_becomes_what_its_column_takes(kind, value, expected):
         ("Int8", 128), ("Int64", 2**63), ("Int32", 1.5), ("Int32", "3"), ("Int32", True), ("Float64", "1.5"), ("Bool", 1),
         ("Date", "yesterday"),
         ("Date", "1969-12-31"), ("DateTime64(3, 'UTC')", "soon"), ("DateTime64(3, 'UTC')", -1), ("UUID", "no"),
+        ("DateTime64(3, 'UTC')", "1969-12-31T23:59:59.9999Z"), ("DateTime64(3, 'UTC')", -0.1),
         ("UUID", [*range(16)]), ("UUID", dict.fromkeys("0123456789abcdef", 1)),
     ],
 )  # fmt: skip
@@ -267,6 +274,30 @@ def test_a_wrong_descriptor_is_a_mistake_in_the_configuration():
     for content in (b"{", b"{}", b"5", b'{"type": "record", "name": "x", "fields": 5}', b'"string"', b'["null", "long"]'):
         with pytest.raises(ConfigurationError, match=r"schema_files\.1: no Avro schema"):
             Reader(chosen(format="avro", schema_files={"1": Path("x")}), {"1": content})
+
+
+@given(st.datetimes(timezones=st.timezones()))
+def test_moment_is_cut_to_milliseconds_towards_past(moment):
+    found = milliseconds(moment)
+    exact = Fraction((moment - EPOCH_MOMENT) // timedelta(microseconds=1), 1000)
+    assert found <= exact < found + 1 and milliseconds(moment.isoformat()) == found
+
+
+def test_bytes_in_text_are_base64_always():
+    """Whether they happen to be UTF-8 makes no difference."""
+    [field] = fields(chosen(columns=[{"name": "x"}]).columns)
+    texts = [field.reader()({"x": value}) for value in (b"abc", b"\xff\xfe", b"", {"a": [b"abc"]})]
+    assert texts == ["YWJj", "//4=", "", '{"a":["YWJj"]}']
+
+
+def test_float_without_json_form_has_its_name():
+    [field] = fields(chosen(columns=[{"name": "x"}]).columns)
+    assert [field.reader()({"x": float(text)}) for text in ("nan", "inf", "-inf")] == ["NaN", "Infinity", "-Infinity"]
+
+
+def test_nan_in_key_is_refused():
+    with pytest.raises(Unfit, match="field at, of the key, is NaN"):
+        key_reader(["at"])({"at": float("nan")})
 
 
 def test_what_a_decoder_makes_of_a_key_field_counts_by_its_text():
