@@ -119,10 +119,15 @@ def row_checksum_sql(chosen: Iterable[Column]) -> str:
     folded = "toUInt64(0)"
     for column in chosen:
         if column.optional:
-            folded = f"({folded} + if(isNull(`{column.name}`), 0, xxHash64({_value_sql(column)} * {FACTOR} + {column.salt})))"
+            folded = f"({folded} + {optional_sql(column)})"
         else:
             folded = f"({folded} * {FACTOR} + {_value_sql(column)})"
     return f"xxHash64({folded})"
+
+
+def optional_sql(column: Column) -> str:
+    """Return ClickHouse's expression for what an optional column adds to the checksum of a row (UInt64)."""
+    return f"if(isNull(`{column.name}`), 0, xxHash64({_value_sql(column)} * {FACTOR} + {column.salt}))"
 
 
 def _value_sql(column: Column) -> str:

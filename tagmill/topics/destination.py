@@ -3,6 +3,7 @@
 from typing import Any
 
 from tagmill import names
+from tagmill.batches.columns import optional_sql
 from tagmill.kafkasettings import TopicSettings
 from tagmill.settings import Settings
 from tagmill.stores.clickhouse import ClickHouse
@@ -44,10 +45,16 @@ def apply(settings: Settings) -> list[str]:
 
 
 def _counts_all(clickhouse: ClickHouse, settings: Settings, table: str) -> bool:
-    """Whether the projection that totals come from has all optional columns in its checksum: else totals read the rows."""
-    query = "SELECT create_table_query FROM system.tables WHERE database = {database:String} AND name = {table:String}"
-    ((text,),) = clickhouse.rows(query, {"database": settings.clickhouse.database, "table": table})
-    return all(str(column.salt) in text for column in clickhouse.layout.columns if column.optional)
+    """Return whether the projection of batch totals has all optional columns as their checksum is today: else totals read the rows."""
+    query = (
+        "SELECT position(create_table_query, substring(formatQuerySingleLine(concat('SELECT ', {term:String})), 8)) > 0 "
+        "FROM system.tables WHERE database = {database:String} AND name = {table:String}"
+    )
+    return all(
+        clickhouse.rows(query, {"database": settings.clickhouse.database, "table": table, "term": optional_sql(column)}) == [(1,)]
+        for column in clickhouse.layout.columns
+        if column.optional
+    )
 
 
 def diff(settings: Settings, pipeline: str) -> dict[str, Any]:

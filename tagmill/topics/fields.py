@@ -145,7 +145,11 @@ def _uuid(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A type that a column may have: as a sealed file holds it, and how a field becomes that."""
+    """A type that a column may have: as a sealed file holds it, and how a field becomes that.
+
+    `insert` and `stored` are as in batches.columns.Column. A CAST names its type as {type}: to a type that is not nullable, ClickHouse
+    refuses null, also in rows whose result is not used, unless short_circuit_function_evaluation spares them.
+    """
 
     file_type: str
     number: bool
@@ -162,9 +166,9 @@ KINDS: dict[str, Kind] = {
     "Int32": Kind("Int32", True, _integer(-(2**31), 2**31 - 1)),
     "Int64": Kind("Int64", True, _integer(-(2**63), 2**63 - 1)),
     "Float64": Kind("Int64", True, _float_bits, "reinterpretAsFloat64({})", "reinterpretAsInt64({})"),
-    "Bool": Kind("UInt8", True, _boolean, "CAST({} AS Bool)", "CAST({} AS UInt8)"),
+    "Bool": Kind("UInt8", True, _boolean, "CAST({} AS {type})", "CAST({} AS {type})"),
     "DateTime64(3, 'UTC')": Kind("Int64", True, _moment, "fromUnixTimestamp64Milli({}, 'UTC')", "toUnixTimestamp64Milli({})"),
-    "Date": Kind("UInt16", True, _day, "CAST({} AS Date)", "CAST({} AS UInt16)"),
+    "Date": Kind("UInt16", True, _day, "CAST({} AS {type})", "CAST({} AS {type})"),
     "UUID": Kind("String", False, _uuid, "toUUID({})", "toString({})"),
 }
 
@@ -203,14 +207,15 @@ class Field:
         table_type = (
             "LowCardinality(Nullable(String))" if self.nullable and self.type.startswith("Low") else wrap.format(self.type)
         )
+        file_type = wrap.format(kind.file_type)
         return Column(
             self.name,
-            wrap.format(kind.file_type),
+            file_type,
             table_type,
             "number" if kind.number else "text",
             self.nullable,
-            kind.insert,
-            kind.stored,
+            kind.insert.replace("{type}", table_type),
+            kind.stored.replace("{type}", file_type),
             self.nullable,
         )
 

@@ -1,10 +1,15 @@
 """A plain topic delivered: each distinct event once, on a real broker, Cassandra and ClickHouse."""
 
 import json
+import re
+import sys
 import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from uuid import UUID
 
+import clickhouse_connect
 import pytest
 
 from tagmill.errors import ConfigurationError, GuardRefused
@@ -18,6 +23,29 @@ from tests.support.delivery import tagmill
 from tests.support.kafka import create, delete, lose
 from tests.support.topics import OWNER, Crashed, checked_verdict, crashing, made
 
+# by type: lowest, highest, just outside (None: nothing is)
+EDGES = {
+    "String": ("", "ü漢", None),
+    "LowCardinality(String)": ("", "ü漢", None),
+    "Int8": (-(2**7), 2**7 - 1, 2**7),
+    "Int16": (-(2**15), 2**15 - 1, 2**15),
+    "Int32": (-(2**31), 2**31 - 1, 2**31),
+    "Int64": (-(2**63), 2**63 - 1, 2**63),
+    "Float64": (-sys.float_info.max, sys.float_info.max, None),
+    "Bool": (False, True, 2),
+    "DateTime64(3, 'UTC')": ("1970-01-01T00:00:00Z", 4_102_444_799_999, 4_102_444_800_000),
+    "Date": ("1970-01-01", "2149-06-06", "2149-06-07"),
+    "UUID": (str(UUID(int=0)), str(UUID(int=2**128 - 1)), "none"),
+}
+# those that ClickHouse writes otherwise than Python
+TEXTS = {
+    False: "false",
+    True: "true",
+    "1970-01-01T00:00:00Z": "1970-01-01 00:00:00.000",
+    4_102_444_799_999: "2099-12-31 23:59:59.999",
+    sys.float_info.max: "1.7976931348623157e308",
+    -sys.float_info.max: "-1.7976931348623157e308",
+}
 COLUMNS = [{"name": "price", "type": "Float64"}, {"name": "who", "path": "customer.name"}]
 INSTANTS = (
     "plan.before_commit", "plan.after_commit", "seal.staged", "seal.judged", "seal.before_commit", "seal.after_commit", "seal.after_ids",
@@ -426,6 +454,69 @@ def test_a_change_in_clickhouse_is_found_and_the_batch_sent_again(shop):
     assert code == 0, err
     code, _, _ = tagmill(one.file, "check", "--pipeline", one.name)
     assert code == 0 and one.rows("price") == [(1.0,)] * 3
+
+
+def test_every_type_takes_null_and_its_edges(shop, monkeypatch):
+    """Null, absent, lowest and highest of all types arrive, are proven and sent again, also where ClickHouse spares no branch of if()."""
+    monkeypatch.setattr(
+        clickhouse_connect,
+        "get_client",
+        partial(clickhouse_connect.get_client, settings={"short_circuit_function_evaluation": "disable"}),
+    )
+    required = [{"name": f"r{at}", "type": kind, "nullable": False} for at, kind in enumerate(EDGES)]
+    optional = [{"name": f"n{at}", "type": kind} for at, kind in enumerate(EDGES)]
+    lowest, highest, outside = (list(values) for values in zip(*EDGES.values(), strict=True))
+
+    def fields(prefix, values):
+        return {f"{prefix}{at}": value for at, value in enumerate(values)}
+
+    one = shop(columns=required)
+    one.send(0, **fields("r", lowest))
+    one.deliver()
+    one.configure(columns=[*required, *optional])
+    one.applied()
+    one.send(1, **fields("r", lowest), **fields("n", lowest))
+    one.send(2, **fields("r", highest), **fields("n", highest))
+    one.send(3, **fields("r", lowest), **fields("n", [None] * len(EDGES)))
+    one.send(4, **fields("r", highest))
+    beyond = [at for at, value in enumerate(outside) if value is not None]
+    for at in beyond:
+        one.send(10 + at, **{**fields("r", lowest), f"r{at}": outside[at]})
+    planned = one.sealed()
+    # an installation of before: its projection casts to types that are not nullable
+    client = one.stack.client(settings={"mutations_sync": 2})
+    (created,) = one.stack.rows(f"SELECT create_table_query FROM system.tables WHERE name = '{one.name}'")
+    total = re.search(r"PROJECTION batch_totals (\(.*?generation\))\)", created[0])[1]
+    client.command(f"ALTER TABLE {one.name} DROP PROJECTION batch_totals")
+    before = re.sub(r"Nullable\((UInt8|UInt16)\)", r"\1", total)
+    client.command(f"ALTER TABLE {one.name} ADD PROJECTION batch_totals {before}")
+    client.close()
+    one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.name,))
+    with pytest.raises(ConfigurationError, match="349"):
+        one.finish(planned)
+    one.applied()
+    one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.name,))
+    run = one.finish(planned)
+    assert (run["rows"], run["unreadable"]) == (4, len(beyond))
+    shown = ", ".join(f"toString({prefix}{at})" for prefix in "rn" for at in range(len(EDGES)))
+    rows = one.rows(shown)
+    low, high, null = rows[1][: len(EDGES)], rows[2][: len(EDGES)], (None,) * len(EDGES)
+    assert (low, high) == (
+        tuple(TEXTS.get(value, str(value)) for value in lowest),
+        tuple(TEXTS.get(value, str(value)) for value in highest),
+    )
+    assert rows == [low + null, low + low, high + high, low + null, high + null]
+    assert tagmill(one.file, "check", "--pipeline", one.name)[0] == 0
+    with Ledger(one.settings.cassandra) as ledger:
+        (batch,) = ledger.batches(one.name, 2)
+    client = one.stack.client(settings={"mutations_sync": 2})
+    client.command(f"ALTER TABLE {one.name} UPDATE n7 = NULL WHERE n7 = true")
+    client.close()
+    assert tagmill(one.file, "check", "--pipeline", one.name)[0] == 3
+    again = ("batches", "resend", str(batch.batch_id), "-p", one.name, "--run", "2", "--why", "a test", "--yes")
+    code, _, err = tagmill(one.file, *again)
+    assert code == 0, err
+    assert tagmill(one.file, "check", "--pipeline", one.name)[0] == 0 and one.rows(shown) == rows
 
 
 def test_runs_past_retention_go_and_their_rows_are_still_proven(shop):
