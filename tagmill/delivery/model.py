@@ -107,7 +107,7 @@ class Plan(Document):
     `late_left`, in a run that reads nothing but late rows: the tick from which each tag's are left to the next. `view`: the table and
     bucket size that its slices are of. `held_ttl_seconds`: what is left of the TTL of the earliest held row of a tag, where it has one.
 
-    `look_back`: hours that are read again since rows have come late.
+    `look_back`: hours that are read again since rows have come late. `filled_tags`: those of which late rows of a build are read.
 
     A run of kind "withdraw" reads nothing: it takes batches out, and notes what `undelivered_file` names as not delivered.
     """
@@ -124,6 +124,7 @@ class Plan(Document):
     build: int | None = None
     late_left: dict[str, int] = {}
     look_back: dict[str, list[HourRows]] = {}
+    filled_tags: list[str] = []
     held_ttl_seconds: dict[str, int] = {}
     view: str | None = None
     withdrawn: list[Withdrawn] = []

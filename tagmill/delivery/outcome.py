@@ -1,6 +1,6 @@
 """What a sealed run leaves behind beside its batches: the manifest, new progress, holds, and rows to mend the view with."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -60,6 +60,7 @@ class Sealed:
     missing: DataFrame | None
     frozen: list[HoldRow]
     frozen_rows: DataFrame | None
+    recounted: Mapping[Key, int]
     healed: list[Healed]
     docs_page: str
 
@@ -302,18 +303,16 @@ def _write_holds(sealed: Sealed, file: str) -> None:
 
 
 def _grown(sealed: Sealed) -> list[dict[str, Any]]:
-    """Holds that were not looked into, and keep back more since this run; rows read again were counted when they were new."""
+    """Return holds that were not judged again and keep back more since this run: new rows, or rows that came late behind them."""
     if sealed.frozen_rows is None:
         return []
-    more = {
+    new_rows = {
         (row.tag, row.persistence_id): int(row["count"])
         for row in sealed.frozen_rows.where("is_new").groupBy(*KEY).count().collect()
     }
-    return [
-        hold_record(replace(hold, held_rows=hold.held_rows + more[hold.tag, hold.persistence_id]))
-        for hold in sealed.frozen
-        if (hold.tag, hold.persistence_id) in more
-    ]
+    held = {(hold.tag, hold.persistence_id): hold for hold in sealed.frozen}
+    rows = {key: hold.held_rows + new_rows[key] for key, hold in held.items() if key in new_rows} | dict(sealed.recounted)
+    return [hold_record(replace(held[key], held_rows=count)) for key, count in rows.items() if held[key].held_rows != count]
 
 
 def hold_record(hold: HoldRow) -> dict[str, Any]:

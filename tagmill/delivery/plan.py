@@ -45,6 +45,7 @@ class _Draft:
     again: list[tuple[str, Slice]] = field(default_factory=list)
     late_left: dict[str, int] = field(default_factory=dict)
     look_back: dict[str, list[HourRows]] = field(default_factory=dict)
+    filled_tags: list[str] = field(default_factory=list)
     more: bool = False
 
 
@@ -99,6 +100,7 @@ class Planner:
             draft.again.extend(self._look_back(tag, draft.ranges[tag]))
         draft.again.extend(self._hold_slices(looks))
         draft.again.extend(late)
+        draft.filled_tags = sorted({tag for tag, _ in late})
         return self._document(run, draft, [look for look, _ in looks], columns, reread=False)
 
     def reread(self, run: int, start: datetime, end: datetime) -> Plan | None:
@@ -318,7 +320,7 @@ class Planner:
 
     def _late_only(self, late: list[tuple[str, Slice]], fitting: int) -> _Draft:
         """The first late slices and nothing new: what is new goes on where they do, and comes behind all of them."""
-        draft = _Draft(again=late[:fitting], more=True)
+        draft = _Draft(again=late[:fitting], filled_tags=sorted({tag for tag, _ in late}), more=True)
         for tag, part in reversed(late[fitting:]):
             draft.late_left[tag] = bucket_rules.first_ticks(part.timebucket) if part.after is None else part.after + 1
         for tag in {tag for tag, _ in late}:
@@ -354,6 +356,7 @@ class Planner:
             build=self.built.build if self.built and not reread else None,
             late_left=draft.late_left,
             look_back=draft.look_back,
+            filled_tags=draft.filled_tags,
             held_ttl_seconds=self._held_ttls(draft),
             view=str(self.pipeline.view),
             more=draft.more,

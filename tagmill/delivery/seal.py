@@ -19,6 +19,7 @@ from tagmill.delivery.ahead import require_unsent
 from tagmill.delivery.evidence import Investigation
 from tagmill.delivery.judging import JUDGED_SCHEMA, judged
 from tagmill.delivery.model import Manifest, Plan
+from tagmill.delivery.recount import Recount
 from tagmill.delivery.runfiles import add_batches, read_manifest, read_plan, write_document
 from tagmill.delivery.staged import FileTotal, summarise, windows
 from tagmill.errors import DataQualityStop, FenceRaised, GuardRefused
@@ -136,13 +137,14 @@ class _Sealing:
         verdict = self._judge(keys, new_files, investigation)
         checkpoints.reached("seal.judged")
         checked = self._gate(keys, verdict, [total.file for total in totals if total.is_new or self.plan.reread])
+        recounted = Recount(self.spark, self.ledger, self.pipeline, self.plan, verdict.frozen).rows(keys, verdict.frozen_rows)
         contents_of_run = self._cut(staged, keys, new_files, totals, verdict, investigation)
         checkpoints.reached("seal.cut")
         manifest = outcome.manifest(
             outcome.Sealed(
                 self.files, self.spark, self.plan, self.pipeline, self.attempt, self.folder, contents_of_run, new_files,
                 verdict.decisions, verdict.excluded if verdict.any else None, verdict.missing,
-                verdict.frozen, verdict.frozen_rows if verdict.any else None, investigation.healed, checked.docs_page,
+                verdict.frozen, verdict.frozen_rows if verdict.any else None, recounted, investigation.healed, checked.docs_page,
             )
         )  # fmt: skip
         self.spark.catalog.clearCache()

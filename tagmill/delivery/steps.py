@@ -244,11 +244,11 @@ def _summary(manifest: Manifest, what: str, held_rows: Mapping[str, int] | None 
         {"tag": tag, **done.model_dump(include={"delivered", "late", "dropped", "held"})} for tag, done in manifest.tags.items()
     ]
     rows = sum(batch.rows for batch in manifest.batches)
-    if held_rows is None:
-        held = sum(done.held for done in manifest.tags.values())
-    else:
+    held, said = sum(done.held for done in manifest.tags.values()), ""
+    if held_rows is not None:
         tags = [{**line, "held": held_rows.get(line["tag"], 0)} for line in tags]
         held = sum(held_rows.values())
+        said = f", {held} held"
     return {
         "run": manifest.run,
         "batches": len(manifest.batches),
@@ -258,7 +258,7 @@ def _summary(manifest: Manifest, what: str, held_rows: Mapping[str, int] | None 
         "findings": manifest.findings,
         "docs": manifest.docs_page,
         "more": manifest.more,
-        "message": f"pipeline {manifest.pipeline}: run {manifest.run} {what}, {rows} rows, {held} held",
+        "message": f"pipeline {manifest.pipeline}: run {manifest.run} {what}, {rows} rows{said}",
     }
 
 

@@ -6,10 +6,12 @@ import pytest
 
 from tagmill.buckets import BucketSize
 from tagmill.delivery import steps
+from tagmill.delivery.giveup import GiveUp
+from tagmill.delivery.report import tag_table
 from tagmill.stores import schema
 from tagmill.stores.ledger import Ledger
 from tagmill.timeuuid import from_datetime
-from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, finish, manifests, only
+from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, finish, holds, manifests, only, tagmill
 from tests.support.events import SECOND, event, events, this_hour
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -119,3 +121,37 @@ def test_hour_with_fewer_rows_is_not_read(journal, settings, spark, clocks):
     clocks.passed = 24 * HOUR
     deliver(made, name, spark)
     assert clickhouse_rows(made, name) == sorted([*(as_row(row) for row in rows), as_row(late, late=1)])
+
+
+def test_late_rows_behind_holds_are_counted(journal, settings, spark, clocks):
+    """What comes late behind a gap, or of an id that is set apart, is held; run, `holds`, `status` and the view say how much."""
+    written, now = journal(), datetime.now(UTC)
+    made = made_with(settings, written, 1, quality={"max_held_share_percent": 100})
+    name = only(made)
+    written.view(event("gap", number, now - 12 * HOUR) for number in (1, 2, 4, 5))
+    written.view(events("busy", range(1, 9), now - 12 * HOUR))
+    written.view(events("apart", [1, 2], now - 12 * HOUR))
+    deliver(made, name, spark)
+    assert GiveUp(made, name, OWNER, "tester", "a test").run(["apart"])
+
+    def held(**wanted):
+        *_, run = deliver(made, name, spark)
+        found = {persistence_id: hold.held_rows for (_, persistence_id), hold in holds(made, name).items()}
+        (line,) = tag_table(made, name)
+        assert found == wanted and line["held"] == run["held"] == run["tags"][0]["held"] == sum(found.values())
+        assert line["in_view"] == line["delivered"] + line["held"] == len(written.rows())
+
+    written.view([event("gap", 6, now - 5 * HOUR), event("apart", 3, now - 5 * HOUR)])
+    clocks.passed = 2 * HOUR  # in the last hours, which are counted by hour
+    held(gap=3, apart=1)
+    watermark = now + 2 * HOUR - timedelta(minutes=1)  # in the window of the next run
+    written.view([event("gap", 7, watermark), event("apart", 4, watermark), event("busy", 9, watermark)])
+    held(gap=4, apart=2)
+    settled(made)
+
+    written.view([event("gap", 3, now - 12 * HOUR)])
+    release = ("holds", "release", "--tag", "t", "--persistence-id", "apart", "--pipeline", name, "--why", "a test")
+    assert tagmill(settings.file(name), *release)[0] == 0
+    deliver(made, name, spark)
+    assert sorted(row._replace(late=0) for row in clickhouse_rows(made, name)) == sorted(as_row(row) for row in written.rows())
+    assert holds(made, name) == {}
