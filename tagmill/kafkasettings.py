@@ -160,6 +160,13 @@ class TopicSettings(ToClickHouse):
     shards: int = Field(1024, ge=1, le=1_000_000, description="partitions of deduplication; another number: tagmill dedup rekey")
     created_at: FieldPath | None = Field(None, description="field with the event's time; left out: Kafka's timestamp")
     columns: list[TopicColumn] = Field(default_factory=list)
+    max_record_bytes: int = Field(64 * 1024 * 1024, ge=1, description="of a record's value; one with more is a dead letter")
+    max_record_values: int = Field(
+        1_000_000, ge=1, description="fields and items that a record may hold, nested ones too; one with more is a dead letter"
+    )
+    max_record_depth: int = Field(
+        100, ge=1, le=150, description="objects and lists within each other; a record that is nested deeper is a dead letter"
+    )
     window_days: int = Field(60, ge=1, description="an event whose id was seen within it is not delivered again")
     expire_schedule: str | None = Field(None, description="of the DAG dedup_expire_<pipeline>; left out: by hand only")
 

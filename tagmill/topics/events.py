@@ -1,15 +1,16 @@
 """One record's value as a row of a batch: decoded, identified, its fields taken out. Pure."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from tagmill.errors import ConfigurationError
 from tagmill.kafkasettings import TopicSettings
+from tagmill.topics.avro import parse_schema
 from tagmill.topics.columns import fields
 from tagmill.topics.fields import BEHIND_LAST_MS, Unfit, finder, key_reader, milliseconds
 from tagmill.topics.formats import Decoder, avro_decoder, json_decoder, protobuf_decoder
 from tagmill.topics.ids import UniqueId, unique_id
+from tagmill.topics.limits import Limits
 
 
 class Reader:
@@ -57,22 +58,19 @@ class Reader:
 
 def decoder(chosen: TopicSettings, contents: Mapping[str, bytes]) -> Decoder:
     """What reads the pipeline's format; raises ConfigurationError: a schema file is none."""
+    limits = Limits(chosen.max_record_bytes, chosen.max_record_values, chosen.max_record_depth)
     if chosen.format == "json":
-        return json_decoder(chosen.version_field)
+        return json_decoder(chosen.version_field, limits)
     if chosen.format == "avro":
-        return avro_decoder({version: read_avro(version, content) for version, content in contents.items()}, framed=chosen.framed)
+        schemas = {version: read_avro(version, content) for version, content in contents.items()}
+        return avro_decoder(schemas, limits, framed=chosen.framed)
     (version, content), *_ = contents.items()
-    return protobuf_decoder(content, str(chosen.message_type), version, chosen.key)
+    return protobuf_decoder(content, str(chosen.message_type), version, chosen.key, limits)
 
 
 def read_avro(version: str, content: bytes) -> Any:
-    """A record's Avro schema, parsed; raises ConfigurationError."""
-    import fastavro
-
+    """Return a record's Avro schema, parsed; raises ConfigurationError."""
     try:
-        schema = fastavro.parse_schema(json.loads(content))
-    except Exception as error:  # fastavro raises whatever the text leads to: SchemaParseException, KeyError, TypeError …
-        raise ConfigurationError(f"schema_files.{version}: no Avro schema: {type(error).__name__} {error}") from None
-    if not isinstance(schema, dict) or schema["type"] != "record":
-        raise ConfigurationError(f"schema_files.{version}: no Avro schema of a record, whose fields columns could be made of")
-    return schema
+        return parse_schema(content)
+    except ValueError as error:
+        raise ConfigurationError(f"schema_files.{version}: {error}") from None

@@ -14,6 +14,7 @@ from tagmill.kafkasettings import TopicSettings
 from tagmill.topics.columns import fields
 from tagmill.topics.events import read_avro
 from tagmill.topics.formats import message_of
+from tagmill.topics.logical import UUID_BYTES, logical_type
 
 ADDED, DIFFERS, LEFT, REQUIRED = "is added", "differs", "is left alone", "must be nullable: rows are there already"
 
@@ -26,14 +27,17 @@ _TAKEN_BY: dict[str, set[str]] = {
     "boolean": {"Bool"},
     "string": {"DateTime64(3, 'UTC')", "Date", "UUID"},
     "bytes": {"UUID"},
+    "fixed": set(),
     "uuid": {"UUID"},
     "moment": {"DateTime64(3, 'UTC')"},
     "day": {"Date"},
+    "nanoseconds": {"Int64", "Float64", "DateTime64(3, 'UTC')"},
     "time": set(),
+    "duration": set(),
     "nested": set(),
 }
 _TEXTS = {"String", "LowCardinality(String)"}
-_MOMENTS = {"integer", "decimal", "float", "string", "moment"}
+_MOMENTS = {"integer", "decimal", "float", "string", "moment", "nanoseconds"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,7 @@ def fits(chosen: TopicSettings, contents: Mapping[str, bytes]) -> None:
         for path in chosen.key:
             if path not in there:
                 raise ConfigurationError(f"{of}: there is no field {path}, which is part of what makes an event unique")
-            if there[path] in ("nested", "bytes"):
+            if there[path] in ("nested", "bytes", "fixed"):
                 raise ConfigurationError(f"{of}: field {path}, part of what makes an event unique, is no plain value")
         if chosen.created_at is not None:
             _must_be_moment(of, chosen.created_at, there)
@@ -133,10 +137,6 @@ def _without_null(kind: Any) -> Any:
     return kind
 
 
-_AVRO_LOGICAL = {
-    "timestamp-millis": "moment", "timestamp-micros": "moment", "local-timestamp-millis": "moment", "local-timestamp-micros": "moment",
-    "date": "day", "time-millis": "time", "time-micros": "time", "uuid": "uuid", "decimal": "decimal",
-}  # fmt: skip
 _AVRO_PLAIN = {
     "int": "integer", "long": "integer", "float": "float", "double": "float", "boolean": "boolean", "string": "string", "enum": "string",
     "bytes": "bytes", "fixed": "bytes",
@@ -144,11 +144,13 @@ _AVRO_PLAIN = {
 
 
 def _avro_kind(kind: Any) -> str:
-    if isinstance(kind, dict):
-        if (kind["type"], kind.get("logicalType")) == ("fixed", "uuid"):
-            return "bytes"  # to fastavro, which knows it as a string only
-        return _AVRO_LOGICAL.get(kind.get("logicalType", ""), _AVRO_PLAIN.get(kind["type"], "nested"))
-    return _AVRO_PLAIN.get(kind, "nested")
+    if not isinstance(kind, dict):
+        return _AVRO_PLAIN.get(kind, "nested")
+    if logical := logical_type(kind):
+        return logical.kind
+    if kind["type"] == "fixed" and kind["size"] != UUID_BYTES:
+        return "fixed"
+    return _AVRO_PLAIN.get(kind["type"], "nested")
 
 
 _PROTOBUF = {

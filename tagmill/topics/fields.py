@@ -14,6 +14,7 @@ import msgspec
 
 from tagmill.batches.columns import Column
 from tagmill.topics.ids import Value
+from tagmill.topics.logical import Nanoseconds
 from tagmill.topics.numbers import Number
 
 EPOCH = date(1970, 1, 1)
@@ -81,9 +82,11 @@ def _boolean(value: Any) -> int:
     return int(value)
 
 
-def _plain_decimal(value: Any) -> Decimal:
+def _plain_decimal(value: Any) -> Decimal | str:
     if isinstance(value, Number):
         return Decimal(value)
+    if isinstance(value, Nanoseconds):
+        return value.text()
     raise TypeError(f"{type(value).__name__} has no JSON")
 
 
@@ -97,6 +100,12 @@ def _text(value: Any) -> str:
         return b64encode(value).decode()
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, datetime | date | time | uuid.UUID):
+        return str(msgspec.to_builtins(value))
+    if isinstance(value, Nanoseconds):
+        return value.text()
+    if type(value) is Decimal:
+        return f"{value:f}"  # all digits, without an exponent
     return _as_json.encode(value).decode()
 
 
@@ -110,6 +119,8 @@ def milliseconds(value: Any) -> int:
     if isinstance(value, datetime):
         moment = value if value.tzinfo else value.replace(tzinfo=UTC)
         return (moment - EPOCH_MOMENT) // MILLISECOND
+    if isinstance(value, Nanoseconds):
+        return value.milliseconds
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         raise Unfit(f"{value!r} is no moment")
     if not -(2**63) <= value < 2**63:

@@ -1,6 +1,5 @@
 """How a record's value becomes an event: JSON, Avro, Protobuf. Pure, once the schema files are read."""
 
-import io
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC
 from pathlib import Path
@@ -9,7 +8,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tagmill.errors import ConfigurationError
+from tagmill.topics.avro import record_reader
 from tagmill.topics.fields import Unfit, finder
+from tagmill.topics.limits import Limits, Room, check_json
 from tagmill.topics.numbers import read_number
 
 MAGIC = 0
@@ -30,14 +31,16 @@ class Decoded(NamedTuple):
 Decoder = Callable[[bytes], Decoded]
 
 
-def json_decoder(version_field: str | None) -> Decoder:
+def json_decoder(version_field: str | None, limits: Limits) -> Decoder:
     """JSON objects; numbers with a point are floats where those hold them."""
     read = msgspec.json.Decoder(dict[str, Any], float_hook=read_number)
     version_of = finder(version_field) if version_field else None
 
     def decode(value: bytes) -> Decoded:
+        limits.check_size(value)
         try:
             event = read.decode(value)
+            check_json(event, value, limits)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Unfit(f"no JSON object: {error}") from None
         version = version_of(event) if version_of else None
@@ -46,27 +49,21 @@ def json_decoder(version_field: str | None) -> Decoder:
     return decode
 
 
-def avro_decoder(schemas: Mapping[str, Any], *, framed: bool) -> Decoder:
+def avro_decoder(schemas: Mapping[str, Any], limits: Limits, *, framed: bool) -> Decoder:
     """Avro; framed: a zero byte and the schema's id (4 bytes, big endian) stand in front, as schema registries have it.
 
-    `schemas`: by version; unframed it is one.
+    `schemas`: by version, parsed; unframed it is one.
     """
-    import fastavro
-
-    only = next(iter(schemas.items()))
+    readers = {version: record_reader(schema) for version, schema in schemas.items()}
+    only = next(iter(readers.items()))
 
     def decode(value: bytes) -> Decoded:
-        version, schema, body = _unframed(value, schemas) if framed else (*only, value)
-        reading = io.BytesIO(body)
+        limits.check_size(value)
+        version, read, body = _unframed(value, readers) if framed else (*only, value)
         try:
-            event = fastavro.schemaless_reader(reading, schema, None)
-        except Exception as error:  # fastavro raises whatever the bytes lead to: EOFError, IndexError, struct.error, ValueError …
-            raise Unfit(f"no Avro of schema {version}: {type(error).__name__} {error}") from None
-        if left := len(body) - reading.tell():
-            raise Unfit(f"no Avro of schema {version}: {left} bytes are left over")
-        if not isinstance(event, Mapping):
-            raise Unfit("an Avro value that is no record")
-        return Decoded(event, version)
+            return Decoded(read(body, limits), version)
+        except Unfit as error:
+            raise Unfit(f"no Avro of schema {version}: {error}") from None
 
     return decode
 
@@ -96,7 +93,7 @@ def message_of(descriptors: bytes, message: str) -> Any:
         raise ConfigurationError(f"schema_files: no descriptor set: {error}") from None
 
 
-def protobuf_decoder(descriptors: bytes, message: str, version: str, key: Sequence[str]) -> Decoder:
+def protobuf_decoder(descriptors: bytes, message: str, version: str, key: Sequence[str], limits: Limits) -> Decoder:
     """Protobuf messages of one type out of a descriptor set. `key`: the paths of the fields that make an event unique.
 
     Protobuf reads a message of another type without an error, its own fields unset. So what shows that it is another one is refused: a
@@ -109,11 +106,12 @@ def protobuf_decoder(descriptors: bytes, message: str, version: str, key: Sequen
     named = [(path, finder(path)) for path in key if _is_enum(kind.DESCRIPTOR, path)]
 
     def decode(value: bytes) -> Decoded:
+        limits.check_size(value)
         try:
             found = kind.FromString(value)
             if heads.isdisjoint(field.name for field, _ in found.ListFields()):
                 raise Unfit(f"none of the fields {', '.join(key)}, which make an event unique, is set")
-            event = _members(found)
+            event = _members(found, Room(limits, limits.values))
             for path, find in named:
                 if isinstance(number := find(event), int):
                     raise Unfit(f"field {path}, of the key, is {number}, which the descriptor set has no name for")
@@ -132,10 +130,11 @@ def _is_enum(message: Any, path: str) -> bool:
     return _is_enum(field.message_type, rest) if rest and field.message_type is not None else field.enum_type is not None
 
 
-def _members(message: Any) -> dict[str, Any]:
+def _members(message: Any, room: Room) -> dict[str, Any]:
     """A message's fields by name; None where one that can be absent is. Raises Unfit where one came with another wire type."""
     from google.protobuf.unknown_fields import UnknownFieldSet
 
+    room.enter(len(message.DESCRIPTOR.fields))
     for unknown in UnknownFieldSet(message):
         field = message.DESCRIPTOR.fields_by_number.get(unknown.field_number)
         # an enum's new value is unknown, too, and of the right type; fields with other numbers are new ones
@@ -143,27 +142,30 @@ def _members(message: Any) -> dict[str, Any]:
             raise Unfit(
                 f"field {field.name} (number {field.number}) has wire type {unknown.wire_type}, not {WIRE_TYPES[field.type]}"
             )
-    return {
+    found = {
         field.name: None
         if field.has_presence and not message.HasField(field.name)
-        else _member(field, getattr(message, field.name))
+        else _member(field, getattr(message, field.name), room)
         for field in message.DESCRIPTOR.fields
     }
+    room.depth += 1
+    return found
 
 
-def _member(field: Any, value: Any) -> Any:
+def _member(field: Any, value: Any, room: Room) -> Any:
     if field.is_repeated:
+        room.take(len(value))
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            return {str(key): _single(field.message_type.fields_by_name["value"], one) for key, one in value.items()}
-        return [_single(field, one) for one in value]
-    return _single(field, value)
+            return {str(key): _single(field.message_type.fields_by_name["value"], one, room) for key, one in value.items()}
+        return [_single(field, one, room) for one in value]
+    return _single(field, value, room)
 
 
-def _single(field: Any, value: Any) -> Any:
+def _single(field: Any, value: Any, room: Room) -> Any:
     if field.message_type is not None:
         if field.message_type.full_name == "google.protobuf.Timestamp":
             return value.ToDatetime(UTC)
-        return _members(value)
+        return _members(value, room)
     if field.enum_type is not None:
         known = field.enum_type.values_by_number.get(value)
         return known.name if known else value

@@ -110,6 +110,40 @@ def test_an_event_that_does_not_fit_is_refused_with_the_reason(event, keys, why)
         read(event, **keys)
 
 
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (b"[" * 99 + b"]" * 99, None),
+        (b"[" * 100 + b"]" * 100, r"nested deeper than max_record_depth \(100\)"),
+        (b'{"[":' * 100 + b"1" + b"}" * 100, r"nested deeper than max_record_depth \(100\)"),
+        (b'"' + b"[{," * 100 + b'"', None),
+        (b"[" + b"[]," * 995 + b"1]", None),
+        (b"[" + b"[]," * 996 + b"1]", r"more values than max_record_values \(1000\)"),
+        (b"[" + b"1," * 995 + b"1]", None),
+        (b"[" + b"1," * 996 + b"1]", r"more values than max_record_values \(1000\)"),
+        (b'"' + b"x" * 5000 + b'"', r"more than max_record_bytes \(5000\)"),
+    ],
+    ids=[
+        "deepest",
+        "deeper lists",
+        "deeper objects",
+        "signs in text",
+        "lists",
+        "too many lists",
+        "numbers",
+        "too many",
+        "too long",
+    ],
+)
+def test_json_beyond_a_limit_is_refused(text, why):
+    value = b'{"project": "p", "event_type": "e", "product_id": 1, "x": %s}' % text
+    if why is None:
+        assert read(value, max_record_values=1000, max_record_bytes=5000)["unique_id"]
+        return
+    with pytest.raises(Unfit, match=why):
+        read(value, max_record_values=1000, max_record_bytes=5000)
+
+
 def test_an_event_of_a_time_that_clickhouse_cannot_hold_is_refused_unless_a_field_has_its_time():
     value = json.dumps(EVENT).encode()
     with pytest.raises(Unfit, match="Kafka's timestamp is not between 1970 and 2100"):
@@ -235,6 +269,34 @@ def test_a_protobuf_message_of_another_type_is_refused_where_it_shows(value, rea
 
 def test_a_field_that_the_descriptor_does_not_know_yet_is_no_matter():
     assert protobuf_reader().read(PROTOBUF + b"\x52\x03abc", 5) == protobuf_reader().read(PROTOBUF, 5)
+
+
+@pytest.mark.parametrize(
+    ("field", "keys", "why"),
+    [
+        (b"\x52\x00" * 300, {}, None),
+        (b"\x52\x00" * 301, {}, r"more values than max_record_values \(1000\)"),
+        (b"", {"max_record_bytes": len(PROTOBUF) - 1}, "more than max_record_bytes"),
+        (b"\x52\x00", {"max_record_depth": 1}, r"nested deeper than max_record_depth \(1\)"),
+    ],
+    ids=["most", "too many", "too long", "too deep"],
+)
+def test_protobuf_beyond_a_limit_is_refused(field, keys, why):
+    """A message within the event takes two bytes, and counts for itself and its two fields."""
+    found, kinds = descriptor_pb2.FileDescriptorSet.FromString(descriptors()), descriptor_pb2.FieldDescriptorProto
+    part = found.file[0].message_type.add(name="Part")
+    for number in (1, 2):
+        part.field.add(name=f"p{number}", number=number, type=kinds.TYPE_INT32, label=kinds.LABEL_OPTIONAL)
+    event = found.file[0].message_type[0]
+    event.field.add(name="parts", number=10, type=kinds.TYPE_MESSAGE, type_name=".shop.Part", label=kinds.LABEL_REPEATED)
+    limits = {"max_record_values": 900 + len(event.field), **keys}
+    chosen_keys = {"format": "protobuf", "schema_files": {"5": Path("e.desc")}, "message_type": "shop.Event", **limits}
+    reader = Reader(chosen(**chosen_keys), {"5": found.SerializeToString()})
+    if why is None:
+        assert reader.read(PROTOBUF + field, 0)
+        return
+    with pytest.raises(Unfit, match=why.replace("1000", str(limits["max_record_values"]))):
+        reader.read(PROTOBUF + field, 0)
 
 
 def with_enum(values):

@@ -1,0 +1,117 @@
+"""Avro's logical types: what a value of a base type stands for. Pure.
+
+A logical type that is unknown here, stands on another base type, or is not valid, is taken for its base type, as the specification says.
+So is a value that its logical type can't hold: a date after 9999, a text that is no UUID.
+Source: https://avro.apache.org/docs/1.12.0/specification/#logical-types
+"""
+
+import struct
+import uuid
+from collections.abc import Callable, Mapping
+from datetime import datetime, time, timedelta
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
+from typing import Any, NamedTuple
+
+NANOSECONDS = 1_000_000_000
+NANOSECONDS_OF_MILLISECOND = 1_000_000
+EPOCH, DAY = datetime(1970, 1, 1), timedelta(days=1)
+UUID_BYTES = 16
+# Bytes of a decimal, at most: digits of more are slow to make.
+DECIMAL_BYTES = 1000
+DURATION = struct.Struct("<III")
+# Moves a decimal's point without rounding.
+EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
+
+
+class Nanoseconds(int):
+    """Nanoseconds since 1970, of UTC."""
+
+    zone = "Z"
+
+    @property
+    def milliseconds(self) -> int:
+        """Whole ones; a finer part is cut off, towards the past."""
+        return self // NANOSECONDS_OF_MILLISECOND
+
+    def text(self) -> str:
+        """Return it in ISO 8601, with all digits."""
+        seconds, rest = divmod(int(self), NANOSECONDS)
+        return f"{(EPOCH + timedelta(seconds=seconds)).isoformat()}.{rest:09}{self.zone}"
+
+
+class LocalNanoseconds(Nanoseconds):
+    """Nanoseconds since 1970, of a zone that the schema does not say."""
+
+    zone = ""
+
+
+class LogicalType(NamedTuple):
+    """A logical type: what columns can be made of it (evolution has the list), and what turns a value of the base type into it."""
+
+    kind: str
+    convert: Callable[[Any], Any]
+
+
+def _time(unit: timedelta) -> Callable[[int], time]:
+    def since_midnight(value: int) -> time:
+        if not 0 <= value < DAY // unit:
+            raise ValueError("not within a day")
+        return (EPOCH + value * unit).time()
+
+    return since_midnight
+
+
+def _duration(value: bytes) -> str:
+    """Return it in ISO 8601: months, days, and seconds with milliseconds, which don't add up."""
+    months, days, milliseconds = DURATION.unpack(value)
+    return f"P{months}M{days}DT{milliseconds // 1000}.{milliseconds % 1000:03}S"
+
+
+# By base type and name: those that fastavro reads, and others.
+_BY_FASTAVRO = {
+    ("long", "timestamp-millis"): "moment",
+    ("long", "timestamp-micros"): "moment",
+    ("long", "local-timestamp-millis"): "moment",
+    ("long", "local-timestamp-micros"): "moment",
+    ("int", "date"): "day",
+    ("string", "uuid"): "uuid",
+}
+_OWN = {
+    ("long", "timestamp-nanos"): LogicalType("nanoseconds", Nanoseconds),
+    ("long", "local-timestamp-nanos"): LogicalType("nanoseconds", LocalNanoseconds),
+    ("int", "time-millis"): LogicalType("time", _time(timedelta(milliseconds=1))),
+    ("long", "time-micros"): LogicalType("time", _time(timedelta(microseconds=1))),
+}
+
+
+def logical_type(schema: Mapping[str, Any]) -> LogicalType | None:
+    """Return the logical type of a parsed schema; None if it is taken for its base type."""
+    name = schema.get("logicalType")
+    if not isinstance(name, str):
+        return None
+    base = (schema["type"], name)
+    if base in _BY_FASTAVRO:
+        from fastavro.read import LOGICAL_READERS
+
+        convert: Any = LOGICAL_READERS["-".join(base)]
+        return LogicalType(_BY_FASTAVRO[base], convert)
+    if base == ("fixed", "uuid") and schema["size"] == UUID_BYTES:
+        return LogicalType("uuid", lambda value: uuid.UUID(bytes=value))
+    if base == ("fixed", "duration") and schema["size"] == DURATION.size:
+        return LogicalType("duration", _duration)
+    if base in (("bytes", "decimal"), ("fixed", "decimal")):
+        return _decimal(schema)
+    return _OWN.get(base)
+
+
+def _decimal(schema: Mapping[str, Any]) -> LogicalType | None:
+    precision, scale = schema.get("precision"), schema.get("scale") or 0
+    if type(precision) is not int or type(scale) is not int or not 0 <= scale <= precision or precision < 1:
+        return None
+
+    def decimal(value: bytes) -> Decimal:
+        if len(value) > DECIMAL_BYTES:
+            raise ValueError("too many digits")
+        return Decimal(int.from_bytes(value, "big", signed=True)).scaleb(-scale, EXACT)
+
+    return LogicalType("decimal", decimal)
