@@ -204,9 +204,9 @@ class PipelineSettings(Section):
         )
 
     @property
-    def beside_destination(self) -> tuple[str, str]:
-        """The view of each event once, and the table of void batches."""
-        return f"{self.destination}_events", f"{self.destination}_voided"
+    def beside_destination(self) -> tuple[str, ...]:
+        """The view of each event once, the tables of void batches and of events under two offsets."""
+        return f"{self.destination}_events", f"{self.destination}_voided", f"{self.destination}_two_offsets"
 
     @property
     def first_ticks(self) -> int:

@@ -27,19 +27,10 @@ CREATE TABLE IF NOT EXISTS ${voided} ${on_cluster} (
 ENGINE = ${engine}
 ORDER BY `batch_id`;
 
--- each event once, with its tags
-CREATE OR REPLACE VIEW ${view} ${on_cluster} AS
-SELECT
-    `persistence_id`,
-    `sequence_nr`,
-    arraySort(groupUniqArray(`tag`)) AS `tags`,
-    min(`event_time`) AS `event_time`,
-    any(`writer_uuid`) AS `writer_uuid`,
-    any(`ser_id`) AS `ser_id`,
-    any(`ser_manifest`) AS `ser_manifest`,
-    any(`event_manifest`) AS `event_manifest`,
-    any(`event`) AS `event`,
-    any(`event_text`) AS `event_text`,
-    max(`late`) AS `late`
-FROM ${table}
-GROUP BY `persistence_id`, `sequence_nr`;
+-- events that damaged data has under two offsets: the view shows each once
+CREATE TABLE IF NOT EXISTS ${twice} ${on_cluster} (
+    `persistence_id` String,
+    `sequence_nr` Int64
+)
+ENGINE = ${engine}
+ORDER BY (`persistence_id`, `sequence_nr`);

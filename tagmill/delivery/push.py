@@ -13,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from uuid import UUID
 
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import structlog
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
@@ -30,6 +32,7 @@ from tagmill.stores.clickhouse import ClickHouse, Totals
 from tagmill.stores.files import RunFiles
 from tagmill.stores.ledger import BatchRow, Ledger
 from tagmill.stores.sentbatches import DestinationBatches
+from tagmill.stores.twooffsets import TwoOffsets
 
 log = structlog.get_logger()
 Progress = Callable[[int, int], None]
@@ -187,12 +190,21 @@ class _Pushing:
         expired = within and within.rows <= sum(total.rows for total in found) < batch.rows
         if not (expiry and within and expired and expiry.agrees(row.batch_id, row.generation, within)):
             verify(manifest, batch, row, found)
+        self._note_two_offsets(clickhouse, row, content)
         if not confirmed:
             views.require_whole(row)
         self.ledger.move_batch(manifest.pipeline, manifest.run, self.fence, row, BatchState.IN_CLICKHOUSE)
         views.forget(row)
         checkpoints.reached("push.after_batch")
         log.info("batch in ClickHouse", pipeline=manifest.pipeline, run=manifest.run, batch=batch.number, rows=batch.rows)
+
+    def _note_two_offsets(self, clickhouse: ClickHouse, row: BatchRow, content: bytes) -> None:
+        """Note which events of a batch of tag views the destination has under another offset, too: its view shows them once."""
+        two_offsets = TwoOffsets(clickhouse, self.to.table)
+        if self.to.layout is TAG_VIEWS and two_offsets.exists():
+            times = pq.read_table(io.BytesIO(content), columns=["event_time"])["event_time"]
+            bounds = pc.min_max(times).as_py()
+            two_offsets.note(str(row.batch_id), bounds["min"], bounds["max"])
 
     def _within(self, expiry: Expiry | None, batch: Batch, content: bytes) -> Within | None:
         """Return what of a batch is within the destination's retention, and note the batch's times; None: no retention is declared."""

@@ -36,6 +36,7 @@ from tagmill.stores.files import RunFiles
 from tagmill.stores.journalviews import JournalViews
 from tagmill.stores.lease import Lease
 from tagmill.stores.ledger import Ledger
+from tagmill.stores.twooffsets import TwoOffsets
 
 KIND = "erase"
 # persistence ids of one erasure; a longer list is several
@@ -252,6 +253,8 @@ class _Erasing:
 
     def _clickhouse(self, table: str, ids: Sequence[str]) -> None:
         self.clickhouse.sync_replica(table)
+        if (two_offsets := TwoOffsets(self.clickhouse, table)).exists():
+            self.clickhouse.delete_ids(two_offsets.name, ids)
         if not self.clickhouse.of_ids(table, ids)[0]:
             return
         self.clickhouse.delete_ids(table, ids)

@@ -14,6 +14,7 @@ from tagmill.settings import Settings
 from tagmill.stores.cassandra import Cassandra
 from tagmill.stores.clickhouse import ClickHouse
 from tagmill.stores.journalviews import JournalViews
+from tagmill.stores.twooffsets import TwoOffsets
 from tagmill.viewsettings import PipelineSettings
 
 FOLDER = Path(__file__).resolve().parents[2] / "schema"
@@ -37,11 +38,23 @@ def apply(settings: Settings) -> list[str]:
         for pipeline in settings.pipelines.values():
             for statement in statements("clickhouse", _destination_values(settings, pipeline)):
                 clickhouse.command(statement)
+            _apply_view(clickhouse, settings, pipeline)
             clickhouse.ensure_window(pipeline.destination)
             clickhouse.check_destination(pipeline.destination)
             done.append(f"clickhouse table {settings.clickhouse.database}.{pipeline.destination}")
             done.extend(clickhouse.ttl_warnings(pipeline.destination, pipeline.destination_retention_days))
     return done
+
+
+def _apply_view(clickhouse: ClickHouse, settings: Settings, pipeline: PipelineSettings) -> None:
+    """Create the view of each event once, or replace it; before the first that groups by time, note events under two offsets."""
+    values, two_offsets = _destination_values(settings, pipeline), TwoOffsets(clickhouse, pipeline.destination)
+    query = "SELECT create_table_query FROM system.tables WHERE database = {database:String} AND name = {view:String}"
+    of_view = {"database": settings.clickhouse.database, "view": f"{pipeline.destination}_events"}
+    if not any(two_offsets.name in text for (text,) in clickhouse.rows(query, of_view)):
+        two_offsets.find_all()
+    for statement in statements("clickhouse_view", values):
+        clickhouse.command(statement)
 
 
 def _views(cassandra: Cassandra, settings: Settings) -> Iterator[str]:
@@ -90,6 +103,7 @@ def _destination_values(settings: Settings, pipeline: PipelineSettings) -> dict[
     return {
         **table_values(settings, pipeline.destination, columns.TAG_VIEWS),
         "view": names.sql(pipeline.destination + "_events"),
+        "twice": names.sql(pipeline.destination + "_twice"),
         "event_text": columns.event_text_sql(pipeline.text_serializers),
     }
 

@@ -1,5 +1,6 @@
 """What the destination's table has to be, and what is said of one that is not: before anything is read or sent."""
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -10,7 +11,7 @@ from tagmill.errors import DestinationDiffers
 from tagmill.stores import schema
 from tagmill.stores.ledger import Ledger
 from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, only, tagmill, verdicts
-from tests.support.events import events, this_hour
+from tests.support.events import event, events, this_hour
 
 BEGIN = this_hour() - timedelta(hours=2)
 HOUR = {"tags": ["t"], "bucket_size": "Hour", "first_time_bucket": BEGIN.isoformat()}
@@ -84,3 +85,42 @@ def test_apply_gives_back_the_deduplication_window(journal, settings, spark, sta
     deliver(made, name, spark)
     assert clickhouse_rows(made, name) == sorted(map(as_row, records))
     assert verdicts(made, name) == {"t": "exactly once"}
+
+
+def test_filters_on_time_reach_the_table_behind_the_view(journal, settings, spark, stack):
+    """The view of each event once reads only the months asked for; an event that damage gave two offsets is shown once, the earlier."""
+    month, day = timedelta(days=31), timedelta(days=1)
+    starts = [BEGIN - 3 * month, BEGIN - 2 * month, BEGIN - month, BEGIN]
+    both = {"t": [e for at, start in enumerate(starts) for e in events(f"e{at}", range(1, 51), start)]}
+    both["u"] = [{**e, "tag_name": "u"} for e in both["t"]]
+    damaged = [event("damaged", 1, starts[1], tag="t"), event("damaged", 1, starts[1] + day, tag="u")]
+    written = journal()
+    written.view([*both["t"], *both["u"], *damaged])
+    made = settings(written.keyspace, **{**HOUR, "tags": ["t", "u"], "first_time_bucket": starts[0].isoformat()})
+    name = only(made)
+    schema.apply(made)
+    deliver(made, name, spark)
+    assert stack.rows(f"SELECT persistence_id, sequence_nr FROM {name}_twice") == [("damaged", 1)]
+
+    def once(where="1"):
+        return stack.rows(
+            f"SELECT persistence_id, count(), groupUniqArrayArray(tags) FROM {name}_events WHERE {where} GROUP BY 1 ORDER BY 1"
+        )
+
+    def shown(found):
+        return [(persistence_id, count, sorted(tags)) for persistence_id, count, tags in found]
+
+    whole = [("damaged", 1, ["t", "u"]), *((f"e{at}", 50, ["t", "u"]) for at in range(4))]
+    assert shown(once()) == whole
+    second = f"event_time >= '{starts[1]:%F %T}' AND event_time < '{starts[1] + 2 * day:%F %T}'"
+    assert shown(once(second)) == [whole[0], whole[2]]
+    assert once(f"persistence_id = 'damaged' AND event_time > '{starts[1] + timedelta(hours=2):%F %T}'") == []
+    # what damage has is looked up by its key; the rest is pruned to one month
+    plan = stack.rows(f"EXPLAIN indexes = 1 SELECT count() FROM {name}_events WHERE {second}")
+    explained = " ".join(line.strip("│ ") for (line,) in plan)
+    assert re.search(r"Min-Max Keys: event_time Condition: .{1,200}? Parts: 2/8 ", explained), explained
+    # an installation of before: its view groups by the key alone, and nothing is noted
+    stack.client().command(f"TRUNCATE TABLE {name}_twice")
+    stack.client().command(f"CREATE OR REPLACE VIEW {name}_events AS SELECT persistence_id, sequence_nr FROM {name} GROUP BY ALL")
+    schema.apply(made)
+    assert shown(once()) == whole

@@ -1,0 +1,69 @@
+"""Events that a destination has under two offsets, kept in a table beside it: the view of each event once groups by time but for them.
+
+All tags of an event share its offset, so the view may group by `event_time`, and a filter on it prunes. Damaged data may have one event
+under two offsets: what is noted here is shown once, with the earlier time.
+"""
+
+from datetime import timedelta
+
+from tagmill import names
+from tagmill.stores.clickhouse import ClickHouse
+
+# two offsets of one event further apart are not looked for
+APART = timedelta(days=7)
+_KEY = "`persistence_id`, `sequence_nr`"
+_TICKS_A_SECOND = 10_000_000
+# a month of rows is grouped: on disk where it is large
+_SEARCH = {"max_bytes_before_external_group_by": 1_000_000_000, "max_bytes_ratio_before_external_group_by": 0, "max_threads": 2}
+
+
+class TwoOffsets:
+    """Those of one destination of tag views."""
+
+    def __init__(self, clickhouse: ClickHouse, destination: str) -> None:
+        self.clickhouse, self.destination = clickhouse, destination
+        self.name = f"{destination}_twice"
+        self.table = names.sql(self.name)
+
+    def exists(self) -> bool:
+        """Return whether `schema apply` has created the table."""
+        return bool(self.clickhouse.columns_of(self.name))
+
+    def note(self, batch_id: str, first: int, last: int) -> None:
+        """Note the events of a batch that the destination has under another time, too; doing it again adds nothing.
+
+        Args:
+            batch_id: a batch that the destination has.
+            first: the earliest event_time of the batch, in ticks (100 ns) since 1970.
+            last: the latest.
+        """
+        of_batch = (
+            f"SELECT {_KEY} FROM {names.sql(self.destination)} WHERE `batch_id` = {{batch:UUID}} AND {_within('first', 'last')}"
+        )
+        self._add(f"({_KEY}) IN ({of_batch})", first, last, {"batch": batch_id})
+
+    def find_all(self) -> None:
+        """Note all such events of the destination, a month at a time."""
+        ticks = "intDiv(toUnixTimestamp64Nano(CAST({}(`event_time`) AS DateTime64(9, 'UTC'))), 100)"
+        query = f"SELECT count(), {ticks.format('min')}, {ticks.format('max')} FROM {names.sql(self.destination)}"
+        ((rows, begin, last),) = self.clickhouse.rows(query)
+        month = 30 * 86_400 * _TICKS_A_SECOND
+        while rows and begin <= last:
+            self._add("1", begin, min(begin + month, last), {})
+            begin += month
+
+    def _add(self, chosen: str, first: int, last: int, values: dict[str, str]) -> None:
+        apart = int(APART.total_seconds()) * _TICKS_A_SECOND
+        settings = ", ".join(f"{name} = {value}" for name, value in _SEARCH.items())
+        self.clickhouse.command(
+            f"INSERT INTO {self.table} ({_KEY}) SELECT {_KEY} FROM {names.sql(self.destination)} "
+            f"WHERE {_within('low', 'high')} AND {chosen} AND ({_KEY}) NOT IN (SELECT {_KEY} FROM {self.table}) "
+            f"GROUP BY {_KEY} HAVING min(`event_time`) != max(`event_time`) SETTINGS {settings}",
+            {**values, "first": first, "last": last, "low": first - apart, "high": last + apart},
+        )
+
+
+def _within(low: str, high: str) -> str:
+    """Return the condition that event_time is between two bound numbers of ticks, inclusive."""
+    at = "CAST(fromUnixTimestamp64Nano({{{}:Int64}} * 100, 'UTC') AS DateTime64(7, 'UTC'))"
+    return f"`event_time` >= {at.format(low)} AND `event_time` <= {at.format(high)}"
