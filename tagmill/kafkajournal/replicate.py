@@ -27,7 +27,7 @@ from tagmill.stores.cassandra import Cassandra
 from tagmill.stores.deadletters import DeadLetters
 from tagmill.stores.files import RunFiles
 from tagmill.stores.kafka import Kafka, Place, Span
-from tagmill.stores.kafkajournal import KafkaJournalTables, Pointer
+from tagmill.stores.kafkajournal import ADDED, KafkaJournalTables, Pointer
 from tagmill.stores.lease import Lease
 from tagmill.stores.replications import SEALED, ReplicationRow, Replications
 from tagmill.stores.topicids import TopicIds
@@ -140,6 +140,7 @@ class _Attempt:
         row = self.replications.take_over(owner)
         with self._fenced(row.fence):
             if row.state == SEALED:
+                self._make_tables(owner)
                 self.tell(f"finishing replication {row.replication}")
                 done.append(_read(self.files, row))
                 if self.times.least > row.written_at:
@@ -147,10 +148,7 @@ class _Attempt:
                 row = self._write(done[-1], row)
             self._sweep()
             chosen = places(self.kafka, self.name, self.chosen.topics, self.chosen.topic_prefixes)
-            if not self.tables.there():
-                self.tables.create(
-                    self.settings.cassandra.replication.options(), owner=owner, lock_seconds=self.chosen.lock_seconds
-                )
+            self._make_tables(owner)
             ends, self.partitions = self.kafka.spans(chosen), Counter(topic for topic, _ in chosen)
             self.warnings += self._same_topics(ends, accept_lost)
             while (next_piece := self._unread(ends, accept_lost))[0]:
@@ -161,6 +159,15 @@ class _Attempt:
             pipeline=self.name, keyspace=self.chosen.keyspace, replications=len(done), ranges=_joined(done), counts=_sum(done),
             warnings=list(dict.fromkeys([*self.warnings, *(text for one in done for text in one.warnings)])),
         )  # fmt: skip
+
+    def _make_tables(self, owner: str) -> None:
+        """Create the tables that are missing, and the columns that an earlier release of Kafka Journal does not have."""
+        there = self.tables.there()
+        if not there or self.tables.outdated():
+            if there:
+                self.tell(f"adding to tables of an earlier release: {', '.join(self.tables.outdated())}")
+            self.tables.create(self.settings.cassandra.replication.options(), owner=owner, lock_seconds=self.chosen.lock_seconds)
+        self.tables.require_writable()
 
     def _same_topics(self, ends: Mapping[Place, Span], accept_lost: bool) -> list[str]:
         ids = TopicIds(self.cassandra, self.settings.cassandra.ledger_keyspace, self.name)
@@ -186,16 +193,16 @@ class _Attempt:
         from tagmill.kafka.source import with_records
         from tagmill.kafkajournal import staging
 
-        folder, spark = f"{self.home}/attempt-{uuid4().hex[:12]}", self.spark()
+        folder, spark, largest = f"{self.home}/attempt-{uuid4().hex[:12]}", self.spark(), self.cassandra.largest_row
         url = self.files.url(folder)
         self.tell(f"reading {sum(one.end - one.first for one in ranges)} records of {len(ranges)} partitions")
         checkpoints.reached("replicate.planned")
         staged = with_records(
-            spark, self.kafka, ranges, lambda raw: _fixed(spark, staging.decoded(raw, self.partitions), f"{url}/records")
+            spark, self.kafka, ranges, lambda raw: _fixed(spark, staging.decoded(raw, self.partitions, largest), f"{url}/records")
         )
         checkpoints.reached("replicate.staged")
         self.tell("finding out what they do")
-        await_tables(spark, self.chosen.keyspace, {"metajournal": ["seq_nr"], "journal": ["seq_nr"]})
+        await_tables(spark, self.chosen.keyspace, {name: list(columns) for name, columns in ADDED.items()})
         stands = staging.entries(spark, self.chosen.keyspace, staged)
         folds = _fixed(spark, staging.folded(staged, stands, self.chosen.segment_size), f"{url}/folds")
         counts, found = _counts(staged, folds)

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections import namedtuple
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -12,7 +13,7 @@ from cassandra import ConsistencyLevel
 from cassandra.util import Duration
 
 from tagmill import names
-from tagmill.errors import LeaseTaken
+from tagmill.errors import ConfigurationError, LeaseTaken
 from tagmill.stores.cassandra import Cassandra, utc
 from tagmill.stores.kafka import Place
 from tagmill.stores.schema import statements
@@ -32,6 +33,15 @@ EVENT = (
 )  # fmt: skip
 
 
+# columns that earlier releases of Kafka Journal do not have, as its own migrations add them; reads take them for null
+ADDED = {
+    "journal": {"headers": "map<text, text>", "version": "text", "meta_record_id": "uuid"},
+    "metajournal": {"record_id": "uuid"},
+}
+# further ones that reads take for null
+OPTIONAL = {"journal": {"origin", "metadata"}, "metajournal": {"origin", "expire_after", "expire_on"}}
+
+
 @dataclass(frozen=True, slots=True)
 class Pointer:
     """The last record of a topic's partition that was replicated, and when that was written (microseconds)."""
@@ -48,9 +58,47 @@ class KafkaJournalTables:
         self.cassandra, self.name, self.keyspace = cassandra, keyspace, names.cql(keyspace)
 
     def there(self) -> bool:
-        """Whether all of them exist."""
+        """Return whether all of them exist; raises ConfigurationError: one has not the columns of any release of Kafka Journal."""
         known = self.cassandra.tables(self.name) or {}
+        wanted = {"journal": {"id", "topic", "segment", *EVENT}, "metajournal": {"id", "topic", "segment", *ENTRY}}
+        for table, columns in wanted.items():
+            needed = columns - ADDED[table].keys() - OPTIONAL[table]
+            if table in known and (missing := sorted(needed - known[table].columns.keys())):
+                raise ConfigurationError(
+                    f"{self.cassandra.where}: table {self.name}.{table} has no column {', '.join(missing)}. Nothing was read or written; "
+                    "is it the keyspace of a Kafka Journal?"
+                )
         return all(table in known for table in TABLES)
+
+    def outdated(self) -> list[str]:
+        """Return the columns, as table.column, that an earlier release of Kafka Journal has not made."""
+        return [f"{table}.{name}" for table, names_of in ADDED.items() for name in names_of if name not in self._columns(table)]
+
+    def require_writable(self) -> None:
+        """Raise ConfigurationError where a table has not a column that replications write."""
+        written = {"journal": {*EVENT}, "metajournal": {*ENTRY, "created_date"}, "pointer2": {"offset", "created", "updated"}}
+        missing = [f"{table}.{name}" for table, columns in written.items() for name in sorted(columns - self._columns(table))]
+        if missing:
+            raise ConfigurationError(
+                f"{self.cassandra.where}: keyspace {self.name} has no column {', '.join(missing)}. Nothing was written. Add it as "
+                "today's release of Kafka Journal has it"
+            )
+
+    def _columns(self, table: str) -> set[str]:
+        keyspace = self.cassandra.cluster.metadata.keyspaces.get(self.name)
+        return set(keyspace.tables[table].columns) if keyspace and table in keyspace.tables else set()
+
+    def _select(self, columns: Sequence[str], table: str) -> str:
+        """Return SELECT … FROM a table with those of the columns that it has."""
+        found = self._columns(table)
+        return f"SELECT {', '.join(name for name in columns if name in found)} FROM {self.keyspace}.{table}"
+
+    def _whole(self, rows: Iterable[Any], columns: Sequence[str], table: str) -> Iterable[Any]:
+        """Return the rows with all of the columns, null where the table has none."""
+        if set(columns) <= self._columns(table):
+            return rows
+        whole = namedtuple("whole", columns)  # type: ignore[misc]
+        return (whole(*(getattr(row, name, None) for name in columns)) for row in rows)
 
     def create(self, replication: Mapping[str, str], *, owner: str, lock_seconds: int) -> None:
         """Make what is missing, one replicator at a time: the others wait for the lock in `locks`, which expires by itself.
@@ -64,6 +112,11 @@ class KafkaJournalTables:
         self._lock(owner, lock_seconds)
         for statement in made[2:]:
             self.cassandra.execute(statement)
+        self.cassandra.tables(self.name)
+        for column in self.outdated():
+            table, name = column.split(".")
+            self.cassandra.execute(f"ALTER TABLE {self.keyspace}.{table} ADD {name} {ADDED[table][name]}")
+        self.cassandra.tables(self.name)
         self.cassandra.execute(
             f"INSERT INTO {self.keyspace}.setting (key, value, timestamp, origin) VALUES (?, ?, ?, 'tagmill')",
             SETTING, SETTING_VALUE, self.cassandra.now(),
@@ -96,22 +149,20 @@ class KafkaJournalTables:
         """The row of metajournal (ENTRY), in the first of these segments that has one."""
         for segment in segments:
             rows = self.cassandra.execute(
-                f"SELECT {', '.join(ENTRY)} FROM {self.keyspace}.metajournal WHERE topic = ? AND segment = ? AND id = ?",
-                topic,
-                segment,
-                key,
+                f"{self._select(ENTRY, 'metajournal')} WHERE topic = ? AND segment = ? AND id = ?", topic, segment, key
             )
             if rows and rows[0].seq_nr is not None:
-                return rows[0]
+                return next(iter(self._whole(rows, ENTRY, "metajournal")))
         return None
 
     def events(self, key: str, topic: str, segments: Iterable[int], after: int) -> Iterator[Any]:
         """Rows of journal (EVENT) with a higher seq_nr than `after`, in their order."""
         for segment in segments:
-            yield from self.cassandra.stream(
-                f"SELECT {', '.join(EVENT)} FROM {self.keyspace}.journal WHERE id = ? AND topic = ? AND segment = ? AND seq_nr > ?",
+            rows = self.cassandra.stream(
+                f"{self._select(EVENT, 'journal')} WHERE id = ? AND topic = ? AND segment = ? AND seq_nr > ?",
                 key, topic, segment, after, page=EVENTS_AT_ONCE,
             )  # fmt: skip
+            yield from self._whole(rows, EVENT, "journal")
 
     def filled(self, key: str, topic: str, segments: Iterable[int], after: int) -> Iterator[int]:
         """Those of these segments, of which there are not too many, that have a row above `after`, in their order."""
@@ -124,26 +175,27 @@ class KafkaJournalTables:
 
     def newest(self, asked: Iterable[tuple[str, str, int, int, int]]) -> Iterator[list[Any]]:
         """Rows of journal (PLACE), the highest seq_nr first. In: id, topic, segment, the seq_nr below them, how many at most."""
-        return self.cassandra.execute_many(
-            f"SELECT {', '.join(PLACE)} FROM {self.keyspace}.journal WHERE id = ? AND topic = ? AND segment = ? AND seq_nr > ?"
+        found = self.cassandra.execute_many(
+            f"{self._select(PLACE, 'journal')} WHERE id = ? AND topic = ? AND segment = ? AND seq_nr > ?"
             " ORDER BY seq_nr DESC LIMIT ?",
             asked, concurrency=32,
         )  # fmt: skip
+        return (list(self._whole(rows, PLACE, "journal")) for rows in found)
 
     def above(self, asked: Iterable[tuple[str, str, int, int]]) -> Iterator[list[Any]]:
         """Rows of journal (EVENT), in their order: all of them may be in memory at once. In: id, topic, segment, the seq_nr below them."""
-        return self.cassandra.execute_many(
-            f"SELECT {', '.join(EVENT)} FROM {self.keyspace}.journal WHERE id = ? AND topic = ? AND segment = ? AND seq_nr > ?",
-            asked,
+        found = self.cassandra.execute_many(
+            f"{self._select(EVENT, 'journal')} WHERE id = ? AND topic = ? AND segment = ? AND seq_nr > ?", asked
         )
+        return (list(self._whole(rows, EVENT, "journal")) for rows in found)
 
     def places(self, key: str, topic: str, segment: int, after: int) -> Iterator[Any]:
         """Of one segment's rows above `after`, PLACE, the highest seq_nr first."""
-        return self.cassandra.stream(
-            f"SELECT {', '.join(PLACE)} FROM {self.keyspace}.journal"
-            " WHERE id = ? AND topic = ? AND segment = ? AND seq_nr > ? ORDER BY seq_nr DESC",
+        rows = self.cassandra.stream(
+            f"{self._select(PLACE, 'journal')} WHERE id = ? AND topic = ? AND segment = ? AND seq_nr > ? ORDER BY seq_nr DESC",
             key, topic, segment, after, page=500,
         )  # fmt: skip
+        return iter(self._whole(rows, PLACE, "journal"))
 
     def reach(self) -> dict[Place, int]:
         """The offset of the last record that is replicated, of every partition that has one."""

@@ -59,7 +59,10 @@ def _touched(spark: SparkSession, chosen: JournalSettings, plan: TopicPlan) -> D
     """The entries (TOUCHED) that a record of the plan, or a later one, was the last to touch."""
     places = [(*place, first) for place, first in _firsts(plan).items()]
     firsts = spark.createDataFrame(places, "topic string, partition int, first long")
-    entries = table(spark, chosen.keyspace, "metajournal").select(*TOUCHED, "offset").where("seq_nr IS NOT NULL")
+    stored = table(spark, chosen.keyspace, "metajournal")
+    if "record_id" not in stored.columns:  # of an earlier release
+        stored = stored.withColumn("record_id", F.lit(None).cast("string"))
+    entries = stored.select(*TOUCHED, "offset").where("seq_nr IS NOT NULL")
     return entries.join(F.broadcast(firsts), ["topic", "partition"]).where("offset >= first").select(*TOUCHED)
 
 

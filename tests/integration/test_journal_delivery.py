@@ -1,6 +1,7 @@
 """A Kafka Journal's tables delivered to ClickHouse: what its readers see, each event once, whatever its replicator has gone through."""
 
 import json
+import time
 import tracemalloc
 import uuid
 from datetime import UTC, datetime
@@ -10,11 +11,12 @@ import pytest
 from tagmill import connector
 from tagmill.errors import ConfigurationError
 from tagmill.kafka.ranges import Range
+from tagmill.kafkajournal.head import heads
 from tagmill.kafkajournal.replicate import replicate
 from tagmill.kafkajournal.rules import entry_segments
 from tagmill.stores import schema
 from tagmill.stores.cassandra import Cassandra
-from tagmill.stores.kafkajournal import KafkaJournalTables
+from tagmill.stores.kafkajournal import ADDED, KafkaJournalTables
 from tagmill.topics import journal as source
 from tagmill.topics.model import TopicPlan
 from tagmill.topics.report import topic_line
@@ -83,6 +85,44 @@ def test_the_events_of_a_journal_arrive_once_as_its_rows_are(shop):
     line = topic_line(one.settings, one.name, verify=True)
     assert (line["delivered"], line["waiting"], line["level"]) == (6, 0, "proven")
     assert one.offsets() == {0: 3, 1: 1}
+
+
+def test_tables_of_earlier_releases_are_delivered_and_replicated(shop):
+    """Columns that earlier releases do not have are null for a delivery and for `head`; a replication adds them, as it names others."""
+    one, missing = shop(), dict.fromkeys([*(f"{table}.{name}" for table in ADDED for name in ADDED[table]), ""])
+    keyspace, expected = one.journal.name, []
+
+    def drop(columns):
+        for column in filter(None, columns):
+            table, name = column.split(".")
+            one.stack.session.execute(f"ALTER TABLE {keyspace}.{table} DROP {name}")
+            end = time.monotonic() + 30
+            while name in connector.table(one.spark, keyspace, table).columns:  # the connector hears of it by and by
+                assert time.monotonic() < end
+                time.sleep(0.1)
+
+    for number, column in enumerate(missing):
+        one.topic.append("a", [(2 * number + 1, number)], headers=[("h", b"v")])
+        one.topic.flush()
+        one.replicate(segment_size=3)
+        drop([column] if column else missing.keys() - {""})
+        assert [run["rows"] for run in one.deliver()] == [1], column
+        none = not column or column == "journal.headers"
+        expected.append(("a", 2 * number + 1, str(number), "{}" if none else '{"h": "v"}'))
+        (head,) = heads(one.journal.settings(FEW_ROWS), keyspace, "a")
+        assert [event.seq_nr for event in head.events] == [n for _, n, _, _ in expected]
+    one.topic.append("a", [(100, 100)], headers=[("h", b"v")])
+    assert [run["rows"] for run in one.both()] == [1]
+    assert one.events("id, seq_nr, payload, headers") == [*expected, ("a", 100, "100", '{"h": "v"}')]
+    assert checked_verdict(one).startswith("exactly once")
+    drop(["metajournal.expire_on"])
+    one.topic.append("a", [(101, 101)])
+    one.topic.flush()
+    with pytest.raises(ConfigurationError, match=f"keyspace {keyspace} has no column metajournal.expire_on. Nothing was written"):
+        one.replicate()
+    drop(["journal.payload_txt"])
+    with pytest.raises(ConfigurationError, match=f"{keyspace}.journal has no column payload_txt"):
+        one.deliver()
 
 
 def test_all_events_without_tags_deleted_purged_skipped_and_from_segment_to_segment(shop):
