@@ -61,6 +61,12 @@ class CassandraSettings(Section):
         gt=0,
         description="between the clocks of this machine, Cassandra and ClickHouse; more stops each step before it writes",
     )
+    max_write_bytes: int | None = Field(
+        None,
+        ge=128 * 1024,
+        description="that Cassandra takes in one write; unset: what the server says (`system_views.settings`), else 16 MiB. "
+        "A record that is larger is a dead letter without its bytes",
+    )
     tls: bool = False
     tls_ca_file: Path | None = None
     username: str | None = Field(None, description="from the environment or the Airflow connection only")

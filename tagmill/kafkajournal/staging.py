@@ -21,6 +21,7 @@ from tagmill.kafkajournal.model import JOURNAL_KINDS
 from tagmill.kafkajournal.rules import Entry, Fold, Record, entry_segments
 from tagmill.pieces import in_python
 from tagmill.stores.kafkajournal import uuid
+from tagmill.stores.writelimits import BESIDE_CELL, LARGEST_NAME
 
 KEY = ["topic", "id"]
 EVENT = pa.struct(
@@ -45,6 +46,8 @@ STAGED = pa.schema(
 )  # fmt: skip
 # Cassandra's limit of a partition's key (65,535 bytes), without topic, segment and what separates them
 LONGEST_ID = 65_535 - 249 - 8 - 9
+# of a record whose rows and names fit whatever is made of them
+ALWAYS_FITS = 8 * 1024
 PAYLOAD = ("payload_type", "payload_txt", "payload_bin")
 # what a fold has to know of a record
 FACTS = ["topic", "id", "partition", "offset", "timestamp", "kind", "to", "origin", "expire_after_ms", "segment", "layout"]
@@ -79,19 +82,25 @@ def schema_of(columns: pa.Schema) -> StructType:
     return from_arrow_schema(columns)
 
 
-def decoded(raw: DataFrame, partitions: Mapping[str, int]) -> DataFrame:
-    """STAGED, one row a record. In: tagmill.kafka.source.kafka_records; how many partitions each topic has."""
+def decoded(raw: DataFrame, partitions: Mapping[str, int], largest: int) -> DataFrame:
+    """STAGED, one row a record.
+
+    In: tagmill.kafka.source.kafka_records; how many partitions each topic has; how many bytes a row of Cassandra may have.
+    """
     read = raw.select("topic", "partition", "offset", "timestamp", "key", "value", "headers")
-    return in_python(read, partial(_decode, partitions=partitions), schema_of(STAGED))
+    return in_python(read, partial(_decode, partitions=partitions, largest=largest), schema_of(STAGED))
 
 
-def _decode(batches: Iterable[pa.RecordBatch], partitions: Mapping[str, int]) -> Iterator[pa.RecordBatch]:
+def _decode(batches: Iterable[pa.RecordBatch], partitions: Mapping[str, int], largest: int) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        yield pa.RecordBatch.from_pylist([decode(row, partitions[row["topic"]]) for row in batch.to_pylist()], STAGED)
+        yield pa.RecordBatch.from_pylist([decode(row, partitions[row["topic"]], largest) for row in batch.to_pylist()], STAGED)
 
 
-def decode(row: dict[str, Any], partitions: int) -> dict[str, Any]:
-    """One record as STAGED. In: topic, partition, offset, timestamp, key, value, headers; how many partitions the topic has."""
+def decode(row: dict[str, Any], partitions: int, largest: int) -> dict[str, Any]:
+    """One record as STAGED.
+
+    In: topic, partition, offset, timestamp, key, value, headers; how many partitions the topic has; how many bytes a row may have.
+    """
     place = {name: row[name] for name in ("topic", "partition", "offset", "timestamp")}
     headers = row["headers"] or []
     try:
@@ -103,10 +112,35 @@ def decode(row: dict[str, Any], partitions: int) -> dict[str, Any]:
         if (size := len(row["key"])) > LONGEST_ID:
             raise records.Undecodable(f"an id of {size} bytes, more than Cassandra's keys hold")
         layout = layout_of(row["key"], row["partition"], partitions)
-        return {**place, "layout": layout, **_facts(row["key"].decode(), action), **_content(action, row["value"], headers)}
+        read = {**place, "layout": layout, **_facts(row["key"].decode(), action), **_content(action, row["value"], headers)}
+        if _size(row["value"], *(part for one in headers for part in (one["key"], one["value"]))) > ALWAYS_FITS:
+            _must_fit(read, largest)
+        return read
     except (records.Undecodable, UnicodeDecodeError) as error:
         raw = {"reason": str(error)[:1000], "key": row["key"], "value": row["value"], "raw_headers": headers}
         return {**place, "kind": "broken", **raw}
+
+
+def _must_fit(read: dict[str, Any], largest: int) -> None:
+    """Raise Undecodable where a row of the record is one that Cassandra can't hold."""
+    headers = read.get("headers", ())
+    if any(_size(name) > LARGEST_NAME for name, _ in headers):
+        raise records.Undecodable(f"the name of a header has more than {LARGEST_NAME} bytes, and Cassandra holds no longer one")
+    shared = _size(read["id"], read["origin"], read["version"], read.get("metadata"))
+    shared += sum(_size(*header) + BESIDE_CELL for header in headers)
+    for event in read.get("events") or [{"seq_nr": None, "tags": []}]:
+        of_event = "" if event["seq_nr"] is None else f"event {event['seq_nr']}: "
+        if any(_size(tag) > LARGEST_NAME for tag in event["tags"]):
+            raise records.Undecodable(f"{of_event}a tag of more than {LARGEST_NAME} bytes, and Cassandra holds no longer one")
+        size = shared + sum(_size(tag) + BESIDE_CELL for tag in event["tags"])
+        size += _size(event.get("payload_txt"), event.get("payload_bin"))
+        if size > largest:
+            raise records.Undecodable(f"{of_event}a row of {size} bytes, and Cassandra takes {largest} in one write")
+
+
+def _size(*values: str | bytes | None) -> int:
+    """Return how many bytes these have together."""
+    return sum(len(value.encode() if isinstance(value, str) else value) for value in values if value)
 
 
 def _facts(key: str, action: records.Action) -> dict[str, Any]:

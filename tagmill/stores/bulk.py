@@ -23,6 +23,7 @@ from tagmill.errors import ConfigurationError
 from tagmill.rowgroups import fitting
 from tagmill.stores.cassandra import Cassandra
 from tagmill.stores.encoding import LENGTH, Part, encoded, one
+from tagmill.stores.writelimits import BESIDE_VALUES
 
 Rows: TypeAlias = pa.RecordBatch | pa.Table
 Numbers = npt.NDArray[np.int64]
@@ -31,6 +32,8 @@ PIECE_BYTES = 4 * 1024 * 1024
 # a batch has at most both together, a larger row goes alone. Cassandra's thresholds are for batches of several partitions (CASSANDRA-10876)
 WINDOW_BYTES, LARGE_ROW_BYTES = 96 * 1024, 16 * 1024
 IN_FLIGHT = 16
+# columns that name a row which is too large, of the view and of deduplication
+NAMING = ("tag_name", "persistence_id", "sequence_nr", "unique_id")
 PREPARED, WITH_TIMESTAMP = 1, 0x20
 # Arrow's and the driver's
 UNFIT = (ValueError, TypeError, NotImplementedError, AttributeError, OverflowError, StructError)
@@ -102,7 +105,7 @@ class _Encoder:
     """Makes batches of rows that have these columns."""
 
     def __init__(self, cassandra: Cassandra, target: Target, columns: Sequence[str], beside: Mapping[str, Any]) -> None:
-        self.where, self.target = cassandra.where, target
+        self.cassandra, self.where, self.target = cassandra, cassandra.where, target
         ttl = {} if target.ttl_seconds is None else {"[ttl]": target.ttl_seconds}
         of_rows = [name for name in columns if name not in beside]
         self.statement = _prepared(cassandra, target, [*beside, *of_rows])
@@ -121,9 +124,20 @@ class _Encoder:
         keys = [found[name] for name in self.keys]
         cuts = cut_batches(offsets, [parts[-1] for parts in keys if isinstance(parts[-1], pa.Array)])
         bounds = offsets[cuts].tolist()
+        if rows.num_rows and (size := int(np.diff(offsets).max())) > BESIDE_VALUES:
+            self._must_fit(rows, int(np.diff(offsets).argmax()), size)
         for row, end, begin_byte, end_byte in zip(cuts[:-1].tolist(), cuts[1:].tolist(), bounds[:-1], bounds[1:], strict=True):
             body = _Body(end - row, content[begin_byte:end_byte], self.target.written_at)
             yield _Batch(body, self.target.keyspace, [_value(parts, row) for parts in keys])
+
+    def _must_fit(self, rows: pa.RecordBatch, row: int, size: int) -> None:
+        """Raise ConfigurationError, naming the row, where the largest is one that Cassandra can't hold."""
+        if size > (largest := self.cassandra.largest_row + BESIDE_VALUES):
+            of_row = ", ".join(f"{name} {str(rows[name][row].as_py())[:100]}" for name in NAMING if name in rows.schema.names)
+            raise ConfigurationError(
+                f"{self.where}: a row of {self.target.keyspace}.{self.target.table} ({of_row}) has {size} bytes, and Cassandra "
+                f"takes {largest} in one write. Rows before may be written. Raise max_mutation_size of Cassandra, then run it again"
+            )
 
     def _encoded(self, name: str, values: pa.Array) -> list[Part]:
         with self._explained(name):

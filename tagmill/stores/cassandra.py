@@ -36,6 +36,7 @@ from tenacity import Retrying, retry, retry_if_exception_type, stop_after_delay,
 from tagmill import clock, tls
 from tagmill.errors import ConfigurationError, StoreUnavailable, TagmillError
 from tagmill.settings import CassandraSettings
+from tagmill.stores import writelimits
 from tagmill.stores.rights import missing_right
 from tagmill.timeuuid import from_datetime
 
@@ -132,6 +133,19 @@ class Cassandra:
         return utc(
             cast(datetime, self.session.execute(asked, host=node, timeout=self.settings.connect_timeout_seconds).one().now)
         )
+
+    @cached_property
+    def largest_row(self) -> int:
+        """Return how many bytes the values of a row may have, so that Cassandra takes it in one write."""
+        told = self.settings.max_write_bytes
+        if told is None:
+            settings: dict[str, str | None] = {}
+            # releases before 4.0 have no such table, and not every user may read it
+            with explained(self.where), suppress(InvalidRequest, Unauthorized):
+                asked = SimpleStatement(writelimits.QUERY, consistency_level=ConsistencyLevel.ONE)
+                settings = {row.name: row.value for row in self.retried(lambda: list(self.session.execute(asked)))}
+            told = writelimits.largest_write(settings)
+        return told - writelimits.BESIDE_VALUES
 
     @cached_property
     def application(self) -> "Cassandra":

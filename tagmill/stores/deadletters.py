@@ -1,13 +1,16 @@
 """Records that can't be read, kept as they came: one partition a topic's partition, written as often as one likes."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tagmill import names
 from tagmill.stores.cassandra import Cassandra, utc
 from tagmill.stores.kafka import KafkaRecord
+from tagmill.stores.writelimits import BESIDE_CELL
 
+# how the reason begins of a record that Cassandra can't hold: key, value and headers are null
+NOT_KEPT = "not kept: "
 COLUMNS = ("topic", "partition", "offset", "timestamp", "reason", "key", "value", "headers")
 
 
@@ -18,6 +21,19 @@ class DeadLetter:
     record: KafkaRecord
     reason: str
 
+    @property
+    def bytes(self) -> int:
+        """How many its row has in Cassandra."""
+        one = self.record
+        headers = sum(len(name.encode()) + len(value or b"") + BESIDE_CELL for name, value in one.headers)
+        return len(one.key or b"") + len(one.value or b"") + headers + len(self.reason.encode())
+
+    def without_content(self, largest: int) -> "DeadLetter":
+        """Return only where the record is, how large, and the reason."""
+        where = f"in Kafka at {self.record.topic}/{self.record.partition}/{self.record.offset}"
+        said = f"{NOT_KEPT}{self.bytes} bytes with key and headers, {where}, and Cassandra takes {largest} in one write: {self.reason}"
+        return DeadLetter(replace(self.record, key=None, value=None, headers=[]), said)
+
 
 class DeadLetters:
     """Those of one pipeline."""
@@ -26,11 +42,13 @@ class DeadLetters:
         self.cassandra, self.ledger, self.pipeline = cassandra, names.cql(ledger_keyspace), pipeline
 
     def add(self, letters: Iterable[DeadLetter]) -> int:
-        """Keep them; returns how many."""
-        places = set[tuple[str, int]]()
+        """Keep them, those that are too large for Cassandra without their content; returns how many."""
+        places, largest = set[tuple[str, int]](), self.cassandra.largest_row
 
         def values() -> Iterator[tuple[Any, ...]]:
             for letter in letters:
+                if letter.bytes > largest:
+                    letter = letter.without_content(largest)
                 one = letter.record
                 places.add((one.topic, one.partition))
                 yield (
@@ -55,8 +73,17 @@ class DeadLetters:
         )
 
     def any(self) -> bool:
-        """Whether there are any."""
-        return next(self._offsets(), None) is not None
+        """Whether there are any that can be read again: their content was kept."""
+        return any(
+            not row.reason.startswith(NOT_KEPT)
+            for place in self._places()
+            for row in self.cassandra.stream(
+                f"SELECT reason FROM {self.ledger}.dead_letters WHERE pipeline = ? AND topic = ? AND partition = ?",
+                self.pipeline,
+                place.topic,
+                place.partition,
+            )
+        )
 
     def count(self) -> int:
         """How many there are; their bytes are not read."""

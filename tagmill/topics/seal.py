@@ -149,7 +149,8 @@ class _Sealing:
 
     def _decode(self, raw: DataFrame) -> tuple[Source, list[StagedFile]]:
         assert isinstance(self.chosen, TopicSettings)
-        return self._stage(staging.decoded(raw, self.chosen, schema_contents(self.chosen.schema_files), self.plan.apart))
+        contents, largest = schema_contents(self.chosen.schema_files), self.ledger.cassandra.largest_row
+        return self._stage(staging.decoded(raw, self.chosen, contents, self.plan.apart, largest))
 
     def _stage(self, source: Source) -> tuple[Source, list[StagedFile]]:
         return source, stage(source, self.files, f"{self.folder}/staged")

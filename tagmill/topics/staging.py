@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tagmill.connector import LARGE_ROWS, table
 from tagmill.kafkasettings import TopicSettings
+from tagmill.stores.deadletters import NOT_KEPT
 from tagmill.topics.alike import AlikeReader, arrow_type
 from tagmill.topics.apart import Apart, Place, parts
 from tagmill.topics.columns import layout
@@ -41,17 +43,23 @@ def schema_of(chosen: TopicSettings) -> pa.Schema:
 
 
 def dead_letters(spark: SparkSession, ledger_keyspace: str, pipeline: str) -> DataFrame:
-    """The dead letters of a pipeline, as tagmill.kafka.source.kafka_records has records."""
+    """The dead letters of a pipeline whose content was kept, as tagmill.kafka.source.kafka_records has records."""
     places = table(spark, ledger_keyspace, "dead_letter_places").where(F.col("pipeline") == pipeline)
     letters = table(spark, ledger_keyspace, "dead_letters", directJoinSetting="on", **LARGE_ROWS)
     headers = F.transform("headers", lambda one: F.struct(one["0"].alias("key"), one["1"].alias("value")))
-    return places.join(letters, ["pipeline", "topic", "partition"]).withColumn("headers", headers)
+    found = places.join(letters, ["pipeline", "topic", "partition"]).where(~F.startswith("reason", F.lit(NOT_KEPT)))
+    return found.withColumn("headers", headers)
 
 
-def decoded(raw: DataFrame, chosen: TopicSettings, contents: Mapping[str, bytes], apart: Apart) -> Source:
-    """Rows as schema_of has them. In: tagmill.kafka.source.kafka_records; the schema files by version; what is set apart."""
+def decoded(raw: DataFrame, chosen: TopicSettings, contents: Mapping[str, bytes], apart: Apart, largest: int) -> Source:
+    """Rows as schema_of has them.
+
+    In: tagmill.kafka.source.kafka_records; the schema files by version; what is set apart; how many bytes a row of Cassandra may have.
+    """
     read = raw.select("topic", "partition", "offset", "timestamp", "key", "value", "headers")
-    decode = partial(_decode, chosen=chosen, contents=dict(contents), reasons=apart.reasons, nulls=tuple(apart.columns))
+    decode = partial(
+        _decode, chosen=chosen, contents=dict(contents), reasons=apart.reasons, nulls=tuple(apart.columns), largest=largest
+    )
     return Source(read, decode, schema_of(chosen), layout(chosen))
 
 
@@ -61,16 +69,29 @@ def _decode(
     contents: Mapping[str, bytes],
     reasons: Mapping[Place, str],
     nulls: Sequence[str],
+    largest: int,
 ) -> Iterator[pa.RecordBatch]:
     reader, schema = Reader(chosen, contents), schema_of(chosen)
     alike = AlikeReader(reader)
     for batch in batches:
-        for part, made in _read_but(reader, alike, batch, reasons):
+        for part, made in _read_but(reader, alike, batch, {**reasons, **_too_large(batch, largest)}):
             made |= {name: part[there] for name, there in AS_IT_CAME.items()}
             missing = [field for field in schema if field.name in nulls or field.name not in made]
             yield pa.RecordBatch.from_pydict(
                 made | {field.name: pa.nulls(part.num_rows, field.type) for field in missing}, schema
             )
+
+
+def _too_large(batch: pa.RecordBatch, largest: int) -> dict[Place, str]:
+    """Return which records are larger than Cassandra's deduplication can hold their payloads, and why each is not read."""
+    sizes = pc.fill_null(pc.binary_length(batch["value"]), 0)
+    large = pc.indices_nonzero(pc.greater(sizes, largest)).to_pylist()
+    return {
+        (batch["topic"][at].as_py(), batch["partition"][at].as_py(), batch["offset"][at].as_py()): (
+            f"a value of {sizes[at]} bytes, more than Cassandra takes in one write ({largest})"
+        )
+        for at in large
+    }
 
 
 def _read_but(

@@ -133,6 +133,16 @@ def test_a_statement_that_the_server_has_forgotten_is_prepared_again(stack, made
     assert again and [row.v for row in stack.session.execute(f"SELECT v FROM {to.keyspace}.t")] == ["b", "c", "d"]
 
 
+def test_largest_row_is_written_and_larger_one_named(stack, made, connected):
+    to, largest = made("v blob, persistence_id text"), connected.largest_row
+    assert largest == 16 * 1024**2 - 64 * 1024, "what the server says of itself"
+    assert write_rows(connected, to, [rows(2, v=[b"", b"x" * (largest - 1)], persistence_id=["a", "b"])]) == 2
+    assert [len(row.v) for row in stack.session.execute(f"SELECT v FROM {to.keyspace}.t")] == [0, largest - 1]
+    named = r"a row of t_\w+\.t \(persistence_id b\) has 168\d+ bytes, and Cassandra takes 16777216 in one write"
+    with pytest.raises(ConfigurationError, match=named):
+        write_rows(connected, to, [rows(2, v=[b"", bytes(16 * 1024**2)], persistence_id=["a", "b"])])
+
+
 def test_what_is_not_there_or_does_not_fit_is_said_in_a_line(made, connected):
     to = made("v text, w int")
     with pytest.raises(ConfigurationError, match=r"Cassandra at .* refused: .*table .*gone does not exist"):

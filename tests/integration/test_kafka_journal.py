@@ -305,6 +305,33 @@ def test_what_cannot_be_read_is_kept_as_it_came_and_the_rest_flows(kafka_journal
     assert letters[2].record.key == b"\xff\xfe" and "without a key" in letters[1].reason
 
 
+def test_record_too_large_for_cassandra_is_letter_and_rest_flows(kafka_journal, spark):
+    """Of a record with a row that Cassandra can't hold nothing is written; the largest rows, tags and names of headers arrive."""
+    from tagmill.stores.cassandra import Cassandra
+    from tagmill.stores.deadletters import DeadLetters
+
+    journal = kafka_journal()
+    run, topic = replicator(journal, spark), journal.topic(**{"max.message.bytes": str(64 * 1024**2)})
+    with Cassandra(journal.settings(FEW_ROWS).cassandra) as cassandra:
+        largest = cassandra.largest_row
+        topic.append("a", [(1, 1), (2, "x" * (largest - 1000))])
+        topic.append("a", [(3, 3), (4, "x" * largest)])
+        topic.append("a", [(5, 5)], tags=["t" * 65_535], headers=[("h" * 65_535, b"")])
+        topic.append("a", [(6, 6)], headers=[("h", bytes(largest))])
+        topic.append("a", [(7, 7)], tags=["t" * 65_536])
+        topic.append("a", [(8, 8)])
+        topic.flush()
+        report = run()
+        assert (report.counts.unreadable, report.counts.appends, report.counts.events) == (3, 3, 4)
+        assert journal.seq_nrs("a") == [1, 2, 5, 8] and journal.entries()["a"]["seq_nr"] == 8
+        assert [len(row["payload_txt"]) for row in journal.rows()] == [1, largest - 998, 1, 1]
+        event, header, tag = DeadLetters(cassandra, "tagmill_test", journal.name).listed()
+    assert "event 4: a row of" in event.reason and f"{topic.name}/0/1" in event.reason and event.reason.startswith("not kept: ")
+    assert [one.record.offset for one in (event, header, tag)] == [1, 3, 4]
+    assert event.record.value is None and header.record.value is None and f"{topic.name}/0/3" in header.reason
+    assert "a tag of more than 65535 bytes" in tag.reason and b"t" * 65_536 in tag.record.value
+
+
 def test_an_empty_id_and_strange_ones_are_ids(kafka_journal, spark):
     from tagmill.kafkajournal.head import heads
 

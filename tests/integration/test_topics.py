@@ -456,6 +456,39 @@ def test_a_change_in_clickhouse_is_found_and_the_batch_sent_again(shop):
     assert code == 0 and one.rows("price") == [(1.0,)] * 3
 
 
+def test_record_too_large_for_cassandra_is_letter_without_bytes(shop):
+    """What one write of Cassandra can't hold is named with place and length, the rest arrives; the largest that fits arrives, too."""
+    one = shop(config={"max.message.bytes": str(64 * 1024**2)})
+    with Ledger(one.settings.cassandra) as ledger:
+        largest = ledger.cassandra.largest_row
+
+    def event(product, size):
+        begin = json.dumps({"project": "p", "event_type": "created", "product_id": product, "much": ""})[:-2]
+        return (begin + "x" * (size - len(begin) - 2) + '"}').encode()
+
+    one.send(0)
+    one.topic.send("fits", event(1, largest))
+    one.topic.send("too large", event(2, largest + 1))
+    one.topic.send("header", b"{no json", [("h", bytes(largest))])
+    one.topic.send("kept", b"{no json" + bytes(largest - 1000))
+    one.topic.send("k" * largest, event(3, 1000))
+    one.send(4)
+    (run,) = one.deliver()
+    assert (run["rows"], run["unreadable"]) == (4, 3) and one.products() == [0, 1, 3, 4]
+    with Ledger(one.settings.cassandra) as ledger:
+        value, header, kept = DeadLetters(ledger.cassandra, "tagmill_test", one.name).listed()
+    for letter, offset, size, said in ((value, 2, largest + 1, "a value of"), (header, 3, largest + 8, "no JSON object")):
+        told, reason = int(re.search(r"not kept: (\d+) bytes", letter.reason)[1]), letter.reason
+        assert size <= told < size + 500 and f"in Kafka at {one.name}/0/{offset}" in reason and said in reason
+        assert (letter.record.key, letter.record.value, letter.record.headers) == (None, None, [])
+    assert len(kept.record.value) == largest - 992 and kept.record.key == b"kept"
+    code, out, _ = tagmill(one.file, "deadletters", "list", "--pipeline", one.name)
+    assert code == 0 and "not kept" in out
+    assert tagmill(one.file, "check", "--pipeline", one.name)[0] == 0
+    (again,) = one.deliver(letters=True)
+    assert (again["records"], again["unreadable"]) == (1, 1), "nothing is read of what was not kept"
+
+
 def test_every_type_takes_null_and_its_edges(shop, monkeypatch):
     """Null, absent, lowest and highest of all types arrive, are proven and sent again, also where ClickHouse spares no branch of if()."""
     monkeypatch.setattr(

@@ -81,7 +81,9 @@ class Topic:
     ) -> int:
         """One record; returns its timestamp in milliseconds."""
         if self._producer is None:
-            self._producer = Producer({"bootstrap.servers": f"127.0.0.1:{self.port}", "linger.ms": 5, "log_level": 0})
+            self._producer = Producer(
+                {"bootstrap.servers": f"127.0.0.1:{self.port}", "linger.ms": 5, "log_level": 0, "message.max.bytes": 10**9}
+            )
         self.clock += self.step
         self._producer.produce(self.name, value, key, partition, timestamp=self.clock, headers=list(headers), on_delivery=_must)
         self._producer.poll(0)

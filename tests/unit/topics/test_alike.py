@@ -61,7 +61,7 @@ def decoded(contents, chosen, read_alone, monkeypatch, files=None):
             "value": pa.array(contents, pa.binary()), "headers": pa.array([[{"key": "h", "value": b"1"}]] * count, staging.HEADERS),
         }
     )  # fmt: skip
-    found = list(staging._decode([records], chosen, files or {}, {}, ()))
+    found = list(staging._decode([records], chosen, files or {}, {}, (), 2**24))
     return pa.Table.from_batches(found, staging.schema_of(chosen)), len(found)
 
 
