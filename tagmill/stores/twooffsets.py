@@ -14,7 +14,7 @@ APART = timedelta(days=7)
 _KEY = "`persistence_id`, `sequence_nr`"
 _TICKS_A_SECOND = 10_000_000
 # a month of rows is grouped: on disk where it is large
-_SEARCH = {"max_bytes_before_external_group_by": 1_000_000_000, "max_bytes_ratio_before_external_group_by": 0, "max_threads": 2}
+_SEARCH = {"max_bytes_before_external_group_by": 1_000_000_000, "max_threads": 2}
 
 
 class TwoOffsets:
@@ -52,12 +52,12 @@ class TwoOffsets:
             self._add("1", begin, min(begin + month, last), {})
             begin += month
 
-    def _add(self, chosen: str, first: int, last: int, values: dict[str, str]) -> None:
+    def _add(self, condition: str, first: int, last: int, values: dict[str, str]) -> None:
         apart = int(APART.total_seconds()) * _TICKS_A_SECOND
         settings = ", ".join(f"{name} = {value}" for name, value in _SEARCH.items())
         self.clickhouse.command(
             f"INSERT INTO {self.table} ({_KEY}) SELECT {_KEY} FROM {names.sql(self.destination)} "
-            f"WHERE {_within('low', 'high')} AND {chosen} AND ({_KEY}) NOT IN (SELECT {_KEY} FROM {self.table}) "
+            f"WHERE {_within('low', 'high')} AND {condition} AND ({_KEY}) NOT IN (SELECT {_KEY} FROM {self.table}) "
             f"GROUP BY {_KEY} HAVING min(`event_time`) != max(`event_time`) SETTINGS {settings}",
             {**values, "first": first, "last": last, "low": first - apart, "high": last + apart},
         )

@@ -87,7 +87,7 @@ def test_apply_gives_back_the_deduplication_window(journal, settings, spark, sta
     assert verdicts(made, name) == {"t": "exactly once"}
 
 
-def test_filters_on_time_reach_the_table_behind_the_view(journal, settings, spark, stack):
+def test_time_filters_prune_view_of_events(journal, settings, spark, stack):
     """The view of each event once reads only the months asked for; an event that damage gave two offsets is shown once, the earlier."""
     month, day = timedelta(days=31), timedelta(days=1)
     starts = [BEGIN - 3 * month, BEGIN - 2 * month, BEGIN - month, BEGIN]

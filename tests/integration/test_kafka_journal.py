@@ -305,7 +305,7 @@ def test_what_cannot_be_read_is_kept_as_it_came_and_the_rest_flows(kafka_journal
     assert letters[2].record.key == b"\xff\xfe" and "without a key" in letters[1].reason
 
 
-def test_record_too_large_for_cassandra_is_letter_and_rest_flows(kafka_journal, spark):
+def test_record_too_large_for_cassandra_stops_nothing(kafka_journal, spark):
     """Of a record with a row that Cassandra can't hold nothing is written; the largest rows, tags and names of headers arrive."""
     from tagmill.stores.cassandra import Cassandra
     from tagmill.stores.deadletters import DeadLetters

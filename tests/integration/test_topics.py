@@ -456,7 +456,7 @@ def test_a_change_in_clickhouse_is_found_and_the_batch_sent_again(shop):
     assert code == 0 and one.rows("price") == [(1.0,)] * 3
 
 
-def test_record_too_large_for_cassandra_is_letter_without_bytes(shop):
+def test_record_too_large_for_cassandra_is_named(shop):
     """What one write of Cassandra can't hold is named with place and length, the rest arrives; the largest that fits arrives, too."""
     one = shop(config={"max.message.bytes": str(64 * 1024**2)})
     with Ledger(one.settings.cassandra) as ledger:
