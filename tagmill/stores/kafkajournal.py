@@ -75,9 +75,14 @@ class KafkaJournalTables:
         return [f"{table}.{name}" for table, names_of in ADDED.items() for name in names_of if name not in self._columns(table)]
 
     def require_writable(self) -> None:
-        """Raise ConfigurationError where a table has not a column that replications write."""
+        """Raise ConfigurationError where a table lacks a column that replications write, and that `create` does not add."""
         written = {"journal": {*EVENT}, "metajournal": {*ENTRY, "created_date"}, "pointer2": {"offset", "created", "updated"}}
-        missing = [f"{table}.{name}" for table, columns in written.items() for name in sorted(columns - self._columns(table))]
+        missing = [
+            f"{table}.{name}"
+            for table, columns in written.items()
+            if (known := self._columns(table))
+            for name in sorted(columns - known - ADDED.get(table, {}).keys())
+        ]
         if missing:
             raise ConfigurationError(
                 f"{self.cassandra.where}: keyspace {self.name} has no column {', '.join(missing)}. Nothing was written. Add it as "

@@ -138,7 +138,7 @@ def test_largest_row_is_written_and_larger_one_named(stack, made, connected):
     assert largest == 16 * 1024**2 - 64 * 1024, "what the server says of itself"
     assert write_rows(connected, to, [rows(2, v=[b"", b"x" * (largest - 1)], persistence_id=["a", "b"])]) == 2
     assert [len(row.v) for row in stack.session.execute(f"SELECT v FROM {to.keyspace}.t")] == [0, largest - 1]
-    named = r"a row of t_\w+\.t \(persistence_id b\) has 168\d+ bytes, and Cassandra takes 16777216 in one write"
+    named = r"a row of t_\w+\.t \(persistence_id b\) has 167\d+ bytes, and Cassandra takes 16777216 in one write"
     with pytest.raises(ConfigurationError, match=named):
         write_rows(connected, to, [rows(2, v=[b"", bytes(16 * 1024**2)], persistence_id=["a", "b"])])
 
