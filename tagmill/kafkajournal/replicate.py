@@ -163,11 +163,12 @@ class _Attempt:
     def _make_tables(self, owner: str) -> None:
         """Create the tables that are missing, and the columns that an earlier release of Kafka Journal does not have."""
         there = self.tables.there()
+        self.tables.require_writable()
         if not there or self.tables.outdated():
             if there:
                 self.tell(f"adding to tables of an earlier release: {', '.join(self.tables.outdated())}")
-            self.tables.create(self.settings.cassandra.replication.options(), owner=owner, lock_seconds=self.chosen.lock_seconds)
-        self.tables.require_writable()
+            replication = self.settings.cassandra.replication.options()
+            self.tables.create(replication, owner=owner, lock_seconds=self.chosen.lock_seconds)
 
     def _same_topics(self, ends: Mapping[Place, Span], accept_lost: bool) -> list[str]:
         ids = TopicIds(self.cassandra, self.settings.cassandra.ledger_keyspace, self.name)
