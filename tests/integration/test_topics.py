@@ -12,7 +12,7 @@ from uuid import UUID
 import clickhouse_connect
 import pytest
 
-from tagmill.errors import ConfigurationError, GuardRefused
+from tagmill.errors import ConfigurationError, GuardRefused, TagmillError
 from tagmill.stores.clickhouse import ClickHouse
 from tagmill.stores.deadletters import DeadLetters
 from tagmill.stores.ledger import Ledger
@@ -487,6 +487,28 @@ def test_record_too_large_for_cassandra_is_named(shop):
     assert tagmill(one.file, "check", "--pipeline", one.name)[0] == 0
     (again,) = one.deliver(letters=True)
     assert (again["records"], again["unreadable"]) == (1, 1), "nothing is read of what was not kept"
+
+
+def test_run_sealed_with_too_large_record_is_voided(shop, monkeypatch):
+    """A run that was sealed before the limit was known ends with a line that names the row; void it, and the next one goes on."""
+    one = shop(config={"max.message.bytes": str(64 * 1024**2)})
+    one.send(1)
+    one.send(2, much="x" * 17 * 1024**2)
+    monkeypatch.setenv("TAGMILL_CASSANDRA__MAX_WRITE_BYTES", str(64 * 1024**2))
+    one.configure()
+    with pytest.raises(TagmillError):
+        one.deliver()
+    monkeypatch.delenv("TAGMILL_CASSANDRA__MAX_WRITE_BYTES")
+    one.configure()
+    with pytest.raises(
+        ConfigurationError, match=r"deduplication \(unique_id \w+\) has \d+ bytes, and Cassandra takes 16777216 in one"
+    ):
+        one.deliver()
+    one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.name,))
+    code, _, err = tagmill(one.file, "run", "void", "--pipeline", one.name, "--why", "a test", "--yes")
+    assert code == 0, err
+    (run,) = one.deliver()
+    assert (run["rows"], run["unreadable"]) == (1, 1) and one.products() == [1]
 
 
 def test_every_type_takes_null_and_its_edges(shop, monkeypatch):
