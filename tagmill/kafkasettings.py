@@ -1,9 +1,10 @@
 """The configuration of what comes from Kafka: the brokers, and pipelines of kind kafka_journal, journal and topic."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from tagmill.section import Identifier, Section, fit_beside_destination
 
@@ -61,9 +62,29 @@ class KafkaJournalSettings(Section):
         return sorted(found)
 
 
-ColumnType = Literal[
-    "String", "LowCardinality(String)", "Int8", "Int16", "Int32", "Int64", "Float64", "Bool", "DateTime64(3, 'UTC')", "Date", "UUID"
-]  # fmt: skip
+COLUMN_TYPES = (
+    "String", "LowCardinality(String)", "Int8", "Int16", "Int32", "Int64", "Float64", "Bool", "DateTime64(3, 'UTC')", "Date", "UUID",
+)  # fmt: skip
+# A decimal as ClickHouse writes its type: digits in all, and behind the point.
+DECIMAL = re.compile(r"Decimal\((\d+), (\d+)\)")
+MOST_DIGITS = 76
+
+
+def decimal_digits(column_type: str) -> tuple[int, int] | None:
+    """Return precision and scale of a decimal type, as ClickHouse writes it; None of any other."""
+    match = DECIMAL.fullmatch(column_type)
+    precision, scale = map(int, match.groups()) if match else (0, 0)
+    return (precision, scale) if 1 <= precision <= MOST_DIGITS and scale <= precision else None
+
+
+def _column_type(text: str) -> str:
+    """Return a column's type as ClickHouse writes it; raises ValueError."""
+    spaced = re.sub(r"\s*,\s*", ", ", text)
+    if spaced not in COLUMN_TYPES and decimal_digits(spaced) is None:
+        raise ValueError(f"{text!r} is none of {', '.join(COLUMN_TYPES)}, Decimal(1 to {MOST_DIGITS}, 0 to that)")
+    return spaced
+
+
 FieldPath = Annotated[str, Field(pattern=r"^[^.]+(\.[^.]+)*$")]
 # columns that every destination of a topic has, in front of the pipeline's own
 OWN_COLUMNS = ("unique_id", "created_at", "topic", "partition", "offset", "schema_version", "payload")
@@ -76,7 +97,9 @@ class TopicColumn(Section):
 
     name: Identifier
     path: FieldPath | None = Field(None, description="dotted path of the field; left out: its name")
-    type: ColumnType = "String"
+    type: Annotated[str, AfterValidator(_column_type)] = Field(
+        "String", description="a type of ClickHouse; docs/topics.md has all"
+    )
     nullable: bool = Field(True, description="false: an event without the field can't be read")
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from tagmill.batches.columns import Column, Layout
 from tagmill.errors import ConfigurationError
-from tagmill.kafkasettings import JournalSettings, Stream, TopicColumn
+from tagmill.kafkasettings import JournalSettings, Stream, TopicColumn, decimal_digits
 from tagmill.topics.fields import KINDS, Field
 
 CREATED_AT = Column(
@@ -75,11 +75,17 @@ def layout_there(chosen: Stream, found: Mapping[str, str]) -> Layout:
     today = layout(chosen)
     made = {Field("", "", kind, nullable=True).column.table_type: kind for kind in KINDS}
     left = [
-        Field(name, name, made[there], nullable=True).column
+        Field(name, name, kind, nullable=True).column
         for name, there in found.items()
-        if name not in today.names and there in made
+        if name not in today.names and (kind := made.get(there) or _decimal_type(there))
     ]
     return today if isinstance(chosen, JournalSettings) else replace(today, columns=(*today.columns, *left))
+
+
+def _decimal_type(table_type: str) -> str | None:
+    """Return the type of a nullable column of decimals; None of any other."""
+    inner = table_type.removeprefix("Nullable(").removesuffix(")")
+    return inner if table_type == f"Nullable({inner})" and decimal_digits(inner) else None
 
 
 def must_keep(chosen: Stream, sealed: list[str], of: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tagmill.batches.columns import Layout
 from tagmill.errors import ConfigurationError
-from tagmill.kafkasettings import TopicSettings
+from tagmill.kafkasettings import TopicSettings, decimal_digits
 from tagmill.topics.columns import fields
 from tagmill.topics.events import read_avro
 from tagmill.topics.formats import message_of
@@ -37,6 +37,7 @@ _TAKEN_BY: dict[str, set[str]] = {
     "nested": set(),
 }
 _TEXTS = {"String", "LowCardinality(String)"}
+_DECIMALS = {"integer", "decimal", "float", "string"}
 _MOMENTS = {"integer", "decimal", "float", "string", "moment", "nanoseconds"}
 
 
@@ -78,8 +79,14 @@ def fits(chosen: TopicSettings, contents: Mapping[str, bytes]) -> None:
             kind = there.get(field.path)
             if kind is None and not field.nullable:
                 raise ConfigurationError(f"{of}: there is no field {field.path}, and column {field.name} is not nullable")
-            if kind is not None and field.type not in _TEXTS | _TAKEN_BY[kind]:
+            if kind is not None and not _takes(field.type, kind):
                 raise ConfigurationError(f"{of}: field {field.path} is a {kind}, and column {field.name} is {field.type}")
+
+
+def _takes(column_type: str, kind: str) -> bool:
+    if decimal_digits(column_type) is not None:
+        return kind in _DECIMALS
+    return column_type in _TEXTS | _TAKEN_BY[kind]
 
 
 def _must_be_moment(of: str, path: str, there: Mapping[str, str]) -> None:

@@ -1,6 +1,7 @@
 """Fields of an event: found by their path, and turned into what a column of ClickHouse takes. Pure."""
 
 import math
+import re
 import struct
 import uuid
 from base64 import b64encode
@@ -13,12 +14,15 @@ from typing import Any
 import msgspec
 
 from tagmill.batches.columns import Column
+from tagmill.kafkasettings import decimal_digits
 from tagmill.topics.ids import Value
-from tagmill.topics.logical import Nanoseconds
+from tagmill.topics.logical import EXACT, Nanoseconds
 from tagmill.topics.numbers import Number
 
 EPOCH = date(1970, 1, 1)
 EPOCH_MOMENT, MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
+# A number as text: JSON's, or with more zeros or a sign in front.
+NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 # of moments, in milliseconds since 1970: 2100
 BEHIND_LAST_MS = 4_102_444_800_000
 
@@ -154,6 +158,34 @@ def _uuid(value: Any) -> str:
     return str(uuid.UUID(value) if isinstance(value, str) else value)
 
 
+def _as_decimal(value: Any) -> Decimal:
+    """Return a number without loss; of a double the number with its shortest text."""
+    if isinstance(value, str) and not NUMBER.fullmatch(value):
+        raise Unfit(f"{value!r} is no number")
+    if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
+        raise Unfit(f"{value!r} is no number")
+    return value if isinstance(value, Decimal) else Decimal(repr(value) if isinstance(value, float) else value)
+
+
+def _decimal(precision: int, scale: int) -> Callable[[Any], str]:
+    def decimal(value: Any) -> str:
+        """Return the digits as ClickHouse's toString has them: behind the point no zeros at the end."""
+        try:
+            number = EXACT.normalize(_as_decimal(value))
+        except ArithmeticError:
+            raise Unfit(f"{value!r} is no number") from None
+        exponent = number.as_tuple().exponent
+        if not isinstance(exponent, int):  # NaN, Infinity
+            raise Unfit(f"{value!r} is no number")
+        if number and number.adjusted() >= precision - scale:
+            raise Unfit(f"{value!r} is out of range")
+        if number and exponent < -scale:
+            raise Unfit(f"{value!r} has more than {scale} digits behind the point")
+        return f"{number:f}" if number else "0"
+
+    return decimal
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """A type that a column may have: as a sealed file holds it, and how a field becomes that.
@@ -184,6 +216,13 @@ KINDS: dict[str, Kind] = {
 }
 
 
+def kind_of(column_type: str) -> Kind:
+    """Return what a column's type is made of; raises KeyError if no column may have it."""
+    if (digits := decimal_digits(column_type)) is not None:
+        return Kind("String", False, _decimal(*digits), "CAST({} AS {type})", "toString({})")
+    return KINDS[column_type]
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
     """A column of the destination that is a field of the event."""
@@ -195,7 +234,7 @@ class Field:
 
     def reader(self) -> Callable[[Event], Any]:
         """What takes its value, as the file holds it, out of an event; that raises Unfit, naming the field."""
-        find, convert = finder(self.path), KINDS[self.type].convert
+        find, convert = finder(self.path), kind_of(self.type).convert
 
         def read(event: Event) -> Any:
             found = find(event)
@@ -213,7 +252,7 @@ class Field:
     @property
     def column(self) -> Column:
         """As a column of a batch; where it is null, it leaves the checksum as it is, so that it may be added later."""
-        kind = KINDS[self.type]
+        kind = kind_of(self.type)
         wrap = "Nullable({})" if self.nullable else "{}"
         table_type = (
             "LowCardinality(Nullable(String))" if self.nullable and self.type.startswith("Low") else wrap.format(self.type)

@@ -2,6 +2,9 @@
 
 import io
 import json
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from uuid import UUID
 
 import fastavro
 import pytest
@@ -10,6 +13,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from tagmill.errors import ConfigurationError, GuardRefused
 from tagmill.topics.destination import diff
 from tagmill.topics.rekey import rekey
+from tests.support.avro import ENUM, REFUSED
 from tests.support.delivery import tagmill
 from tests.support.topics import OWNER, made
 
@@ -61,6 +65,123 @@ def test_framed_avro_of_two_versions_and_what_is_none(shop, tmp_path):
     code, out, _ = tagmill(one.file, "deadletters", "list", "-p", one.name)
     text = " ".join(out.split())
     assert code == 0 and "schema id 8 is not among" in text and "4 bytes are left over" in text
+
+
+def logical(base, logical_type, **more):
+    return {"type": base, "logicalType": logical_type, **more}
+
+
+LOGICAL = {
+    "price": logical("bytes", "decimal", precision=38, scale=9),
+    "at": logical("long", "timestamp-nanos"),
+    "seen": logical("long", "timestamp-micros"),
+    "day": logical("int", "date"),
+    "clock": logical("int", "time-millis"),
+    "id": logical("fixed", "uuid", name="Id", size=16),
+    "span": logical("fixed", "duration", name="Span", size=12),
+    "own": logical("string", "of-the-shop"),
+}
+TYPED = {
+    "amount": ("price", "Decimal(38, 9)"),
+    "at_ms": ("at", "DateTime64(3, 'UTC')"),
+    "on_day": ("day", "Date"),
+    "uuid": ("id", "UUID"),
+}
+SOME_ID = UUID("5b11713a-0000-4000-8000-00000000000b")
+# Values as fastavro writes them, then their texts in String columns, then in the columns of TYPED.
+EVENTS = [
+    (
+        (
+            Decimal("19.90"),
+            1_795_348_800_123_456_789,
+            datetime(2026, 11, 22, 12, tzinfo=UTC),
+            date(2026, 11, 22),
+            time(23, 59, 59),
+            SOME_ID.bytes,
+            b"\1\0\0\0\2\0\0\0\xe9\3\0\0",
+            "x",
+        ),
+        (
+            "19.900000000",
+            "2026-11-22T12:00:00.123456789Z",
+            "2026-11-22T12:00:00Z",
+            "2026-11-22",
+            "23:59:59",
+            str(SOME_ID),
+            "P1M2DT1.001S",
+            "x",
+        ),
+        ("19.9", "2026-11-22 12:00:00.123", "2026-11-22", str(SOME_ID)),
+    ),
+    (
+        (
+            Decimal("-" + "9" * 29 + "." + "9" * 9),
+            0,
+            datetime(1, 1, 1, tzinfo=UTC),
+            date(1970, 1, 1),
+            time(0, 0),
+            bytes(16),
+            bytes(12),
+            "",
+        ),
+        (
+            "-" + "9" * 29 + "." + "9" * 9,
+            "1970-01-01T00:00:00.000000000Z",
+            "0001-01-01T00:00:00Z",
+            "1970-01-01",
+            "00:00:00",
+            str(UUID(int=0)),
+            "P0M0DT0.000S",
+            "",
+        ),
+        ("-" + "9" * 29 + "." + "9" * 9, "1970-01-01 00:00:00.000", "1970-01-01", str(UUID(int=0))),
+    ),
+    ((None,) * 8, (None,) * 8, (None,) * 4),
+]
+
+
+def forbidden():
+    """Return schema, bytes and reason of records that Avro forbids, also where the fault is in a field of the key."""
+    for kind, hexadecimal, why in REFUSED.values():
+        content = bytes.fromhex(hexadecimal)
+        yield avro_schema({"name": "x", "type": kind}), b"\x02p\x02e\x02" + content, why
+        if kind in ("long", "int", "boolean", "string", ENUM) and "left over" not in why:
+            key = {"project": "string", "event_type": kind, "product_id": "long"}
+            fields = [{"name": name, "type": of_field} for name, of_field in key.items()]
+            yield {"type": "record", "name": "Event", "fields": fields}, b"\x02p" + content, why
+
+
+def test_bad_avro_costs_no_good_record(shop, tmp_path):
+    """Every record of 10,000 arrives as it is; each of those that Avro forbids among them is a dead letter with its reason."""
+    good = avro_schema(*({"name": name, "type": ["null", kind]} for name, kind in LOGICAL.items()))
+    bad, parsed = list(forbidden()), fastavro.parse_schema(good)
+    schemas = {"0": good} | {str(number): schema for number, (schema, _, _) in enumerate(bad, 1)}
+    files = {version: written(tmp_path, f"{version}.avsc", schema) for version, schema in schemas.items()}
+    columns = [{"name": name} for name in LOGICAL] + [
+        {"name": name, "path": path, "type": kind} for name, (path, kind) in TYPED.items()
+    ]
+    one = shop(format="avro", framed=True, schema_files=files, columns=columns)
+    places = {}
+    for number in range(10_000):
+        if number % 100 == 50 and len(places) < len(bad):
+            _, body, places[number + len(places)] = bad[len(places)]
+            one.topic.send("bad", b"\0" + len(places).to_bytes(4, "big") + body)
+        more = dict(zip(LOGICAL, EVENTS[number % 3][0], strict=True))
+        one.topic.send("good", encoded(parsed, number, 0, **more))
+    assert len(places) == len(bad) > 60
+    (run,) = one.deliver()
+    assert (run["rows"], run["unreadable"]) == (10_000, len(places))
+    shown = ", ".join([*LOGICAL, *(f"toString({name})" for name in TYPED)])
+    assert one.rows(shown) == [EVENTS[number % 3][1] + EVENTS[number % 3][2] for number in range(10_000)]
+    letters = one.stack.session.execute(
+        "SELECT offset, reason FROM tagmill_test.dead_letters WHERE pipeline = %s AND topic = %s AND partition = 0",
+        (one.name, one.name),
+    )
+    reasons = {row.offset: row.reason for row in letters}
+    assert reasons.keys() == places.keys()
+    assert {offset: reason for offset, reason in reasons.items() if places[offset] not in reason} == {}
+    code, _, err = tagmill(one.file, "check", "-p", one.name)
+    assert code == 0, err
 
 
 def protobuf(*fields, first=1):

@@ -35,6 +35,8 @@ EDGES = {
     "Bool": (False, True, 2),
     "DateTime64(3, 'UTC')": ("1970-01-01T00:00:00Z", 4_102_444_799_999, 4_102_444_800_000),
     "Date": ("1970-01-01", "2149-06-06", "2149-06-07"),
+    "Decimal(76, 9)": ("-" + "9" * 67 + "." + "9" * 9, "9" * 67 + "." + "9" * 9, "1e67"),
+    "Decimal(18, 18)": ("-0." + "9" * 18, "0." + "9" * 18, 1),
     "UUID": (str(UUID(int=0)), str(UUID(int=2**128 - 1)), "none"),
 }
 # those that ClickHouse writes otherwise than Python

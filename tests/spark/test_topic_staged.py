@@ -12,14 +12,14 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from tagmill.delivery.scan import checksum
 from tagmill.errors import StoreUnavailable
-from tagmill.kafkasettings import ColumnType, TopicColumn, TopicSettings
+from tagmill.kafkasettings import COLUMN_TYPES, TopicColumn, TopicSettings
 from tagmill.spark.errors import explained
 from tagmill.stores.files import RunFiles
 from tagmill.topics import firsts, staging
 from tagmill.topics.columns import layout
 from tagmill.topics.staged import KINDS, Source, masks, stage
 
-TYPES = ColumnType.__args__
+TYPES = (*COLUMN_TYPES, "Decimal(38, 9)")
 CHOSEN = TopicSettings(
     kind="topic", topics=["t"], format="json", destination="d",
     columns=[TopicColumn(name=f"c{at}_{null}", type=kind, nullable=null) for at, kind in enumerate(TYPES) for null in (True, False)],

@@ -18,7 +18,7 @@ from tagmill.topics.events import Reader
 from tagmill.topics.fields import KINDS
 from tagmill.topics.ids import unique_id
 
-COLUMNS = [{"name": f"c{number}", "type": kind, "path": "a.x"} for number, kind in enumerate(KINDS)]
+COLUMNS = [{"name": f"c{number}", "type": kind, "path": "a.x"} for number, kind in enumerate([*KINDS, "Decimal(20, 2)"])]
 ORDINARY = {
     "String": "ü", "LowCardinality(String)": "l", "Int8": -128, "Int16": 2**15 - 1, "Int32": -(2**31), "Int64": 2**63 - 1, "Float64": 1.5,
     "Bool": True, "DateTime64(3, 'UTC')": "2026-11-22T10:00:00.123Z", "Date": "2026-11-22",

@@ -79,6 +79,59 @@ def test_a_field_becomes_what_its_column_takes(kind, value, expected):
     assert read({**EVENT, "x": value}, columns=[{"name": "x", "type": kind}])["x"] == expected
 
 
+MONEY = "Decimal(9,2)"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1234567.89", "1234567.89"),
+        ("-1234567.89", "-1234567.89"),
+        ("-0.0", "0"),
+        ("0", "0"),
+        ("19.90", "19.9"),
+        ("100", "100"),
+        ("1e2", "100"),
+        ("1234567.8900000000000000000", "1234567.89"),
+        ('"0019.90"', "19.9"),
+        ('"+1e-2"', "0.01"),
+        ("0.1", "0.1"),
+        ("0e999999999", "0"),
+    ],
+)
+def test_number_becomes_decimal_without_loss(text, expected):
+    assert (
+        read(
+            b'{"project": "p", "event_type": "e", "product_id": 1, "x": %s}' % text.encode(),
+            columns=[{"name": "x", "type": MONEY}],
+        )["x"]
+        == expected
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("10000000", "out of range"),
+        ("-1e7", "out of range"),
+        ("1e999999999", "out of range"),
+        ("0.001", "more than 2 digits"),
+        ("1e-999999999", "more than 2 digits"),
+        ("1234567.8900000000000000001", "more than 2 digits"),
+        ("true", "no number"),
+        ('"NaN"', "no number"),
+        ('"1_0"', "no number"),
+        ('"\u0661"', "no number"),
+        ('""', "no number"),
+        ("[1]", "no number"),
+    ],
+)
+def test_number_beyond_its_decimal_is_refused(text, why):
+    value = b'{"project": "p", "event_type": "e", "product_id": 1, "x": %s}' % text.encode()
+    with pytest.raises(Unfit, match=why):
+        read(value, columns=[{"name": "x", "type": MONEY, "nullable": False}])
+
+
 @pytest.mark.parametrize(
     ("kind", "value"),
     [

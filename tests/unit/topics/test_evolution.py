@@ -71,6 +71,24 @@ def test_unknown_logical_type_is_its_base_type():
         fits(chosen(unique_id=["id"], columns=[TopicColumn(name="short", type="UUID")]), contents)
 
 
+@pytest.mark.parametrize("name", ["money", "nanos", "id"])
+def test_decimal_column_takes_numbers_and_text(name):
+    fields = [{"name": field, "type": kind} for field, kind in LOGICAL.items()]
+    contents = {"1": json.dumps({"type": "record", "name": "E", "fields": fields}).encode()}
+    asked = chosen(unique_id=["id"], columns=[TopicColumn(name=name, type="Decimal(38,9)")])
+    if name == "money":
+        fits(asked, contents)
+    else:
+        with pytest.raises(ConfigurationError, match=f"field {name} is a .*, and column {name} is Decimal\\(38, 9\\)"):
+            fits(asked, contents)
+
+
+@pytest.mark.parametrize("kind", ["Decimal(77, 0)", "Decimal(9, 10)", "Decimal(0, 0)", "Decimal(9)", "Decimal(9, -1)", "Float32"])
+def test_type_that_no_column_has_is_refused(kind):
+    with pytest.raises(ValueError, match="is none of String, .*UUID, Decimal"):
+        TopicColumn(name="x", type=kind)
+
+
 def test_a_type_that_is_named_once_is_known_wherever_it_comes_again():
     (found,) = kinds(chosen(), CONTENTS).values()
     assert (found["kind"], found["other"], found["second"]) == ("string", "bytes", "nested")
