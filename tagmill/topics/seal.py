@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from tagmill import checkpoints
-from tagmill.batches.states import RunState
+from tagmill.batches.states import BatchState, RunState
 from tagmill.delivery.ahead import require_unsent
 from tagmill.delivery.model import Batch
 from tagmill.delivery.runfiles import write_document
@@ -77,10 +77,12 @@ def note_ids(
 def note_ids_again(
     settings: Settings, ledger: Ledger, files: RunFiles, spark: SparkSession, manifest: TopicManifest, plan: TopicPlan
 ) -> None:
-    """Write the ids also where a mark says that they are noted."""
-    if manifest.batches:
+    """Write the ids also where a mark says that they are noted; those of void batches, which are to come again, never."""
+    void = {row.number for row in ledger.batches(plan.pipeline, manifest.run) if row.state == BatchState.VOIDED}
+    batches = [batch for batch in manifest.batches if batch.number not in void]
+    if batches:
         shared = {"pipeline": plan.pipeline, "rule": plan.rule, "seen_at": plan.planned_at, "run": plan.run}
-        parts = [Part(batch.file, {**shared, "batch_id": UUID(batch.batch_id)}) for batch in manifest.batches]
+        parts = [Part(batch.file, {**shared, "batch_id": UUID(batch.batch_id)}) for batch in batches]
         written = ledger.delivered.write_times.of(plan.pipeline, manifest.run)
         to = Target(settings.cassandra.ledger_keyspace, "deduplication", written)
         load(spark, settings.cassandra, files, parts, to, IN_FILES)
