@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
+from tagmill.fieldpath import field_path
 from tagmill.section import Identifier, Section, fit_beside_destination
 
 Text = Annotated[str, Field(min_length=1)]
@@ -85,7 +86,7 @@ def _column_type(text: str) -> str:
     return spaced
 
 
-FieldPath = Annotated[str, Field(pattern=r"^[^.]+(\.[^.]+)*$")]
+FieldPath = Annotated[str, AfterValidator(field_path)]
 # columns that every destination of a topic has, in front of the pipeline's own
 OWN_COLUMNS = ("unique_id", "created_at", "topic", "partition", "offset", "schema_version", "payload")
 # what Tagmill's files, and rows that are pushed, have beside those
@@ -96,11 +97,16 @@ class TopicColumn(Section):
     """A column of the destination that is a field of the event."""
 
     name: Identifier
-    path: FieldPath | None = Field(None, description="dotted path of the field; left out: its name")
+    path: FieldPath | None = Field(
+        None, description="dotted path of the field, a name with a dot in double quotes; left out: the column's name"
+    )
     type: Annotated[str, AfterValidator(_column_type)] = Field(
         "String", description="a type of ClickHouse; docs/topics.md has all"
     )
-    nullable: bool = Field(True, description="false: an event without the field can't be read")
+    nullable: bool = Field(
+        True,
+        description="a value that the column can't hold is null, and counted; false: its event, or one without it, is a dead letter",
+    )
 
 
 class ToClickHouse(Section):
@@ -167,9 +173,11 @@ class TopicSettings(ToClickHouse):
     format: Literal["json", "avro", "protobuf"]
     schema_files: dict[str, Path] = Field(
         default_factory=dict,
-        description="by version: Avro schemas (framed: by their registry ids), or one Protobuf descriptor set",
+        description="by version (framed: by registry id): Avro schemas or Protobuf descriptor sets",
     )
-    framed: bool = Field(False, description="Avro: a zero byte and the schema's registry id stand in front of each value")
+    framed: bool = Field(
+        False, description="Avro, Protobuf: each value begins with a schema registry's frame (a zero byte, the schema's id)"
+    )
     schema_version: str | None = Field(
         None,
         description="Avro without frames: which of schema_files records are of; ids of older events are made again by the others",
@@ -217,8 +225,14 @@ class TopicSettings(ToClickHouse):
             self.format != "avro" or self.framed or self.schema_version not in self.schema_files
         ):
             raise ValueError("schema_version: it is a key of schema_files, for Avro without frames")
-        if self.format == "protobuf" and (len(self.schema_files) != 1 or not self.message_type or self.framed):
-            raise ValueError("schema_files: Protobuf needs one descriptor set, and message_type")
+        if self.format == "protobuf" and not self.message_type:
+            raise ValueError("message_type: Protobuf needs the full name of the message")
+        if self.format == "protobuf" and not self.schema_files:
+            raise ValueError("schema_files: Protobuf needs a descriptor set, or, framed, one by each registry id")
+        if self.format == "protobuf" and not self.framed and len(self.schema_files) > 1:
+            raise ValueError(
+                "schema_files: Protobuf without frames has one descriptor set, for records don't say which they are of"
+            )
         if self.format != "json" and self.version_field:
             raise ValueError("version_field: only JSON has it; the version of a schema file is its key in schema_files")
 

@@ -142,7 +142,8 @@ class PipelineSettings(Section):
     )
     snapshot_table: Identifier = "snapshots"
     text_serializers: list[int] = Field(
-        default_factory=list, description="ser_ids whose payloads are text; empty: found by content"
+        default_factory=list,
+        description="ser_ids whose payloads are text, shown in event_text; empty: found by content. Nothing is decoded",
     )
     max_slices_per_run: int = Field(2000, ge=1)
     max_rows_per_run: int = Field(5_000_000, ge=1)

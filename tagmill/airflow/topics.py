@@ -101,6 +101,8 @@ def step(name: str, pipeline: str, planned: Mapping[str, Any], context: Context)
 
     with told_to_airflow():
         done = getattr(steps, name)(connections.load_settings(), pipeline, planned["run"], planned["fence"], owner=owner(context))
+    for warning in done["warnings"] if name == "push" else ():
+        log.warning("%s", warning)
     log.info("%s", done["message"])
     return small(done)
 

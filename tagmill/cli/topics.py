@@ -8,7 +8,7 @@ from typing import Any
 from tagmill.cli.shared import out, show, telling
 from tagmill.settings import Settings
 
-COLUMNS = ("run", "records", "rows", "known", "twice", "unreadable", "tombstones", "batches", "seconds")
+COLUMNS = ("run", "records", "rows", "known", "twice", "unreadable", "tombstones", "nulled", "batches", "seconds")
 
 
 def deliver(

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from confluent_kafka import (
@@ -37,6 +37,7 @@ POLLED = 1000
 # a record's timestamp is what its producer says: later ones (microseconds taken for milliseconds, say) count as the last of these,
 # earlier ones (-1 is that of a record without one) as the first
 EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+LATEST_MS = (LATEST - EARLIEST) // timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,11 +286,9 @@ def _leaderless(error: BaseException) -> bool:
 
 def _record(message: Any) -> KafkaRecord:
     kind, milliseconds = message.timestamp()
-    seconds = 0 if kind == TIMESTAMP_NOT_AVAILABLE else max(min(milliseconds / 1000, LATEST.timestamp()), EARLIEST.timestamp())
+    since_earliest = timedelta(milliseconds=0 if kind == TIMESTAMP_NOT_AVAILABLE else max(min(milliseconds, LATEST_MS), 0))
     place = (str(message.topic()), int(message.partition() or 0), int(message.offset() or 0))
-    return KafkaRecord(
-        *place, datetime.fromtimestamp(seconds, UTC), message.key(), message.value(), list(message.headers() or ())
-    )
+    return KafkaRecord(*place, EARLIEST + since_earliest, message.key(), message.value(), list(message.headers() or ()))
 
 
 def _quoted(text: str | None) -> str:

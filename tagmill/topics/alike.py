@@ -49,7 +49,7 @@ class AlikeReader:
         """The columns `reader.names`; raises ValueError or OverflowError: some value has to be looked at alone."""
         if None in values:
             raise ValueError("a tombstone")
-        decoded = list(map(self.reader.decode, cast(Sequence[bytes], values)))
+        decoded = self.reader.decoded(cast(Sequence[bytes], values))
         events = [event for event, _ in decoded]
         shards, ids = unique_ids(
             [self._key(path, [find(event) for event in events]) for path, find in self.key], self.chosen.shards
@@ -65,14 +65,21 @@ class AlikeReader:
     def _column(self, field: Field, find: Any, read: Any, events: Sequence[Event]) -> pa.Array:
         types, made = ALIKE.get(field.type, (set(), pa.null()))
         found = [find(event) for event in events]
-        if not set(map(type, found)) <= (types | {type(None)} if field.nullable else types):
-            return pa.array(map(read, events), arrow_type(field.column))
-        column = pa.array(found, made)
-        if field.type != "Float64":
-            return column
-        if pc.any(pc.is_nan(column)).as_py():
-            raise ValueError("NaN")
-        return pc.add(column, 0.0).view(pa.int64())
+        if set(map(type, found)) <= (types | {type(None)} if field.nullable else types):
+            try:
+                return _ordinary(found, made)
+            except (ValueError, OverflowError):
+                pass  # a value that the column can't hold
+        return pa.array(map(read, events), arrow_type(field.column))
+
+
+def _ordinary(values: Sequence[Any], made: pa.DataType) -> pa.Array:
+    column = pa.array(values, made)
+    if not pa.types.is_floating(made):
+        return column
+    if pc.any(pc.is_nan(column)).as_py():
+        raise ValueError("NaN")
+    return pc.add(column, 0.0).view(pa.int64())
 
 
 def unique_ids(columns: Sequence[Sequence[Value]], shards: int) -> tuple[npt.NDArray[np.int32], pa.Array]:

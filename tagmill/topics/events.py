@@ -1,6 +1,6 @@
 """One record's value as a row of a batch: decoded, identified, its fields taken out. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tagmill.errors import ConfigurationError
@@ -8,23 +8,40 @@ from tagmill.kafkasettings import TopicSettings
 from tagmill.topics.avro import parse_schema
 from tagmill.topics.columns import fields
 from tagmill.topics.fields import BEHIND_LAST_MS, Unfit, finder, key_reader, milliseconds
-from tagmill.topics.formats import Decoder, avro_decoder, json_decoder, protobuf_decoder
+from tagmill.topics.formats import Decoded, Decoder, avro_decoder, framed_protobuf_decoder, json_decoder, protobuf_decoder
 from tagmill.topics.ids import UniqueId, unique_id
 from tagmill.topics.limits import Limits
 
 
 class Reader:
-    """Reads the values of one pipeline's topics. `contents`: its schema files by version; raises ConfigurationError for wrong ones."""
+    """Reads the values of one pipeline's topics. `contents`: its schema files by version; raises ConfigurationError for wrong ones.
 
-    def __init__(self, chosen: TopicSettings, contents: Mapping[str, bytes]) -> None:
-        self.chosen, self.key = chosen, key_reader(chosen.key)
+    `note` is told the events that are decoded, which may be decoded again.
+    """
+
+    def __init__(
+        self, chosen: TopicSettings, contents: Mapping[str, bytes], note: Callable[[Iterable[Any]], None] = lambda _: None
+    ) -> None:
+        self.chosen, self.key, self.note = chosen, key_reader(chosen.key), note
         self.decode = decoder(chosen, {version: contents[version] for version in chosen.versions})
         older = {version: contents[version] for version in contents if version not in chosen.versions}
         self.older = {version: decoder(chosen, {version: content}) for version, content in older.items()}
         columns = fields(chosen.columns)
         self.names = ("unique_id", "shard", "created_at", "schema_version", *(field.name for field in columns))
-        self.fields = [field.reader() for field in columns]
+        self._nulled = list[tuple[str, str]]()
+        self.fields = [field.reader(lambda *pair: self._nulled.append(pair)) for field in columns]
         self.moment = finder(chosen.created_at) if chosen.created_at else None
+
+    def nulled(self) -> list[tuple[str, str]]:
+        """Return column and reason of each value of an event that became null since the last call."""
+        found, self._nulled[:] = self._nulled.copy(), []
+        return found
+
+    def decoded(self, values: Sequence[bytes]) -> list[Decoded]:
+        """Return what the values are; raises Unfit."""
+        found = list(map(self.decode, values))
+        self.note(event for event, _ in found)
+        return found
 
     def id_of(self, value: bytes, schema_version: str) -> UniqueId:
         """The id of an event that was read with a schema of this version; raises Unfit."""
@@ -35,10 +52,15 @@ class Reader:
 
     def read(self, value: bytes, timestamp_ms: int) -> tuple[Any, ...]:
         """The values of `names`, created_at in milliseconds; raises Unfit."""
-        event, version = self.decode(value)
+        nulled = len(self._nulled)
+        [(event, version)] = self.decoded([value])
         shard, one = unique_id(self.key(event), self.chosen.shards)
         created_at = self.created_at(event, timestamp_ms)
-        return (one, shard, created_at, version, *[read(event) for read in self.fields])
+        try:
+            return (one, shard, created_at, version, *[read(event) for read in self.fields])
+        except Unfit:
+            del self._nulled[nulled:]
+            raise
 
     def created_at(self, event: Mapping[str, Any], timestamp_ms: int) -> int:
         """Of a decoded event; raises Unfit."""
@@ -64,6 +86,8 @@ def decoder(chosen: TopicSettings, contents: Mapping[str, bytes]) -> Decoder:
     if chosen.format == "avro":
         schemas = {version: read_avro(version, content) for version, content in contents.items()}
         return avro_decoder(schemas, limits, framed=chosen.framed)
+    if chosen.framed:
+        return framed_protobuf_decoder(contents, str(chosen.message_type), chosen.key, limits)
     (version, content), *_ = contents.items()
     return protobuf_decoder(content, str(chosen.message_type), version, chosen.key, limits)
 

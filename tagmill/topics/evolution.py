@@ -15,6 +15,7 @@ from tagmill.topics.columns import fields
 from tagmill.topics.events import read_avro
 from tagmill.topics.formats import message_of
 from tagmill.topics.logical import UUID_BYTES, logical_type
+from tagmill.topics.protojson import TIMESTAMP, WRAPPERS
 
 ADDED, DIFFERS, LEFT, REQUIRED = "is added", "differs", "is left alone", "must be nullable: rows are there already"
 
@@ -99,8 +100,9 @@ def _must_be_moment(of: str, path: str, there: Mapping[str, str]) -> None:
 def unmapped(chosen: TopicSettings, contents: Mapping[str, bytes]) -> list[str]:
     """Fields of the schema files that no column holds, as dotted paths: they are in the payload only."""
     held = {field.path for field in fields(chosen.columns)}
-    there = {path for found in kinds(chosen, contents).values() for path, kind in found.items() if kind != "nested"}
-    return sorted(there - held)
+    there = {path: kind for found in kinds(chosen, contents).values() for path, kind in found.items() if kind != "nested"}
+    # the value of a wrapper is the wrapper's own
+    return sorted(path for path in there if path not in held and path.rpartition(".")[0] not in there)
 
 
 def kinds(chosen: TopicSettings, contents: Mapping[str, bytes]) -> dict[str, dict[str, str]]:
@@ -174,8 +176,11 @@ def _protobuf_fields(message: Any, prefix: str = "", depth: int = 1) -> Iterator
             yield path, "nested"
         elif inner is None:
             yield path, _PROTOBUF.get(_protobuf_type(field), "integer")
-        elif inner.full_name == "google.protobuf.Timestamp":
+        elif inner.full_name == TIMESTAMP:
             yield path, "moment"
+        elif inner.full_name in WRAPPERS:
+            kind = _PROTOBUF.get(_protobuf_type(inner.fields_by_name["value"]), "integer")
+            yield from ((path, kind), (path + ".value", kind))
         else:
             yield path, "nested"
             if depth < _DEEPEST:  # a message may hold its own kind

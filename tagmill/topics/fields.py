@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from tagmill.batches.columns import Column
+from tagmill.fieldpath import split
 from tagmill.kafkasettings import decimal_digits
 from tagmill.topics.ids import Value
 from tagmill.topics.logical import EXACT, Nanoseconds
@@ -21,6 +22,8 @@ from tagmill.topics.numbers import Number
 
 EPOCH = date(1970, 1, 1)
 EPOCH_MOMENT, MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
+# Characters of a value that an error shows.
+SHOWN = 200
 # A number as text: JSON's, or with more zeros or a sign in front.
 NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 # of moments, in milliseconds since 1970: 2100
@@ -28,7 +31,39 @@ BEHIND_LAST_MS = 4_102_444_800_000
 
 
 class Unfit(ValueError):
-    """An event, or a field of one, is not what the pipeline says; the text names the field."""
+    """An event, or a field of one, is not what the pipeline says; the text names the field.
+
+    `reason`: the same text for all values with this fault.
+    """
+
+    def __init__(self, text: str, reason: str = "") -> None:
+        super().__init__(text)
+        self.reason = reason or text
+
+
+def unfit(value: Any, reason: str) -> Unfit:
+    """Return the error for a value, of which its text has the beginning."""
+    return Unfit(f"{repr(value)[:SHOWN]} {reason}", reason)
+
+
+class Nested:
+    """Value of a decoder that is no plain one, or stands for one."""
+
+    def leaf(self) -> Any:
+        """Return what a path that ends here has found."""
+        return self
+
+    def text(self) -> str:
+        """Return what a column of text takes; raises Unfit."""
+        raise unfit(self, "has no text")
+
+    def key(self) -> str | None:
+        """Return what counts in an id; None: it is no plain value. Raises Unfit."""
+        return None
+
+    def milliseconds(self) -> int:
+        """Return the whole milliseconds since 1970; raises Unfit."""
+        raise unfit(self, "is no moment")
 
 
 Event = Mapping[str, Any]
@@ -38,10 +73,11 @@ PLAIN = frozenset((str, int, bool))
 
 def finder(path: str) -> Callable[[Event], Any]:
     """What finds the field at a dotted path of an event: None where it, or what it would be in, is missing."""
-    first, *rest = path.split(".")
+    first, *rest = split(path)
 
     def top(event: Event) -> Any:
-        return event.get(first)
+        found = event.get(first)
+        return found.leaf() if isinstance(found, Nested) else found
 
     def below(event: Event) -> Any:
         found: Any = event.get(first)
@@ -49,7 +85,7 @@ def finder(path: str) -> Callable[[Event], Any]:
             if type(found) is not dict and not isinstance(found, Mapping):  # the former is quick, and nearly always so
                 return None
             found = found.get(step)
-        return found
+        return found.leaf() if isinstance(found, Nested) else found
 
     return below if rest else top
 
@@ -59,11 +95,11 @@ def _integer(low: int, high: int) -> Callable[[Any], int]:
         if type(value) is int and low <= value <= high:  # nearly always so
             return value
         if isinstance(value, bool) or not isinstance(value, int | Decimal | float) or value != value:
-            raise Unfit(f"{value!r} is no integer")
+            raise unfit(value, "is no integer")
         if not low <= value <= high:  # before int(), which would write out all digits of 1e999999999
-            raise Unfit(f"{value!r} is out of range")
+            raise unfit(value, "is out of range")
         if value != int(value):
-            raise Unfit(f"{value!r} is no integer")
+            raise unfit(value, "is no integer")
         return int(value)
 
     return integer
@@ -71,18 +107,18 @@ def _integer(low: int, high: int) -> Callable[[Any], int]:
 
 def _float_bits(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
-        raise Unfit(f"{value!r} is no number")
+        raise unfit(value, "is no number")
     number = float(value)
     if math.isnan(number):
-        raise Unfit("NaN")
+        raise Unfit("NaN", "is NaN")
     if math.isinf(number) and value != number:
-        raise Unfit(f"{value!r} is out of range")
+        raise unfit(value, "is out of range")
     return int.from_bytes(struct.pack(">d", number + 0.0), "big", signed=True)
 
 
 def _boolean(value: Any) -> int:
     if not isinstance(value, bool):
-        raise Unfit(f"{value!r} is neither true nor false")
+        raise unfit(value, "is neither true nor false")
     return int(value)
 
 
@@ -102,15 +138,28 @@ def _text(value: Any) -> str:
         return value
     if isinstance(value, bytes):
         return b64encode(value).decode()
+    if isinstance(value, Nested):
+        return value.text()
     if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        return str(_with_words(value))
     if isinstance(value, datetime | date | time | uuid.UUID):
         return str(msgspec.to_builtins(value))
     if isinstance(value, Nanoseconds):
         return value.text()
     if type(value) is Decimal:
         return f"{value:f}"  # all digits, without an exponent
-    return _as_json.encode(value).decode()
+    text = _as_json.encode(value)
+    # it may stand for a float that JSON lacks
+    return (_as_json.encode(_with_words(value)) if b"null" in text else text).decode()
+
+
+def _with_words(value: Any) -> Any:
+    """Return the value with ProtoJSON's words for floats that JSON lacks."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {key: _with_words(part) for key, part in value.items()}
+    return [_with_words(part) for part in value] if isinstance(value, list) else value
 
 
 def milliseconds(value: Any) -> int:
@@ -118,6 +167,8 @@ def milliseconds(value: Any) -> int:
 
     In: ISO 8601 text (without a zone UTC), a number of milliseconds, or what a decoder makes of its own types.
     """
+    if isinstance(value, Nested):
+        return value.milliseconds()
     if isinstance(value, str):
         value = datetime.fromisoformat(value)
     if isinstance(value, datetime):
@@ -126,16 +177,16 @@ def milliseconds(value: Any) -> int:
     if isinstance(value, Nanoseconds):
         return value.milliseconds
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
-        raise Unfit(f"{value!r} is no moment")
+        raise unfit(value, "is no moment")
     if not -(2**63) <= value < 2**63:
-        raise Unfit(f"{value!r} is out of range")
+        raise unfit(value, "is out of range")
     return math.floor(value)
 
 
 def _moment(value: Any) -> int:
     found = milliseconds(value)
     if not 0 <= found < BEHIND_LAST_MS:
-        raise Unfit(f"{value!r} is not between 1970 and 2100")
+        raise unfit(value, "is not between 1970 and 2100")
     return found
 
 
@@ -143,10 +194,10 @@ def _day(value: Any) -> int:
     if isinstance(value, str):
         value = date.fromisoformat(value)
     if not isinstance(value, date):
-        raise Unfit(f"{value!r} is no day")
+        raise unfit(value, "is no day")
     days = (value.date() if isinstance(value, datetime) else value).toordinal() - EPOCH.toordinal()
     if not 0 <= days <= 65_535:
-        raise Unfit(f"{value!r} is not between 1970 and 2149")
+        raise unfit(value, "is not between 1970 and 2149")
     return days
 
 
@@ -154,16 +205,16 @@ def _uuid(value: Any) -> str:
     if isinstance(value, bytes):
         return str(uuid.UUID(bytes=value))
     if not isinstance(value, str | uuid.UUID):
-        raise Unfit(f"{value!r} is no UUID")
+        raise unfit(value, "is no UUID")
     return str(uuid.UUID(value) if isinstance(value, str) else value)
 
 
 def _as_decimal(value: Any) -> Decimal:
     """Return a number without loss; of a double the number with its shortest text."""
     if isinstance(value, str) and not NUMBER.fullmatch(value):
-        raise Unfit(f"{value!r} is no number")
+        raise unfit(value, "is no number")
     if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
-        raise Unfit(f"{value!r} is no number")
+        raise unfit(value, "is no number")
     return value if isinstance(value, Decimal) else Decimal(repr(value) if isinstance(value, float) else value)
 
 
@@ -173,14 +224,14 @@ def _decimal(precision: int, scale: int) -> Callable[[Any], str]:
         try:
             number = EXACT.normalize(_as_decimal(value))
         except ArithmeticError:
-            raise Unfit(f"{value!r} is no number") from None
+            raise unfit(value, "is no number") from None
         exponent = number.as_tuple().exponent
         if not isinstance(exponent, int):  # NaN, Infinity
-            raise Unfit(f"{value!r} is no number")
+            raise unfit(value, "is no number")
         if number and number.adjusted() >= precision - scale:
-            raise Unfit(f"{value!r} is out of range")
+            raise unfit(value, "is out of range")
         if number and exponent < -scale:
-            raise Unfit(f"{value!r} has more than {scale} digits behind the point")
+            raise unfit(value, f"has more than {scale} digits behind the point")
         return f"{number:f}" if number else "0"
 
     return decimal
@@ -232,8 +283,11 @@ class Field:
     type: str
     nullable: bool
 
-    def reader(self) -> Callable[[Event], Any]:
-        """What takes its value, as the file holds it, out of an event; that raises Unfit, naming the field."""
+    def reader(self, nulled: Callable[[str, str], None] | None = None) -> Callable[[Event], Any]:
+        """Return what takes its value, as the file holds it, out of an event; that raises Unfit, naming the field.
+
+        In a nullable column a value that it can't hold is null: `nulled` is told the column and the reason.
+        """
         find, convert = finder(self.path), kind_of(self.type).convert
 
         def read(event: Event) -> Any:
@@ -244,7 +298,11 @@ class Field:
                 raise Unfit(f"field {self.path} is missing")
             try:
                 return convert(found)
-            except (ValueError, OverflowError, TypeError, UnicodeDecodeError, RecursionError) as error:
+            except (ArithmeticError, ValueError, TypeError, RecursionError) as error:
+                if self.nullable:
+                    if nulled:
+                        nulled(self.name, error.reason if isinstance(error, Unfit) else f"is no {self.type}")
+                    return None
                 raise Unfit(f"field {self.path} is no {self.type}: {error}") from None
 
         return read
@@ -293,6 +351,8 @@ def plain(path: str, value: Any) -> Value:
         return value if (double := value.double()) is None else double
     if isinstance(value, uuid.UUID | datetime | date | time | Decimal):
         return str(value)
+    if isinstance(value, Nested) and (text := value.key()) is not None:
+        return text
     if value is None:
         raise Unfit(f"field {path}, of the key, is missing")
     raise Unfit(f"field {path}, of the key, is no plain value")

@@ -1,20 +1,23 @@
 """How a record's value becomes an event: JSON, Avro, Protobuf. Pure, once the schema files are read."""
 
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
 from tagmill.errors import ConfigurationError
+from tagmill.fieldpath import split
 from tagmill.topics.avro import record_reader
 from tagmill.topics.fields import Unfit, finder
 from tagmill.topics.limits import Limits, Room, check_json
 from tagmill.topics.numbers import read_number
+from tagmill.topics.protojson import Message
 
 MAGIC = 0
 FRAME_BYTES = 5
+# Of a frame for Protobuf: bytes of a number, and messages within messages.
+LONGEST_VARINT, MOST_NESTED = 5, 100
 # of Protobuf's encoding, by the type's number in descriptor.proto (1: double, 2: float, 3: int64 …)
 WIRE_TYPES = {
     1: 1, 2: 5, 3: 0, 4: 0, 5: 0, 6: 1, 7: 5, 8: 0, 9: 2, 10: 3, 11: 2, 12: 2, 13: 0, 14: 0, 15: 5, 16: 1, 17: 0, 18: 0,
@@ -102,8 +105,9 @@ def protobuf_decoder(descriptors: bytes, message: str, version: str, key: Sequen
     """
     from google.protobuf.message import DecodeError
 
-    kind, heads = message_of(descriptors, message), {path.partition(".")[0] for path in key}
-    named = [(path, finder(path)) for path in key if _is_enum(kind.DESCRIPTOR, path)]
+    kind, heads = message_of(descriptors, message), {split(path)[0] for path in key}
+    pool = kind.DESCRIPTOR.file.pool
+    named = [(path, finder(path)) for path in key if _is_enum(kind.DESCRIPTOR, split(path))]
 
     def decode(value: bytes) -> Decoded:
         limits.check_size(value)
@@ -111,7 +115,8 @@ def protobuf_decoder(descriptors: bytes, message: str, version: str, key: Sequen
             found = kind.FromString(value)
             if heads.isdisjoint(field.name for field, _ in found.ListFields()):
                 raise Unfit(f"none of the fields {', '.join(key)}, which make an event unique, is set")
-            event = _members(found, Room(limits, limits.values))
+            _check_message(found, Room(limits, limits.values))
+            event = Message(found, pool)
             for path, find in named:
                 if isinstance(number := find(event), int):
                     raise Unfit(f"field {path}, of the key, is {number}, which the descriptor set has no name for")
@@ -122,19 +127,67 @@ def protobuf_decoder(descriptors: bytes, message: str, version: str, key: Sequen
     return decode
 
 
-def _is_enum(message: Any, path: str) -> bool:
-    first, _, rest = path.partition(".")
-    field = message.fields_by_name.get(first)
+def framed_protobuf_decoder(contents: Mapping[str, bytes], message: str, key: Sequence[str], limits: Limits) -> Decoder:
+    """Return what reads Protobuf behind a schema registry's frame, which names the message by its place in the schema's file.
+
+    `contents`: descriptor sets by registry id.
+    """
+    decoders = {version: protobuf_decoder(content, message, version, key, limits) for version, content in contents.items()}
+    places = {version: _place_in_file(message_of(content, message).DESCRIPTOR) for version, content in contents.items()}
+
+    def decode(value: bytes) -> Decoded:
+        version, place, body = _unframed(value, places)
+        named, begin = _named_place(body)
+        if named != place:
+            raise Unfit(f"the frame names the message {named} of the schema's file, and {message} is {place}")
+        return decoders[version](body[begin:])
+
+    return decode
+
+
+def _place_in_file(descriptor: Any) -> list[int]:
+    """Return a message's index, behind those of the messages that it is defined in."""
+    outer = descriptor.containing_type
+    if outer is not None:
+        return [*_place_in_file(outer), [one.name for one in outer.nested_types].index(descriptor.name)]
+    return [list(descriptor.file.message_types_by_name).index(descriptor.name)]
+
+
+def _named_place(body: bytes) -> tuple[list[int], int]:
+    """Return the place that a frame names, and where the message begins: a count and so many numbers, or 0 for [0]."""
+    count, at = _zigzag(body, 0)
+    if count == 0:
+        return [0], at
+    place = list[int]()
+    while len(place) < count <= MOST_NESTED:
+        number, at = _zigzag(body, at)
+        place.append(number)
+    return place, at
+
+
+def _zigzag(body: bytes, at: int) -> tuple[int, int]:
+    number = shift = 0
+    for index in range(at, min(at + LONGEST_VARINT, len(body))):
+        number |= (body[index] & 0x7F) << shift
+        shift += 7
+        if body[index] < 0x80:
+            return number >> 1 ^ -(number & 1), index + 1
+    raise Unfit("no frame of a schema registry for Protobuf (which message of the schema it is, behind the schema id)")
+
+
+def _is_enum(message: Any, names: Sequence[str]) -> bool:
+    field = message.fields_by_name.get(names[0])
     if field is None:
         return False
-    return _is_enum(field.message_type, rest) if rest and field.message_type is not None else field.enum_type is not None
+    return (
+        _is_enum(field.message_type, names[1:]) if names[1:] and field.message_type is not None else field.enum_type is not None
+    )
 
 
-def _members(message: Any, room: Room) -> dict[str, Any]:
-    """A message's fields by name; None where one that can be absent is. Raises Unfit where one came with another wire type."""
+def _check_message(message: Any, room: Room) -> None:
+    """Raise Unfit where a field of the message, or of one in it, came with another wire type, or there are too many."""
     from google.protobuf.unknown_fields import UnknownFieldSet
 
-    room.enter(len(message.DESCRIPTOR.fields))
     for unknown in UnknownFieldSet(message):
         field = message.DESCRIPTOR.fields_by_number.get(unknown.field_number)
         # an enum's new value is unknown, too, and of the right type; fields with other numbers are new ones
@@ -142,34 +195,23 @@ def _members(message: Any, room: Room) -> dict[str, Any]:
             raise Unfit(
                 f"field {field.name} (number {field.number}) has wire type {unknown.wire_type}, not {WIRE_TYPES[field.type]}"
             )
-    found = {
-        field.name: None
-        if field.has_presence and not message.HasField(field.name)
-        else _member(field, getattr(message, field.name), room)
-        for field in message.DESCRIPTOR.fields
-    }
+    room.enter(len(message.DESCRIPTOR.fields))
+    for field, value in message.ListFields():
+        if field.is_repeated:
+            room.take(len(value))
+        for inner in _messages(field, value):
+            _check_message(inner, room)
     room.depth += 1
-    return found
 
 
-def _member(field: Any, value: Any, room: Room) -> Any:
-    if field.is_repeated:
-        room.take(len(value))
-        if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            return {str(key): _single(field.message_type.fields_by_name["value"], one, room) for key, one in value.items()}
-        return [_single(field, one, room) for one in value]
-    return _single(field, value, room)
-
-
-def _single(field: Any, value: Any, room: Room) -> Any:
-    if field.message_type is not None:
-        if field.message_type.full_name == "google.protobuf.Timestamp":
-            return value.ToDatetime(UTC)
-        return _members(value, room)
-    if field.enum_type is not None:
-        known = field.enum_type.values_by_number.get(value)
-        return known.name if known else value
-    return value
+def _messages(field: Any, value: Any) -> Iterable[Any]:
+    if field.message_type is None:
+        return ()
+    if not field.is_repeated:
+        return (value,)
+    if not field.message_type.GetOptions().map_entry:
+        return cast(Iterable[Any], value)
+    return cast(Iterable[Any], value.values()) if field.message_type.fields_by_name["value"].message_type is not None else ()
 
 
 def read_file(file: Path) -> bytes:

@@ -25,6 +25,7 @@ from tagmill.stores.kafka import Place
 from tagmill.stores.kafkajournal import EVENTS_AT_ONCE, KafkaJournalTables, uuid
 from tagmill.topics.columns import JOURNAL
 from tagmill.topics.model import TopicPlan
+from tagmill.topics.notes import Notes
 from tagmill.topics.staged import Source
 
 SCHEMA = pa.schema(
@@ -78,7 +79,12 @@ def _with_segments(spark: SparkSession, chosen: JournalSettings, touched: DataFr
 
 
 def _rows(
-    batches: Iterable[pa.RecordBatch], cassandra: CassandraSettings, keyspace: str, plan: TopicPlan, tags: frozenset[str]
+    batches: Iterable[pa.RecordBatch],
+    _: Notes,
+    cassandra: CassandraSettings,
+    keyspace: str,
+    plan: TopicPlan,
+    tags: frozenset[str],
 ) -> Iterator[pa.RecordBatch]:
     entries = (row for batch in batches for row in batch.to_pylist())
     with Cassandra(cassandra) as connected:
@@ -199,5 +205,6 @@ def _of_this_life(entry: dict[str, Any], row: Any) -> bool:
 
 
 def _milliseconds(moment: Any) -> int:
+    # Cassandra has whole milliseconds, and the driver's floats are off by a microsecond, either way, far from 1970.
     found = utc(moment)
     return 0 if found is None else round(found.astimezone(UTC).timestamp() * 1000)

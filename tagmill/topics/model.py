@@ -37,7 +37,10 @@ class TopicPlan(Document):
 
 
 class TopicCounts(Document):
-    """Records of a run by what became of them; `twice`: again within the run, `known`: delivered before."""
+    """Records of a run by what became of them; `twice`: again within the run, `known`: delivered before.
+
+    `nulled`: values of these records that are null, since their columns can't hold them.
+    """
 
     records: int = 0
     new: int = 0
@@ -45,6 +48,7 @@ class TopicCounts(Document):
     known: int = 0
     unreadable: int = 0
     tombstones: int = 0
+    nulled: int = 0
 
 
 class TopicManifest(Document):

@@ -29,8 +29,8 @@ class Number(Decimal):
         return number if written == self else None
 
 
-def read_number(text: str) -> float | Number:
-    """Return what a JSON number with a point or an exponent says, without loss; raises ValueError beyond what a decimal can hold."""
+def read_number(text: str) -> float | Number | str:
+    """Return what a JSON number with a point or an exponent says, without loss: beyond what a decimal can hold, its text."""
     number = float(text)
     if len(text) <= SAFE_LENGTH and "e" not in text and "E" not in text:
         return number
@@ -39,5 +39,5 @@ def read_number(text: str) -> float | Number:
     try:
         exact = Number(text)
     except InvalidOperation:
-        raise ValueError(f"a number out of range: {text[:40]}") from None
+        return text
     return number if exact == number or (abs(number) < SAFE_SIZE and exact.double() is not None) else exact

@@ -32,9 +32,11 @@ from tagmill.stores.ledger import Ledger
 from tagmill.topics import journal, staging
 from tagmill.topics.columns import layout
 from tagmill.topics.cutting import BESIDE, Cutter, chosen_rows
+from tagmill.topics.evolution import kinds
 from tagmill.topics.firsts import KEY, unknown, write_firsts
 from tagmill.topics.formats import schema_contents
 from tagmill.topics.model import TopicCounts, TopicManifest, TopicPlan
+from tagmill.topics.notes import Notes, warnings
 from tagmill.topics.runfiles import ids_noted, note_ids_done, read_manifest, read_plan
 from tagmill.topics.staged import PLACE, Mask, Source, StagedFile, masks, stage
 
@@ -120,7 +122,7 @@ class _Sealing:
             pipeline=self.plan.pipeline, run=self.plan.run, sealed_at=datetime.now(UTC), attempt=self.attempt, generation=1,
             ranges=self.plan.ranges, batches=batches, counts=counts, columns=list(layout(self.chosen).names),
             required=list(layout(self.chosen).required), letters=letters, replayed=replayed, sha256=sha256,
-            warnings=self.plan.warnings, more=self.plan.more,
+            warnings=[*self.plan.warnings, *self._warnings(staged)], more=self.plan.more,
         )  # fmt: skip
 
     def _new(self, source: Source, staged: list[StagedFile]) -> tuple[list[Mask] | None, int | None]:
@@ -205,7 +207,15 @@ class _Sealing:
         return TopicCounts(
             records=sum(one.rows for one in staged), new=new, twice=events - different, known=different - new,
             unreadable=sum(one.unreadable for one in staged), tombstones=sum(one.tombstone for one in staged),
+            nulled=Notes.from_rows(staged).nulled.total(),
         )  # fmt: skip
+
+    def _warnings(self, staged: list[StagedFile]) -> list[str]:
+        """Return what there is to say of the columns of the events, if there is any."""
+        if not isinstance(self.chosen, TopicSettings) or not any(one.event for one in staged):
+            return []
+        known = {path for one in kinds(self.chosen, schema_contents(self.chosen.schema_files)).values() for path in one}
+        return list(warnings(Notes.from_rows(staged), self.chosen, known, self.plan.apart.columns))
 
     def _fixed(self, rows: DataFrame, name: str) -> DataFrame:
         url = self.files.url(f"{self.folder}/{name}")

@@ -5,7 +5,7 @@ names is never read.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
@@ -20,12 +20,17 @@ from tagmill.pieces import in_python
 from tagmill.rowgroups import row_groups, write_file
 from tagmill.stores.files import RunFiles
 from tagmill.topics.checksum import row_checksums
+from tagmill.topics.notes import NULLED, Notes
 
-Work = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+Work = Callable[[Iterable[pa.RecordBatch], Notes], Iterator[pa.RecordBatch]]
 Mask = npt.NDArray[np.bool_]
 KINDS = ("event", "tombstone", "unreadable")
 FILES = pa.schema(
-    {"topic": pa.string(), "partition": pa.int32(), "offset": pa.int64(), "name": pa.string(), **dict.fromkeys(KINDS, pa.int64())}
+    {
+        **{"topic": pa.string(), "partition": pa.int32(), "offset": pa.int64(), "name": pa.string()},
+        **dict.fromkeys(KINDS, pa.int64()),
+        **{"nulled": pa.list_(NULLED), "matched": pa.list_(pa.string()), "paths": pa.list_(pa.string())},
+    }
 )
 # of a staged row: the number of its file in Kafka's order, and in the low bits its index in there
 PLACE, INDEX_BITS = "place", 32
@@ -34,7 +39,10 @@ PLACES_AT_ONCE = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Rows as Spark has them, and what makes of them, in Python, the rows of a batch: `schema`, in which `kind` is one of KINDS."""
+    """Rows as Spark has them, and what makes of them, in Python, the rows of a batch: `schema`, in which `kind` is one of KINDS.
+
+    `work` keeps notes of what it reads.
+    """
 
     rows: DataFrame
     work: Work
@@ -49,7 +57,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, order=True)
 class StagedFile:
-    """A file whose first row is from this place in Kafka; how many rows of each kind there are."""
+    """A file whose first row is from this place in Kafka; how many rows of each kind there are, and the notes of its task."""
 
     topic: str
     partition: int
@@ -58,6 +66,9 @@ class StagedFile:
     event: int
     tombstone: int
     unreadable: int
+    nulled: list[dict[str, Any]] = field(compare=False)
+    matched: list[str] = field(compare=False)
+    paths: list[str] = field(compare=False)
 
     @property
     def rows(self) -> int:
@@ -69,16 +80,16 @@ def stage(source: Source, files: RunFiles, folder: str) -> list[StagedFile]:
     """Write what the source's rows become; the files, in Kafka's order."""
     write = partial(_write, source.work, source.staged_schema, source.layout, files, folder)
     made = in_python(source.rows, write, from_arrow_schema(FILES)).collect()
-    return sorted(StagedFile(**line.asDict()) for line in made)
+    return sorted(StagedFile(**line.asDict(recursive=True)) for line in made)
 
 
 def _write(
     work: Work, schema: pa.Schema, layout: Layout, files: RunFiles, folder: str, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    begins, kinds = list[dict[str, Any]](), dict.fromkeys(KINDS, 0)
+    begins, kinds, notes = list[dict[str, Any]](), dict.fromkeys(KINDS, 0), Notes()
 
     def counted() -> Iterator[pa.Table]:
-        for group in row_groups(_summed(work(batches), schema, layout)):
+        for group in row_groups(_summed(work(batches, notes), schema, layout)):
             begins.append({column: group[column][0].as_py() for column in ("topic", "partition", "offset")})
             for found in group["kind"].value_counts().to_pylist():
                 kinds[found["values"]] += found["counts"]
@@ -86,7 +97,7 @@ def _write(
 
     name = write_file(files, folder, schema, counted(), ["kind", *(column.name for column in layout.columns if column.repeats)])
     if name:
-        yield pa.RecordBatch.from_pylist([{**begins[0], "name": name, **kinds}], FILES)
+        yield pa.RecordBatch.from_pylist([{**begins[0], "name": name, **kinds, **notes.as_row()}], FILES)
 
 
 def _summed(batches: Iterable[pa.RecordBatch], schema: pa.Schema, layout: Layout) -> Iterator[pa.RecordBatch]:

@@ -21,6 +21,7 @@ from tagmill.topics.apart import Apart, Place, parts
 from tagmill.topics.columns import layout
 from tagmill.topics.events import Reader
 from tagmill.topics.fields import Unfit
+from tagmill.topics.notes import Notes, noted_names
 from tagmill.topics.staged import INDEX_BITS, KINDS, PLACE, Source
 
 EVENT, TOMBSTONE, UNREADABLE = KINDS
@@ -65,21 +66,25 @@ def decoded(raw: DataFrame, chosen: TopicSettings, contents: Mapping[str, bytes]
 
 def _decode(
     batches: Iterable[pa.RecordBatch],
+    notes: Notes,
     chosen: TopicSettings,
     contents: Mapping[str, bytes],
     reasons: Mapping[Place, str],
     nulls: Sequence[str],
     largest: int,
 ) -> Iterator[pa.RecordBatch]:
-    reader, schema = Reader(chosen, contents), schema_of(chosen)
-    alike = AlikeReader(reader)
+    reader, schema = Reader(chosen, contents, notes.list_fields), schema_of(chosen)
+    alike, noted = AlikeReader(reader), noted_names(chosen)
     for batch in batches:
         for part, made in _read_but(reader, alike, batch, {**reasons, **_too_large(batch, largest)}):
+            notes.nulled.update(pair for pair in reader.nulled() if pair[0] not in nulls)
             made |= {name: part[there] for name, there in AS_IT_CAME.items()}
             missing = [field for field in schema if field.name in nulls or field.name not in made]
-            yield pa.RecordBatch.from_pydict(
+            rows = pa.RecordBatch.from_pydict(
                 made | {field.name: pa.nulls(part.num_rows, field.type) for field in missing}, schema
             )
+            notes.match(rows, noted)
+            yield rows
 
 
 def _too_large(batch: pa.RecordBatch, largest: int) -> dict[Place, str]:
@@ -121,6 +126,7 @@ def _read(reader: Reader, alike: AlikeReader, batch: pa.RecordBatch) -> Iterator
     try:
         made = alike.read(values, moments)
     except (ValueError, OverflowError):
+        reader.nulled()  # they are read again
         half = batch.num_rows // 2
         yield from _read(reader, alike, batch.slice(0, half))
         yield from _read(reader, alike, batch.slice(half))

@@ -233,5 +233,6 @@ def _summary(manifest: TopicManifest, what: str) -> Result:
         "run": manifest.run, "batches": len(manifest.batches), "rows": rows, **counts.model_dump(), "more": manifest.more,
         "warnings": manifest.warnings,
         "message": f"pipeline {manifest.pipeline}: run {manifest.run} {what}, {rows} new events of {counts.records} records "
-        f"({counts.known} known, {counts.twice} twice, {counts.unreadable} unreadable)",
+        f"({counts.known} known, {counts.twice} twice, {counts.unreadable} unreadable)"
+        + (f", {counts.nulled} values of columns null" if counts.nulled else ""),
     }  # fmt: skip

@@ -60,7 +60,7 @@ def staged_of(spark: SparkSession, rows: pa.Table, root: Path):
     with pa.ipc.new_stream(sink, SCHEMA) as writer:
         writer.write_table(rows, 1000)
     content = sink.getvalue().to_pybytes()
-    source = Source(spark.range(0, 1, 1, 1), lambda _: iter(pa.ipc.open_stream(content)), SCHEMA, layout(CHOSEN))
+    source = Source(spark.range(0, 1, 1, 1), lambda *_: iter(pa.ipc.open_stream(content)), SCHEMA, layout(CHOSEN))
     return source, stage(source, RunFiles(str(root)), "staged")
 
 

@@ -17,6 +17,7 @@ from tagmill.topics.alike import unique_ids
 from tagmill.topics.events import Reader
 from tagmill.topics.fields import KINDS
 from tagmill.topics.ids import unique_id
+from tagmill.topics.notes import Notes
 
 COLUMNS = [{"name": f"c{number}", "type": kind, "path": "a.x"} for number, kind in enumerate([*KINDS, "Decimal(20, 2)"])]
 ORDINARY = {
@@ -61,14 +62,17 @@ def decoded(contents, chosen, read_alone, monkeypatch, files=None):
             "value": pa.array(contents, pa.binary()), "headers": pa.array([[{"key": "h", "value": b"1"}]] * count, staging.HEADERS),
         }
     )  # fmt: skip
-    found = list(staging._decode([records], chosen, files or {}, {}, (), 2**24))
-    return pa.Table.from_batches(found, staging.schema_of(chosen)), len(found)
+    notes = Notes()
+    found = list(staging._decode([records], notes, chosen, files or {}, {}, (), 2**24))
+    return pa.Table.from_batches(found, staging.schema_of(chosen)), len(found), notes
 
 
 def both(contents, chosen, files=None):
-    """What is read of many at once, and of each alone."""
+    """What is read of many at once, and of each alone, with as many values that became null."""
     with pytest.MonkeyPatch.context() as monkeypatch:
-        return [decoded(contents, chosen, read_alone, monkeypatch, files)[0] for read_alone in (1, len(contents))]
+        found = [decoded(contents, chosen, read_alone, monkeypatch, files) for read_alone in (1, len(contents))]
+    assert found[0][2].nulled == found[1][2].nulled and found[0][2].matched == found[1][2].matched
+    return [rows for rows, *_ in found]
 
 
 @settings(max_examples=300)
@@ -141,6 +145,20 @@ def test_ordinary_events_are_read_at_once_and_only_what_is_around_another_one_al
         patched.setattr(Reader, "read", None)
         assert decoded(contents, chosen, 128, monkeypatch)[1] == 1
     contents[700] = b"{"
-    rows, parts = decoded(contents, chosen, 128, monkeypatch)
+    rows, parts, _ = decoded(contents, chosen, 128, monkeypatch)
     assert parts == 4 and [row for row, kind in enumerate(rows["kind"].to_pylist()) if kind != "event"] == [700]
     assert (rows["key"][700].as_py(), rows["key"][701].as_py()) == (b"k", None)
+
+
+def test_values_that_columns_cannot_hold_are_counted(monkeypatch):
+    """Each once, though the records around a broken one are read more than once."""
+    chosen = topic([{"name": name, "type": kind, "path": "x"} for name, kind in (("small", "Int8"), ("day", "Date"))])
+    event = {"project": "p", "event_type": "e", "product_id": 1}
+    contents = [json.dumps({**event, "x": 128 if number % 3 else "1969-12-31"}).encode() for number in range(999)]
+    contents[700] = b"{"
+    rows, _, notes = decoded(contents, chosen, 128, monkeypatch)
+    assert rows["kind"].to_pylist().count("event") == 998 and rows["small"].null_count == rows["day"].null_count == 999
+    assert notes.nulled == {
+        ("small", "is out of range"): 665, ("small", "is no integer"): 333,
+        ("day", "is no day"): 665, ("day", "is not between 1970 and 2149"): 333,
+    }  # fmt: skip

@@ -13,6 +13,7 @@ import pytest
 from google.protobuf import descriptor_pb2
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from tagmill.errors import ConfigurationError
 from tagmill.kafkasettings import TopicColumn, TopicSettings
@@ -143,8 +144,21 @@ def test_number_beyond_its_decimal_is_refused(text, why):
     ],
 )  # fmt: skip
 def test_a_field_of_another_type_is_refused_by_name(kind, value):
+    """In a nullable column it is null, and counted."""
     with pytest.raises(Unfit, match="field x is no"):
-        read({**EVENT, "x": value}, columns=[{"name": "x", "type": kind}])
+        read({**EVENT, "x": value}, columns=[{"name": "x", "type": kind, "nullable": False}])
+    reader = Reader(chosen(columns=[{"name": "x", "type": kind}]), {})
+    assert as_row(reader, json.dumps({**EVENT, "x": value}).encode(), 1000)["x"] is None
+    [(column, reason)] = reader.nulled()
+    assert column == "x" and reason.startswith("is ") and reader.nulled() == []
+
+
+def test_null_of_dead_letter_is_not_counted():
+    columns = [{"name": "x", "type": "Int8"}, {"name": "y", "nullable": False}]
+    reader = Reader(chosen(columns=columns), {})
+    with pytest.raises(Unfit, match="field y is missing"):
+        as_row(reader, json.dumps({**EVENT, "x": 1000}).encode(), 1000)
+    assert reader.nulled() == []
 
 
 @pytest.mark.parametrize(
@@ -300,6 +314,40 @@ def test_a_protobuf_event_has_the_id_that_the_same_fields_have_in_json():
     assert (row["unique_id"], row["schema_version"], row["created_at"]) == (read(EVENT)["unique_id"], "5", 5)
 
 
+@pytest.mark.parametrize(
+    ("frame", "reason"),
+    [
+        (b"\0\0\0\0\x05\0", ""), (b"\0\0\0\0\x05\x02\0", ""), (b"\0\0\1\0\0\0", ""),
+        (b"\0\0\0\0\x05\x02\x02", r"names the message \[1\] of the schema's file, and shop.Event is \[0\]"),
+        (b"\0\0\0\0\x05\x04\0\0", r"names the message \[0, 0\]"), (b"\0\0\0\0\x05", "names the message|no frame"),
+        (b"\0\0\0\0\x09\0", "schema id 9 is not among"), (b"\0\0\0\0\x05" + b"\xff" * 9, "no frame of a schema registry for Protobuf"),
+        (b"\0\0\0\0\x05\xfe\xff\xff\xff\x0f", "names the message"), (b"", "no frame"),
+    ],
+)  # fmt: skip
+def test_framed_protobuf_is_read_where_frame_names_message(frame, reason):
+    files = {"5": Path("e.desc"), "65536": Path("f.desc")}
+    settings = chosen(format="protobuf", framed=True, schema_files=files, message_type="shop.Event")
+    reader = Reader(settings, dict.fromkeys(files, descriptors()))
+    if not reason:
+        row = as_row(reader, frame + PROTOBUF, 5)
+        assert row["unique_id"] == read(EVENT)["unique_id"] and row["schema_version"] == str(int.from_bytes(frame[1:5], "big"))
+        return
+    with pytest.raises(Unfit, match=reason):
+        reader.read(frame + PROTOBUF, 5)
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        ({}, "message_type: Protobuf needs the full name"), ({"message_type": "m"}, "schema_files: Protobuf needs a descriptor set"),
+        ({"message_type": "m", "schema_files": {"1": Path("x"), "2": Path("y")}}, "without frames has one"),
+    ],
+)  # fmt: skip
+def test_protobuf_setting_that_lacks_is_named(keys, why):
+    with pytest.raises(ValidationError, match=why):
+        chosen(format="protobuf", **keys)
+
+
 @pytest.mark.parametrize("value", [PROTOBUF[:-1], b"\x0a\x7fp", b"\xff\xff"])
 def test_protobuf_that_is_cut_off_is_refused(value):
     with pytest.raises(Unfit, match="no shop.Event"):
@@ -407,7 +455,9 @@ def test_bytes_in_text_are_base64_always():
 
 def test_float_without_json_form_has_its_name():
     [field] = fields(chosen(columns=[{"name": "x"}]).columns)
-    assert [field.reader()({"x": float(text)}) for text in ("nan", "inf", "-inf")] == ["NaN", "Infinity", "-Infinity"]
+    floats = [float(text) for text in ("nan", "inf", "-inf", "1.5")]
+    assert [field.reader()({"x": value}) for value in floats] == ["NaN", "Infinity", "-Infinity", "1.5"]
+    assert field.reader()({"x": {"a": [None, *floats]}}) == '{"a":[null,"NaN","Infinity","-Infinity",1.5]}'
 
 
 def test_nan_in_key_is_refused():
