@@ -143,6 +143,10 @@ def test_nothing_of_a_persistence_id_is_left_and_everything_goes_on(applied):
         case.journal.keyspace, case.snapshots, "tagmill_test", case.name, f"ClickHouse {case.name}",
     }  # fmt: skip
 
+    twice, key = f"{case.name}_twice", ("persistence_id", "sequence_nr")
+    with ClickHouse(case.settings.clickhouse) as clickhouse:
+        clickhouse.insert_rows(twice, key, [(GONE, 1), ("kept", 1)])
+
     request = ("erase", "--persistence-id", GONE, "--why", "asked for", "--json")
     code, said, wrong = case.command(*request, "--dry-run")
     dry = json.loads(said)
@@ -157,6 +161,8 @@ def test_nothing_of_a_persistence_id_is_left_and_everything_goes_on(applied):
     }  # fmt: skip
 
     assert case.left(SECRET) == [] and case.left(GONE) == []
+    with ClickHouse(case.settings.clickhouse) as clickhouse:
+        assert clickhouse.rows(f"SELECT persistence_id FROM {twice}") == [("kept",)]
     assert case.rows(but=None) == others
     assert in_journal(case.session, case.journal.keyspace).keys() == {"kept", "kept-u"}
     assert snapshots(case.session, case.snapshots) == {"kept": [4]}

@@ -38,6 +38,7 @@ EDGES = {
     "Decimal(76, 9)": ("-" + "9" * 67 + "." + "9" * 9, "9" * 67 + "." + "9" * 9, "1e67"),
     "Decimal(18, 18)": ("-0." + "9" * 18, "0." + "9" * 18, 1),
     "UUID": (str(UUID(int=0)), str(UUID(int=2**128 - 1)), "none"),
+    "Decimal(38, 10)": (f"-{'9' * 28}.{'9' * 10}", f"{'9' * 28}.{'9' * 10}", f"1{'0' * 28}"),
 }
 # those that ClickHouse writes otherwise than Python
 TEXTS = {
