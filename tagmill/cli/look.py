@@ -19,9 +19,9 @@ def _streams(configured: Settings, pipeline: str | None, *, verify: bool) -> Row
     from tagmill.topics.report import topic_line
 
     rows = lines_of(configured.streams, lambda name: [topic_line(configured, name, verify=verify)], named=pipeline)
-    if not verify:
-        rows += lines_of(configured.kafka_journals, lambda name: [replication_line(configured, name)[0]], named=pipeline)
-    return rows
+    return rows + lines_of(
+        configured.kafka_journals, lambda name: [replication_line(configured, name, verify=verify)[0]], named=pipeline
+    )
 
 
 def _of_views(configured: Settings, pipeline: str | None, *, count_view: bool, verify: bool) -> Rows:
@@ -54,11 +54,11 @@ def _without_unused(columns: Iterable[str], rows: Rows) -> list[str]:
     return [column for column in columns if column != "expired" or any(row.get(column) for row in rows)]
 
 
-def _must_be_known(configured: Settings, pipeline: str | None, *, replications: bool) -> None:
+def _must_be_known(configured: Settings, pipeline: str | None) -> None:
     """Raise before anything is read: an unknown pipeline, or a ledger without which nothing can be said of any."""
     from tagmill.stores.ledger import Ledger
 
-    if not (replications and pipeline in configured.kafka_journals):
+    if pipeline not in configured.kafka_journals:
         chosen(configured, pipeline)
     Ledger(configured.cassandra).cassandra.close()
 
@@ -71,7 +71,7 @@ def status(pipeline: MaybePipeline = None, as_json: AsJson = False, count_view: 
     pipeline that could not be read (2: somebody has to act, 75: try again).
     """
     configured = settings()
-    _must_be_known(configured, pipeline, replications=True)
+    _must_be_known(configured, pipeline)
     streams = _streams(configured, pipeline, verify=False)
     rows = _of_views(configured, pipeline, count_view=count_view, verify=False)
     _show_both(rows, streams, count_view=count_view, as_json=as_json)
@@ -82,17 +82,20 @@ def status(pipeline: MaybePipeline = None, as_json: AsJson = False, count_view: 
 def check(pipeline: MaybePipeline = None, as_json: AsJson = False) -> None:
     """Read every delivered row in ClickHouse again, hold it against the sealed batches, and keep the result for `status`.
 
+    Of a replication of a Kafka Journal, Kafka's offsets are held against what is replicated.
+
     Exit status: 0 only when everything is delivered exactly once (dead letters are named); 3 when anything differs, waits or is held; else
     that of a pipeline that could not be read (2: somebody has to act, 75: try again).
     """
     configured = settings()
-    _must_be_known(configured, pipeline, replications=False)
+    _must_be_known(configured, pipeline)
     rows = _of_views(configured, pipeline, count_view=True, verify=True)
     streams = _streams(configured, pipeline, verify=True)
     _show_both(rows, streams, count_view=True, as_json=as_json)
     if wrong := [row for row in (*rows, *streams) if level_of(row) > Level.APART]:
         kinds = " and ".join(name for name, lines in (("tags", rows), ("topics", streams)) if lines)
-        err.print(f"{len(wrong)} of {len(rows) + len(streams)} {kinds} are not delivered exactly once", markup=False)
+        done = "replicated" if pipeline in configured.kafka_journals else "delivered exactly once"
+        err.print(f"{len(wrong)} of {len(rows) + len(streams)} {kinds} are not {done}", markup=False)
     end([*rows, *streams], worst=Level.APART)
 
 

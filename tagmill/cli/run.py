@@ -100,12 +100,16 @@ def give_up(
         list[str] | None,
         typer.Option(
             "--set-apart",
-            help="Go on without this: a persistence_id; of a topic a record (topic/partition/offset) or a nullable column. Repeatable.",
+            help="Go on without this: a persistence_id; of a topic or a replication a record (topic/partition/offset); of a topic a "
+            "nullable column. Repeatable.",
         ),
     ] = None,
     yes: Yes = False,
 ) -> None:
-    """Give up the open run, whatever state it and its files are in. What is not delivered of it is read again by the next run."""
+    """Give up the open run, whatever state it and its files are in. What is not delivered of it is read again by the next run.
+
+    Without an open run: a view's build or a replication that is sealed and cannot be finished, or lost files of a closed run.
+    """
     confirm(f"Give up the open run of pipeline {pipeline}?", yes)
     for line in _giving_up(pipeline, why).run(set_apart or []):
         out.print(line, markup=False)
@@ -124,11 +128,13 @@ def take_back(
 
 def _giving_up(pipeline: str, why: str) -> Any:
     from tagmill.delivery.giveup import GiveUp
+    from tagmill.kafkajournal.giveup import ReplicationGiveUp
     from tagmill.stores.lease import this_process
     from tagmill.topics.giveup import TopicGiveUp
 
     configured = settings()
-    of_kind = TopicGiveUp if pipeline in configured.streams else GiveUp
+    replicates = pipeline in configured.kafka_journals
+    of_kind = ReplicationGiveUp if replicates else TopicGiveUp if pipeline in configured.streams else GiveUp
     return of_kind(configured, pipeline, this_process(), person(), why)
 
 

@@ -106,7 +106,7 @@ def require_no_views(clickhouse: ClickHouse, table: str, refused: str, *, despit
         raise GuardRefused(
             f"{refused}: materialized views depend on {clickhouse.settings.database}.{table}: {views}. They keep what is taken out "
             "of the table, and count twice what is sent again. Nothing was changed. "
-            f"Complete the views by hand afterwards, and give {DESPITE_VIEWS}"
+            f"Complete the views by hand afterwards, and give {DESPITE_VIEWS} on the command line: a DAG has no param for it"
         )
     return views
 

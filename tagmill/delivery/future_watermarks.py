@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 
+from tagmill.delivery.model import Manifest
 from tagmill.delivery.runfiles import read_manifest
+from tagmill.errors import SealedFileDamaged
 from tagmill.settings import Settings
 from tagmill.stores.delivered import Watermark
 from tagmill.stores.files import RunFiles
-from tagmill.stores.ledger import Ledger
+from tagmill.stores.ledger import Ledger, RunRow
 from tagmill.timeuuid import TICKS_PER_SECOND, from_datetime
 
 
@@ -38,7 +40,15 @@ def _proven(settings: Settings, ledger: Ledger, name: str, mark: Watermark, now:
         row = ledger.run(name, number)
         if ticks <= now or row is None:
             break
-        moved = read_manifest(files, row) if row.manifest_file else None
+        moved = _manifest(files, row)
         if moved is not None and moved.moves_watermark and mark.tag in moved.tags:
             ticks = moved.tags[mark.tag].after
     return ticks if ticks <= now else settings.pipeline(name).start_ticks(mark.tag) - 1
+
+
+def _manifest(files: RunFiles, row: RunRow) -> Manifest | None:
+    """Return the manifest of a run, None where it has none or it is lost: then an earlier run tells where to go on."""
+    try:
+        return read_manifest(files, row) if row.manifest_file else None
+    except SealedFileDamaged:
+        return None

@@ -32,6 +32,7 @@ from tagmill.stores.guard import check_journal
 from tagmill.stores.lease import Lease
 from tagmill.stores.ledger import BatchRow, Ledger, RunRow
 from tagmill.timeuuid import to_datetime
+from tagmill.views import giveup as buildgiveup
 
 KEYS_AT_ONCE = 1000
 Key = tuple[str, str]
@@ -50,17 +51,24 @@ class GiveUp:
         """Give the open run up, then hold the persistence_ids in `apart`; says what was done. Safe to repeat."""
         with self._at_work() as ledger:
             row = ledger.open_run(self.name)
+            build = buildgiveup.sealed(self.settings, ledger, self.name)
+            if build and (build.is_damaged or not (row or apart or self._lost_its_withdrawal(ledger))):
+                return [*self._others(ledger, row, apart), build.end(self.owner, self.who, self.why)]
             if row is None and not apart and not self._lost_its_withdrawal(ledger):
                 raise GuardRefused(
                     f"pipeline {self.name} has no open run to give up. Nothing was changed. Look: tagmill runs --pipeline {self.name}"
                 )
-            said = [self._give_up(ledger, ledger.raise_fence(row, self.owner))] if row else []
-            stops.finish(ledger, self.files, self.name)
-            if self._lost_its_withdrawal(ledger):
-                said.append(self._note_taken_out(ledger))
-            if apart:
-                said.append(self._set_apart(ledger, apart))
-            return said
+            return self._others(ledger, row, apart)
+
+    def _others(self, ledger: Ledger, row: RunRow | None, apart: Sequence[str]) -> list[str]:
+        """Do all of it but what concerns a build."""
+        said = [self._give_up(ledger, ledger.raise_fence(row, self.owner))] if row else []
+        stops.finish(ledger, self.files, self.name)
+        if self._lost_its_withdrawal(ledger):
+            said.append(self._note_taken_out(ledger))
+        if apart:
+            said.append(self._set_apart(ledger, apart))
+        return said
 
     def release(self, tag: str, persistence_id: str) -> str:
         """Let runs judge a persistence_id again that was set apart."""

@@ -1,6 +1,8 @@
 """Plans and manifests as files, named by the ledger with their SHA-256."""
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol, TypeVar
 from uuid import UUID
 
@@ -42,6 +44,15 @@ def read_document(files: RunFiles, kind: type[D], file: str, sha256: str | None,
             "Nothing was written or sent; restore the file from a backup"
         )
     return kind.model_validate_json(content)
+
+
+@contextmanager
+def way_out(pipeline: str) -> Iterator[None]:
+    """Name the command that goes on where a file that is needed is lost; raises SealedFileDamaged."""
+    try:
+        yield
+    except SealedFileDamaged as error:
+        raise SealedFileDamaged(f"{error}, or go on without it: tagmill run give-up --pipeline {pipeline} --why …") from None
 
 
 def read_plan(files: RunFiles, row: RunRow) -> Plan:

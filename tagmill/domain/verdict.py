@@ -96,6 +96,7 @@ class Facts:
         obstacles: What stops the next run, in words.
         verified: Every stored row was compared just now.
         settled: The word for a state in which counts are all that is known.
+        settled_level: How much that proves.
     """
 
     delivered: int = 0
@@ -117,6 +118,7 @@ class Facts:
     checked: Proof | None = None
     audited: Proof | None = None
     settled: str = COUNTS_AGREE
+    settled_level: Level = Level.COUNTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,10 +186,11 @@ def _surplus(facts: Facts) -> int:
 
 def _unfinished(facts: Facts) -> Iterator[Reason]:
     failure, run = facts.failure, facts.open_run
+    passing = failure is None or (failure.passing and failure.times <= PASSING_FAILURES)
     if failure:
-        level = Level.WAITING if failure.passing and failure.times <= PASSING_FAILURES else Level.WRONG
-        yield Reason(level, str(failure))
-    elif run:
+        yield Reason(Level.WAITING if passing else Level.WRONG, str(failure))
+    # a process that is killed notes no failure: each takeover does
+    if run and (failure is None or (passing and run.taken > MOST_TAKEOVERS)):
         level = Level.WRONG if run.taken > MOST_TAKEOVERS else Level.WAITING
         times = f", begun {run.taken} times" if run.taken > 1 else ""
         yield Reason(level, f"run {run.run} is not closed ({run.state}{times})")
@@ -223,4 +226,4 @@ def _settled(facts: Facts) -> Reason:
         return Reason(Level.COUNTED, "nothing delivered yet")
     for proof in proofs:
         return Reason(Level.COUNTED, f"{facts.settled}; {EXACTLY_ONCE} when {proof}, up to {proof.up_to}")
-    return Reason(Level.COUNTED, facts.settled)
+    return Reason(facts.settled_level, facts.settled)

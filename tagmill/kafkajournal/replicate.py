@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from tagmill import checkpoints
-from tagmill.delivery.runfiles import read_document, write_document
+from tagmill.delivery.runfiles import read_document, way_out, write_document
 from tagmill.errors import TagmillError
 from tagmill.kafka.positions import TopicPosition, kafka_positions
 from tagmill.kafka.ranges import Range, capped, others, places, same_topics, unread
@@ -30,7 +30,9 @@ from tagmill.stores.kafka import Kafka, Place, Span
 from tagmill.stores.kafkajournal import ADDED, KafkaJournalTables, Pointer
 from tagmill.stores.lease import Lease
 from tagmill.stores.replications import SEALED, ReplicationRow, Replications
+from tagmill.stores.setapart import Kind, SetApart
 from tagmill.stores.topicids import TopicIds
+from tagmill.topics.apart import Apart, within
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -131,6 +133,7 @@ class _Attempt:
         self.moves: list[Move] | None = None
         self.tables = KafkaJournalTables(cassandra, self.chosen.keyspace)
         self.replications = Replications(cassandra, settings.cassandra.ledger_keyspace, pipeline)
+        self.apart = SetApart(cassandra, settings.cassandra.ledger_keyspace, pipeline)
         self.files, self.home = RunFiles(settings.storage.root), f"{pipeline}/replications"
         self.go_on = f"tagmill kafka-journal replicate --pipeline {pipeline} --accept-lost"
 
@@ -198,8 +201,12 @@ class _Attempt:
         url = self.files.url(folder)
         self.tell(f"reading {sum(one.end - one.first for one in ranges)} records of {len(ranges)} partitions")
         checkpoints.reached("replicate.planned")
+        apart = Apart(records=within(self.apart.items(Kind.RECORD), ranges))
         staged = with_records(
-            spark, self.kafka, ranges, lambda raw: _fixed(spark, staging.decoded(raw, self.partitions, largest), f"{url}/records")
+            spark,
+            self.kafka,
+            ranges,
+            lambda raw: _fixed(spark, staging.decoded(raw, self.partitions, largest, apart.reasons), f"{url}/records"),
         )
         checkpoints.reached("replicate.staged")
         self.tell("finding out what they do")
@@ -210,7 +217,7 @@ class _Attempt:
         written_at, told = self.times.choose(self._newest(folds), row.written_at + 2)
         manifest = Manifest(
             replication=row.replication + 1, folder=folder, written_at=written_at, ranges=ranges, counts=counts,
-            warnings=[*warnings, *found, *told],
+            warnings=[*warnings, *apart.warnings(), *found, *told],
         )  # fmt: skip
         file = f"{folder}/manifest.json"
         sha256 = write_document(self.files, file, manifest)
@@ -228,6 +235,8 @@ class _Attempt:
         if manifest.counts.unreadable:
             DeadLetters(self.cassandra, self.settings.cassandra.ledger_keyspace, self.name).add(writing.dead_letters())
         self._point(manifest.ranges, row.written_at + 1)
+        for topic, partition, offset, _ in within(self.apart.items(Kind.RECORD), manifest.ranges):
+            self.apart.remove(Kind.RECORD, f"{topic}/{partition}/{offset}")
         checkpoints.reached("replicate.before_end")
         done = self.replications.finish(row)
         self._sweep()
@@ -278,7 +287,8 @@ class _Attempt:
 
 def _read(files: RunFiles, row: ReplicationRow) -> Manifest:
     of = f"replication {row.replication} of {row.pipeline}"
-    return read_document(files, Manifest, str(row.manifest_file), row.manifest_sha256, of=of)
+    with way_out(row.pipeline):
+        return read_document(files, Manifest, str(row.manifest_file), row.manifest_sha256, of=of)
 
 
 def _fixed(spark: SparkSession, rows: DataFrame, url: str) -> DataFrame:

@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from tagmill import clock
 from tagmill.delivery.report import judged
-from tagmill.domain.verdict import Facts, OpenRun
+from tagmill.domain.verdict import Facts, Level, OpenRun, moment
 from tagmill.kafkajournal.model import PartitionStatus
 from tagmill.kafkajournal.replicate import status
 from tagmill.ledger.failures import Failures
@@ -15,8 +16,11 @@ from tagmill.stores.replications import SEALED, Replications
 REPLICATED = "all that is in Kafka is replicated"
 
 
-def replication_line(settings: Settings, pipeline: str) -> tuple[dict[str, Any], list[PartitionStatus]]:
-    """Return pipeline, waiting, dead_letters, verdict and level of a replication, and its partitions."""
+def replication_line(settings: Settings, pipeline: str, *, verify: bool = False) -> tuple[dict[str, Any], list[PartitionStatus]]:
+    """Return pipeline, waiting, dead_letters, verdict and level of a replication, and its partitions.
+
+    What is replicated is known by Kafka's offsets, which are asked for now; with `verify` that counts as proof. No row is read again.
+    """
     partitions, keyspace = status(settings, pipeline), settings.cassandra.ledger_keyspace
     with Cassandra(settings.cassandra) as cassandra:
         newest = Replications(cassandra, keyspace, pipeline).newest()
@@ -32,6 +36,7 @@ def replication_line(settings: Settings, pipeline: str) -> tuple[dict[str, Any],
             unreadable=sum(partition.not_readable for partition in partitions),
             dead_letters=line["dead_letters"],
             obstacles=tuple(dict.fromkeys(partition.problem for partition in partitions if partition.problem)),
-            settled=REPLICATED,
+            settled=f"{REPLICATED}, checked at {moment(clock.earliest(cassandra.clocks))}" if verify else REPLICATED,
+            settled_level=Level.PROVEN if verify else Level.COUNTED,
         )
     return judged(line, facts), partitions

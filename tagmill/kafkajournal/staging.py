@@ -22,8 +22,10 @@ from tagmill.kafkajournal.rules import Entry, Fold, Record, entry_segments
 from tagmill.pieces import in_python
 from tagmill.stores.kafkajournal import uuid
 from tagmill.stores.writelimits import BESIDE_CELL, LARGEST_NAME
+from tagmill.topics.apart import Place
 
 KEY = ["topic", "id"]
+NOTHING: Mapping[Place, str] = {}
 EVENT = pa.struct(
     {
         "seq_nr": pa.int64(), "tags": pa.list_(pa.string()), "payload_type": pa.string(), "payload_txt": pa.string(),
@@ -82,28 +84,36 @@ def schema_of(columns: pa.Schema) -> StructType:
     return from_arrow_schema(columns)
 
 
-def decoded(raw: DataFrame, partitions: Mapping[str, int], largest: int) -> DataFrame:
+def decoded(raw: DataFrame, partitions: Mapping[str, int], largest: int, apart: Mapping[Place, str] = NOTHING) -> DataFrame:
     """STAGED, one row a record.
 
-    In: tagmill.kafka.source.kafka_records; how many partitions each topic has; how many bytes a row of Cassandra may have.
+    In: tagmill.kafka.source.kafka_records; how many partitions each topic has; how many bytes a row of Cassandra may have; why records are
+    set apart.
     """
     read = raw.select("topic", "partition", "offset", "timestamp", "key", "value", "headers")
-    return in_python(read, partial(_decode, partitions=partitions, largest=largest), schema_of(STAGED))
+    work = partial(_decode, partitions=partitions, largest=largest, apart=dict(apart))
+    return in_python(read, work, schema_of(STAGED))
 
 
-def _decode(batches: Iterable[pa.RecordBatch], partitions: Mapping[str, int], largest: int) -> Iterator[pa.RecordBatch]:
+def _decode(
+    batches: Iterable[pa.RecordBatch], partitions: Mapping[str, int], largest: int, apart: Mapping[Place, str]
+) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        yield pa.RecordBatch.from_pylist([decode(row, partitions[row["topic"]], largest) for row in batch.to_pylist()], STAGED)
+        records_of_batch = (decode(row, partitions[row["topic"]], largest, apart) for row in batch.to_pylist())
+        yield pa.RecordBatch.from_pylist(list(records_of_batch), STAGED)
 
 
-def decode(row: dict[str, Any], partitions: int, largest: int) -> dict[str, Any]:
-    """One record as STAGED.
+def decode(row: dict[str, Any], partitions: int, largest: int, apart: Mapping[Place, str] = NOTHING) -> dict[str, Any]:
+    """Return one record as STAGED.
 
-    In: topic, partition, offset, timestamp, key, value, headers; how many partitions the topic has; how many bytes a row may have.
+    In: topic, partition, offset, timestamp, key, value, headers; how many partitions the topic has; how many bytes a row may have; why
+    records are set apart.
     """
     place = {name: row[name] for name in ("topic", "partition", "offset", "timestamp")}
     headers = row["headers"] or []
     try:
+        if reason := apart.get((row["topic"], row["partition"], row["offset"])):
+            raise records.Undecodable(reason)
         action = records.decode_action(next((one["value"] for one in headers if one["key"] == records.ACTION), None))
         if action is None:
             return {**place, "kind": "none"}

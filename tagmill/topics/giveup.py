@@ -6,7 +6,10 @@ Everything else is taken back, and as the offsets stay, the next run reads it ag
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
+from itertools import takewhile
 from uuid import uuid4
 
 from tagmill import checkpoints
@@ -14,6 +17,7 @@ from tagmill.batches.states import BatchState, RunState
 from tagmill.delivery.runfiles import all_batches, write_document
 from tagmill.delivery.waysout import take_back, unsealed
 from tagmill.errors import ConfigurationError, GuardRefused, SealedFileDamaged
+from tagmill.kafka.ranges import Range
 from tagmill.kafkasettings import JournalSettings, TopicSettings
 from tagmill.settings import Settings
 from tagmill.stores.clickhouse import ClickHouse
@@ -24,7 +28,8 @@ from tagmill.stores.ledger import BatchRow, Ledger, RunRow
 from tagmill.stores.setapart import Kind, SetApart
 from tagmill.topics.apart import record_of
 from tagmill.topics.columns import layout
-from tagmill.topics.model import TopicCounts, TopicManifest
+from tagmill.topics.model import TopicCounts, TopicManifest, TopicPlan
+from tagmill.topics.plan import closed_runs
 from tagmill.topics.runfiles import read_manifest, read_plan
 
 
@@ -40,16 +45,16 @@ class TopicGiveUp:
         """Give the open run up, then set `apart` apart: columns, or records as topic/partition/offset. Safe to repeat."""
         records, columns = self._checked(apart)
         with self._at_work() as ledger:
-            row = ledger.open_run(self.name)
-            if row is None and not apart:
-                raise GuardRefused(
-                    f"pipeline {self.name} has no open run to give up. Nothing was changed. Look: tagmill runs --pipeline {self.name}"
-                )
             said = []
-            if row:
+            if row := ledger.open_run(self.name):
                 row = ledger.raise_fence(row, self.owner)
                 said.append(f"run {row.run} of pipeline {self.name} is given up: {self._give_up(ledger, row)}")
                 ledger.record_intervention(self.name, row.run, self.who, "run give-up", self.why)
+            said += self._without_lost_files(ledger)
+            if not said and not apart:
+                raise GuardRefused(
+                    f"pipeline {self.name} has no open run to give up. Nothing was changed. Look: tagmill runs --pipeline {self.name}"
+                )
             if apart:
                 table = self._set_apart(ledger)
                 run = self._recorded(ledger, f"run give-up --set-apart {', '.join(apart)}"[:1000])
@@ -145,6 +150,79 @@ class TopicGiveUp:
         except SealedFileDamaged:
             return False
         return True
+
+    # -- the newest closed run, which the next plan reads
+
+    def _without_lost_files(self, ledger: Ledger) -> Iterator[str]:
+        """Write its plan and manifest again where they are gone; says so.
+
+        Of a Kafka Journal's run that is delivered in part nothing else tells which part: what is there of it is taken out.
+        """
+        row = next(closed_runs(ledger, self.name), None)
+        if row is None or not row.manifest_file:
+            return
+        plan, manifest = self._plan(row), self._manifest(row)
+        partly = isinstance(self.stream, JournalSettings) and self._is_partly(ledger, row)
+        if plan and manifest and not (partly and self._any_lost(plan.delivered)):
+            return
+        row = ledger.raise_fence(row, self.owner)
+        new = replace(row, reason=f"{self.who}: {self.why}")
+        with ClickHouse(self.settings.clickhouse, layout(self.stream)) as clickhouse:
+            if partly:
+                self._take_out(ledger, clickhouse, row)
+            checkpoints.reached("giveup.taken_out")
+            if plan is None or partly:
+                file = f"{self.files.folder(self.name, row.run)}/plan-{uuid4().hex[:12]}.json"
+                ranges = plan.ranges if plan else manifest.ranges if manifest else []
+                sha256 = write_document(self.files, file, self._plan_again(ledger, row, ranges))
+                new = replace(new, plan_file=file, plan_sha256=sha256)
+            if manifest is None:
+                file, sha256 = self._rebuilt(clickhouse, row, ledger.batches(self.name, row.run))
+                new = replace(new, manifest_file=file, manifest_sha256=sha256)
+        ledger.amend(row, new)
+        ledger.record_intervention(self.name, row.run, self.who, "run give-up: files written again", self.why)
+        taken = ". What ClickHouse had of its records was taken out, the next run delivers all of them" if partly else ""
+        yield f"run {row.run} of pipeline {self.name} is closed and had lost files: they were written again{taken}"
+
+    def _is_partly(self, ledger: Ledger, row: RunRow) -> bool:
+        return any(batch.state == BatchState.VOIDED for batch in ledger.batches(self.name, row.run))
+
+    def _any_lost(self, files: Sequence[str]) -> bool:
+        try:
+            for file in files:
+                self.files.open(file).close()
+        except SealedFileDamaged:
+            return True
+        return False
+
+    def _take_out(self, ledger: Ledger, clickhouse: ClickHouse, row: RunRow) -> None:
+        """Void the batches of a closed run, and of those before it that read the same records."""
+        for run in takewhile(partial(self._is_partly, ledger), closed_runs(ledger, self.name)):
+            fenced = row if run.run == row.run else ledger.raise_fence(run, self.owner)
+            there = [batch for batch in ledger.batches(self.name, run.run) if batch.state == BatchState.IN_CLICKHOUSE]
+            self._void(ledger, clickhouse, fenced, there)
+
+    def _plan_again(self, ledger: Ledger, row: RunRow, ranges: list[Range]) -> TopicPlan:
+        """Return a plan after which the next run looks for new events of every id from the first record on."""
+        offsets = TopicOffsets(ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.name)
+        begun = [Range(topic=topic, partition=at, first=0, end=end) for (topic, at), end in sorted(offsets.read_to().items())]
+        return TopicPlan(
+            pipeline=self.name,
+            run=row.run,
+            planned_at=row.planned_at or datetime.now(UTC),
+            ranges=ranges,
+            known_since=0,
+            rule=self.stream.rule,
+            begun=begun,
+            warnings=[],
+            more=True,
+        )
+
+    def _plan(self, row: RunRow) -> TopicPlan | None:
+        try:
+            return read_plan(self.files, row)
+        except SealedFileDamaged:
+            return None
 
     def _manifest(self, row: RunRow) -> TopicManifest | None:
         try:

@@ -1,9 +1,10 @@
 """What a run of a topic or a Kafka Journal reads, fixed before anything is read."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 
 from tagmill.batches.states import BatchState, RunState
+from tagmill.delivery.runfiles import way_out
 from tagmill.errors import ConfigurationError
 from tagmill.kafka.ranges import OWN_TABLES, Range, capped, others, places, same_topics, unread
 from tagmill.kafkasettings import JournalSettings, Stream, TopicSettings
@@ -14,7 +15,7 @@ from tagmill.stores.deduplication import Rules, TopicOffsets
 from tagmill.stores.files import RunFiles
 from tagmill.stores.kafka import Kafka, Place, Span
 from tagmill.stores.kafkajournal import KafkaJournalTables
-from tagmill.stores.ledger import Ledger
+from tagmill.stores.ledger import Ledger, RunRow
 from tagmill.stores.setapart import Kind, SetApart
 from tagmill.stores.topicids import TopicIds
 from tagmill.topics.apart import Apart, within
@@ -45,7 +46,8 @@ def must_keep_columns(settings: Settings, ledger: Ledger, pipeline: str) -> None
     rows = (ledger.run(pipeline, number) for number in range(ledger.last_run(pipeline), 0, -1))
     last = next((row for row in rows if row and row.manifest_file), None)
     if last:
-        sealed = read_manifest(RunFiles(settings.storage.root), last).required
+        with way_out(pipeline):
+            sealed = read_manifest(RunFiles(settings.storage.root), last).required
         must_keep(settings.stream(pipeline), sealed, f"pipelines.{pipeline}.columns: run {last.run}")
 
 
@@ -129,22 +131,30 @@ def _going_on(settings: Settings, ledger: Ledger, made: TopicPlan) -> TopicPlan:
     partitions that its runs have begun. Where topics get more partitions ids move, and what an id has in its old one is found by what
     it has in its new one, which may be delivered before.
     """
-    files, numbers = RunFiles(settings.storage.root), range(ledger.last_run(made.pipeline), 0, -1)
-    # the newest that was not abandoned: numbers that were only claimed, and runs past retention, have no row
-    row = next(
-        (found for number in numbers if (found := ledger.run(made.pipeline, number)) and found.state == RunState.CLOSED), None
-    )
+    files, row = RunFiles(settings.storage.root), next(closed_runs(ledger, made.pipeline), None)
     if row is None:
         return made
     states = {batch.number: batch.state for batch in ledger.batches(made.pipeline, row.run)}
-    before, voided = read_plan(files, row), BatchState.VOIDED in states.values()
-    if before.more or voided:
-        made = made.model_copy(update={"begun": [*before.begun, *(one for one in before.ranges if not one.first)]})
-    if not voided:
-        return made
-    sealed = read_manifest(files, row).batches
-    there = [batch.file for batch in sealed if states[batch.number] == BatchState.IN_CLICKHOUSE]
-    return made.model_copy(update={"ranges": before.ranges, "delivered": [*before.delivered, *there], "more": True})
+    with way_out(made.pipeline):
+        before, voided = read_plan(files, row), BatchState.VOIDED in states.values()
+        if before.more or voided:
+            made = made.model_copy(update={"begun": [*before.begun, *(one for one in before.ranges if not one.first)]})
+        if not voided:
+            return made
+        sealed = read_manifest(files, row).batches
+        there = [batch.file for batch in sealed if states[batch.number] == BatchState.IN_CLICKHOUSE]
+        for file in before.delivered:
+            files.open(file).close()
+    ranges = before.ranges or made.ranges
+    return made.model_copy(update={"ranges": ranges, "delivered": [*before.delivered, *there], "more": True})
+
+
+def closed_runs(ledger: Ledger, pipeline: str) -> Iterator[RunRow]:
+    """Yield the runs that read records and were closed, the newest first: one that was claimed only, or is past retention, has no row."""
+    for number in range(ledger.last_run(pipeline), 0, -1):
+        row = ledger.run(pipeline, number)
+        if row and row.state == RunState.CLOSED and row.plan_file:
+            yield row
 
 
 def spans_of(settings: Settings, ledger: Ledger, pipeline: str) -> dict[Place, Span]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from tagmill import checkpoints
-from tagmill.delivery.runfiles import read_document, write_document
+from tagmill.delivery.runfiles import read_document, way_out, write_document
 from tagmill.errors import TagmillError
 from tagmill.settings import Settings
 from tagmill.sparksession import setting
@@ -136,7 +136,8 @@ class Attempt:
         from tagmill.views.model import Manifest
 
         file, of = str(row.manifest_file), f"build {row.build}, journal {row.journal}"
-        return read_document(self.files, Manifest, file, row.manifest_sha256, of=of)
+        with way_out(self.name):
+            return read_document(self.files, Manifest, file, row.manifest_sha256, of=of)
 
 
 @contextmanager

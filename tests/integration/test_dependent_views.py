@@ -16,6 +16,7 @@ from tests.support import faulty_clickhouse
 from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, known_to_spark, only, tagmill, verdicts
 from tests.support.erasing import erased
 from tests.support.events import events, this_hour
+from tests.support.topics import made
 
 BEGIN = this_hour() - timedelta(hours=2)
 HOUR = {"tags": ["t"], "bucket_size": "Hour", "first_time_bucket": BEGIN.isoformat()}
@@ -90,6 +91,12 @@ class Viewed:
 def viewed(stack, spark, journal, settings):
     written = journal()
     return Viewed(stack, spark, settings(written.keyspace, **HOUR), written)
+
+
+@pytest.fixture
+def shop(stack, kafka, spark, tmp_path):
+    """Make a topic's pipeline: make(**keys)."""
+    yield from made(stack, kafka, spark, tmp_path)
 
 
 def test_batch_of_failed_view_waits_for_a_decision(viewed, settings):
@@ -198,3 +205,31 @@ def test_batches_with_healthy_views_are_left_alone(viewed):
     report, (done,) = audit_and_repair(viewed.settings, viewed.name, despite_views=True, **options)
     assert report.agrees and len(done.resent) == 1
     viewed.is_whole()
+
+
+def test_topic_batch_of_failed_view_waits(shop):
+    """The same of a topic: no run takes a batch for whole whose view has failed, until a person says that the view has it."""
+    one = shop()
+    for product in range(1, 4):
+        one.send(product)
+    client = one.stack.client()
+    client.command(f"CREATE TABLE {one.name}_last (offset Int64, ok UInt8) ENGINE = MergeTree ORDER BY offset")
+    view = f"CREATE MATERIALIZED VIEW {one.name}_v TO {one.name}_last AS SELECT offset, throwIf(offset = 1) AS ok FROM {one.name}"
+    client.command(view)
+    for _ in range(2):
+        with pytest.raises(ViewsUnknown, match=f"may lack the batch: default.{one.name}_v") as error:
+            one.deliver()
+    assert one.products() == [1, 2, 3]
+    assert tagmill(one.file, "check", "--pipeline", one.name)[0] == 3
+    client.command(f"DROP VIEW {one.name}_v SYNC")
+    client.command(view.replace("offset = 1", "0"))
+    client.command(f"INSERT INTO {one.name}_last SELECT offset, 0 FROM {one.name}")
+    accept = str(error.value).split("then: tagmill ")[1].split(" --why")[0].split()
+    assert tagmill(one.file, *accept, "--why", "completed", "--yes")[0] == 0
+    one.deliver()
+    one.send(4)
+    one.deliver()
+    assert one.products() == [1, 2, 3, 4] and one.deliver() == []
+    assert sorted(one.stack.rows(f"SELECT offset FROM {one.name}_last")) == [(0,), (1,), (2,), (3,)]
+    assert tagmill(one.file, "check", "--pipeline", one.name)[0] == 0
+    client.close()

@@ -38,10 +38,22 @@ def test_replicate_status_head_and_deadletters_show_what_there_is(said):
     code, shown, _ = said("kafka-journal", "status", "--json")
     assert code == 0 and [(one["waiting"], one["replicated_to"]) for one in json.loads(shown)] == [(2, None)]
     assert [line["verdict"] for line in json.loads(said("status", "--json")[1])] == ["waiting 2"]
+    code, shown, error = said("check", "--json")
+    assert (code, [line["verdict"] for line in json.loads(shown)]) == (
+        3,
+        ["waiting 2"],
+    ) and "1 of 1 topics are not replicated" in error
     code, shown, _ = said("kafka-journal", "replicate")
     assert code == 0 and "2 events of 1 ids" in shown and "1 can't be read" in shown
     code, shown, _ = said("status", "--json")
     assert code == 0 and json.loads(shown)[0]["verdict"] == "all that is in Kafka is replicated; 1 dead letters"
+    code, shown, _ = said("check", "--json")
+    verdict = json.loads(shown)[0]["verdict"]
+    assert (
+        code == 0
+        and verdict.startswith("all that is in Kafka is replicated, checked at 20")
+        and verdict.endswith("; 1 dead letters")
+    )
     code, shown, _ = said("kafka-journal", "replicate", "--write-after", "2026-11-28T09:00:00Z")
     assert code == 0 and "has everything" in shown
     code, shown, _ = said("deadletters", "list", "--json")

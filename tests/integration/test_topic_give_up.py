@@ -8,6 +8,7 @@ import pytest
 
 from tagmill import connector
 from tagmill.batches.states import BatchState
+from tagmill.errors import SealedFileDamaged
 from tagmill.kafkajournal.replicate import replicate
 from tagmill.stores import schema
 from tagmill.stores.clickhouse import ClickHouse
@@ -41,10 +42,15 @@ def journal_shop(stack, kafka, spark, tmp_path, kafka_journal):
     one.configure()
     for number in EVENTS:
         one.topic.append("a", [(number, {"n": number})], tags=["red"])
-    one.topic.flush()
     settings = of.settings(FEW_ROWS)
     schema.apply(settings)
-    replicate(settings, of.name, owner=f"o/{uuid.uuid4()}", spark=lambda: spark)
+
+    def replicated():
+        one.topic.flush()
+        replicate(settings, of.name, owner=f"o/{uuid.uuid4()}", spark=lambda: spark)
+
+    one.replicate = replicated
+    replicated()
     connector.await_tables(spark, of.name, {"journal": (), "metajournal": ()})
     return one.applied()
 
@@ -150,6 +156,49 @@ def test_give_up_journal_next_run_delivers(journal_shop, make, ends):
         assert ledger.run(one.name, run).state == (ends or "ABANDONED")
     one.deliver()
     assert one.rows("id, seq_nr") == [("a", number) for number in EVENTS] and one.deliver() == []
+    assert tagmill(one.file, "check", "--pipeline", one.name)[0] == 0
+
+
+def refused(one):
+    """Try to deliver, which a lost file of the newest run prevents; the files are then written again."""
+    with pytest.raises(SealedFileDamaged, match=f"or go on without it: tagmill run give-up --pipeline {one.name}"):
+        one.deliver()
+    assert "is closed and had lost files: they were written again" in given_up(one)
+    code, _, said = tagmill(one.file, "run", "give-up", "--pipeline", one.name, *WHY)
+    assert code == 2 and "no open run to give up" in said
+
+
+def test_give_up_closed_topic_manifest_lost(shop):
+    """A closed run whose manifest is gone does not keep the next one from delivering."""
+    one = shop(batch_rows=2)
+    for product in EVENTS:
+        one.send(product)
+    one.deliver()
+    lose(one, row(one).manifest_file)
+    one.send(7)
+    refused(one)
+    one.deliver()
+    assert one.products() == [*EVENTS, 7] and one.deliver() == []
+    assert tagmill(one.file, "check", "--pipeline", one.name)[0] == 0
+
+
+def test_give_up_closed_journal_files_lost(journal_shop, spark):
+    """Of one that is delivered in part all is delivered again, of one that is delivered nothing."""
+    one = journal_shop
+    some_there(one)
+    given_up(one)
+    closed = row(one)
+    assert closed.state == "CLOSED" and len(one.rows("id, seq_nr")) == 2
+    lose(one, closed.plan_file, closed.manifest_file)
+    refused(one)
+    one.deliver()
+    assert one.rows("id, seq_nr") == [("a", number) for number in EVENTS] and one.deliver() == []
+    lose(one, row(one).plan_file, row(one).manifest_file)
+    one.topic.append("a", [(7, {"n": 7})], tags=["red"])
+    one.replicate()
+    refused(one)
+    (run,) = one.deliver()
+    assert run["new"] == 1 and one.rows("id, seq_nr") == [("a", number) for number in (*EVENTS, 7)] and one.deliver() == []
     assert tagmill(one.file, "check", "--pipeline", one.name)[0] == 0
 
 

@@ -1,6 +1,9 @@
 """What `status`, `check` and the page say of pipelines that are not well, or of which too little is known."""
 
 import json
+import signal
+import subprocess
+import sys
 from datetime import timedelta
 from uuid import uuid4
 
@@ -153,6 +156,28 @@ def test_status_failing_run_counts_failures_until_success(case, monkeypatch):
     assert "secret" not in verdict and "and more" not in verdict
     (run,) = json.loads(tagmill(one.file, "runs", "--json")[1])
     assert run["state"] == "PLANNED" and run["reason"] == verdict
+    one.deliver()
+    assert one.say("status") == (0, ["counts agree"])
+    assert clickhouse_rows(one.settings, one.name) == sorted(map(as_row, records))
+
+
+def test_status_run_killed_each_time_is_wrong(case):
+    """A process that takes the run up and is killed leaves no failure behind: that it began four times is what `status` says."""
+    one = case()
+    records = events("a", range(1, 4), BEGIN, "t")
+    one.journal.both(records)
+    program = (
+        "import os, signal, sys; from pathlib import Path; from tagmill.settings import Settings; from tagmill.delivery import steps; "
+        "from tagmill.stores.lease import this_process; "
+        "steps.plan(Settings.load(Path(sys.argv[1])), sys.argv[2], owner=this_process()); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    said = []
+    for _ in range(4):
+        done = subprocess.run([sys.executable, "-c", program, str(one.file), one.name], timeout=120, check=False)
+        assert done.returncode == -signal.SIGKILL
+        said.append(one.say("status"))
+    begun = [f", begun {times} times" if times > 1 else "" for times in range(1, 5)]
+    assert said == [(0 if times < 4 else 3, [f"run 1 is not closed (PLANNED{begun[times - 1]})"]) for times in range(1, 5)]
     one.deliver()
     assert one.say("status") == (0, ["counts agree"])
     assert clickhouse_rows(one.settings, one.name) == sorted(map(as_row, records))

@@ -79,6 +79,11 @@ CASES = {
         Level.WAITING,
         "failed at 2026-11-25 12:00:00: plan: no answer",
     ),
+    "failed once in passing, then killed again and again": (
+        Facts(stored=0, failure=Failure(1, EARLIER, "plan", None, "no answer", passing=True), open_run=OpenRun(2, "PLANNED", 4)),
+        Level.WRONG,
+        "run 2 is not closed (PLANNED, begun 4 times); failed at 2026-11-25 12:00:00: plan: no answer",
+    ),
     "failed in passing twice": (
         Facts(stored=0, failure=Failure(2, EARLIER, "plan", None, "no answer", passing=True)),
         Level.WRONG,
