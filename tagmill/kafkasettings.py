@@ -221,6 +221,10 @@ class TopicSettings(ToClickHouse):
             raise ValueError("schema_files: Avro needs one, or, framed, one by each registry id")
         if self.format == "avro" and not self.framed and len(self.schema_files) > 1 and self.schema_version is None:
             raise ValueError("schema_version: say which of schema_files records are of (framed records say so themselves)")
+        if self.framed and (wrong := [key for key in self.schema_files if not _is_registry_id(key)]):
+            raise ValueError(
+                f"schema_files: {', '.join(wrong)} is no id of a schema registry, a number below 2^32, which frames have"
+            )
         if self.schema_version is not None and (
             self.format != "avro" or self.framed or self.schema_version not in self.schema_files
         ):
@@ -251,6 +255,10 @@ class TopicSettings(ToClickHouse):
         """How ids are made, as the ledger keeps it: another rule makes other ids. What separates the parts is quoted within them."""
         fields = "+".join(map(_quoted, self.unique_id))
         return f"{fields}{'/' + _quoted(self.producer_id) if self.producer_id else ''}%{self.shards}"
+
+
+def _is_registry_id(key: str) -> bool:
+    return key.isascii() and key.isdecimal() and str(int(key)) == key and int(key) < 2**32
 
 
 def _quoted(path: str) -> str:

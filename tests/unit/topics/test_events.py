@@ -251,6 +251,12 @@ def test_avro_with_a_schema_file_and_framed_by_a_registry_give_the_same():
     assert framed == plain | {"schema_version": "70000"} and plain["unique_id"] == read(EVENT)["unique_id"]
 
 
+@pytest.mark.parametrize("key", ["orders", "07", "4294967296", "-1", "", "٧"])
+def test_key_that_no_frame_has_is_refused(key):
+    with pytest.raises(ValueError, match=f"schema_files: {key} is no id of a schema registry"):
+        avro_reader(framed=True, versions=("7", key))
+
+
 def test_an_older_event_without_a_frame_is_identified_by_the_schema_that_it_came_with():
     newer = {**AVRO, "fields": [{"name": "price", "type": "long"}, *AVRO["fields"]]}
     both = {"1": json.dumps(AVRO).encode(), "2": json.dumps(newer).encode()}
