@@ -101,7 +101,7 @@ def give_up(
         typer.Option(
             "--set-apart",
             help="Go on without this: a persistence_id; of a topic or a replication a record (topic/partition/offset); of a topic a "
-            "nullable column. Repeatable.",
+            "nullable column; of a Kafka Journal's delivery an id. Repeatable.",
         ),
     ] = None,
     yes: Yes = False,
@@ -118,12 +118,20 @@ def give_up(
 @app.command("take-back")
 @one_line_errors
 def take_back(
-    pipeline: Pipeline, why: Why, column: Annotated[str, typer.Option("--column", help="A column that was set apart.")]
+    pipeline: Pipeline,
+    why: Why,
+    column: Annotated[str | None, typer.Option("--column", help="A column of a topic that was set apart.")] = None,
+    key: Annotated[str | None, typer.Option("--id", help="An id of a Kafka Journal that was set apart.")] = None,
 ) -> None:
-    """Deliver a topic's column again that `run give-up --set-apart` made null. A persistence_id: `holds release`."""
+    """Deliver a topic's column or a Kafka Journal's id again that was set apart. A persistence_id: `holds release`."""
     configured = settings()
-    configured.topic(pipeline)
-    out.print(_giving_up(pipeline, why).take_back(column), markup=False)
+    of_topic = not (pipeline in configured.streams and configured.stream(pipeline).kind == "journal")
+    item = column if of_topic else key
+    if of_topic:
+        configured.topic(pipeline)
+    if item is None or None not in (column, key):
+        raise typer.BadParameter("give --column of a topic, or --id of a Kafka Journal")
+    out.print(_giving_up(pipeline, why).take_back(item), markup=False)
 
 
 def _giving_up(pipeline: str, why: str) -> Any:

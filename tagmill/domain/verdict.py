@@ -92,6 +92,7 @@ class Facts:
         held: Rows that are held back.
         overdue: What is held for too long, in words.
         dead_letters: Records that nobody can decode.
+        left_out: Ids that a person set apart.
         differences: What differs now, in words.
         obstacles: What stops the next run, in words.
         verified: Every stored row was compared just now.
@@ -110,6 +111,7 @@ class Facts:
     held: int = 0
     overdue: tuple[str, ...] = ()
     dead_letters: int = 0
+    left_out: int = 0
     differences: tuple[str, ...] = ()
     obstacles: tuple[str, ...] = ()
     open_run: OpenRun | None = None
@@ -206,6 +208,8 @@ def _left(facts: Facts) -> Iterator[Reason]:
     if beyond > 0:
         # some of them may be second rows of an event, which no run delivers
         yield Reason(Level.WAITING, f"{beyond:,} in the view not delivered")
+    if facts.left_out:
+        yield Reason(Level.HELD, f"{facts.left_out:,} ids set apart")
     if facts.unreadable:
         yield Reason(Level.WAITING, f"{facts.unreadable:,} behind an open transaction")
     if facts.dead_letters:

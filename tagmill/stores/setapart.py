@@ -9,11 +9,16 @@ from tagmill.stores.cassandra import Cassandra
 
 
 class Kind(StrEnum):
-    """What an item is: a record's topic/partition/offset, a column's name, a batch's id."""
+    """What an item is: a record's topic/partition/offset, a column's name, a batch's id, an id of a Kafka Journal.
+
+    SINCE: an id that is set apart, or was, with the places from which on its events were left out (Since as JSON, in place of a reason).
+    """
 
     RECORD = "record"
     COLUMN = "column"
     BATCH = "batch"
+    ID = "id"
+    SINCE = "id_since"
 
 
 class SetApart:

@@ -14,11 +14,15 @@ _RECORD = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})/(?P<partition>\d{1,9})/(
 
 
 class Apart(Document):
-    """What one run sets apart: records (topic, partition, offset) with the reason, columns, batches whose ids do not count as delivered."""
+    """What one run sets apart: records (topic, partition, offset) with the reason, columns, batches whose ids do not count as delivered.
+
+    `ids`: of a Kafka Journal, whose events are left out.
+    """
 
     records: list[tuple[str, int, int, str]] = []
     columns: list[str] = []
     batches: list[str] = []
+    ids: list[str] = []
 
     @property
     def reasons(self) -> dict[Place, str]:
@@ -31,6 +35,18 @@ class Apart(Document):
             yield f"{len(self.records)} records are set apart: they become dead letters"
         if self.columns:
             yield f"{', '.join(self.columns)}: set apart, delivered as null until tagmill run take-back"
+        if self.ids:
+            yield f"{len(self.ids)} ids are set apart, not delivered until tagmill run take-back; first: {self.ids[0]!r}"
+
+
+class Since(Document):
+    """From where on the events of an id were left out: offsets by topic and partition (missing: from 0 on).
+
+    `delivered`: batch files that may have some of them.
+    """
+
+    places: list[tuple[str, int, int]]
+    delivered: list[str] = []
 
 
 def record_of(item: str) -> Place | None:

@@ -1,4 +1,4 @@
-"""The way out that always works, for a topic or a Kafka Journal: gives a run up, and sets records and columns of a topic apart.
+"""The way out that always works, for a topic or a Kafka Journal: gives a run up, and sets records, columns or ids apart.
 
 What ClickHouse has verified stays where later runs can tell it from the rest: by a topic's ids, by a Kafka Journal's sealed files.
 Everything else is taken back, and as the offsets stay, the next run reads it again.
@@ -26,10 +26,10 @@ from tagmill.stores.files import RunFiles
 from tagmill.stores.lease import Lease
 from tagmill.stores.ledger import BatchRow, Ledger, RunRow
 from tagmill.stores.setapart import Kind, SetApart
-from tagmill.topics.apart import record_of
+from tagmill.topics.apart import Since, record_of
 from tagmill.topics.columns import layout
 from tagmill.topics.model import TopicCounts, TopicManifest, TopicPlan
-from tagmill.topics.plan import closed_runs
+from tagmill.topics.plan import closed_runs, left_partly, lost
 from tagmill.topics.runfiles import read_manifest, read_plan
 
 
@@ -60,28 +60,45 @@ class TopicGiveUp:
                 run = self._recorded(ledger, f"run give-up --set-apart {', '.join(apart)}"[:1000])
                 table.add(Kind.RECORD, records, run, self.who, self.why)
                 table.add(Kind.COLUMN, columns, run, self.who, self.why)
-                said.append(
-                    f"pipeline {self.name}: {len(records)} records become dead letters, {len(columns)} columns null; "
-                    f"the rest flows: tagmill run deliver --pipeline {self.name}"
-                )
+                if isinstance(self.stream, JournalSettings):
+                    self._leave_out(ledger, table, apart, run)
+                    left_out = f"{len(apart)} ids are left out until tagmill run take-back"
+                else:
+                    left_out = f"{len(records)} records become dead letters, {len(columns)} columns null"
+                said.append(f"pipeline {self.name}: {left_out}; the rest flows: tagmill run deliver --pipeline {self.name}")
             return said
 
-    def take_back(self, column: str) -> str:
-        """Let runs deliver a column again that was set apart; what was delivered without it stays null."""
+    def take_back(self, item: str) -> str:
+        """Let runs deliver a column or an id again that was set apart.
+
+        What was delivered without the column stays null; the id's events that were left out are delivered.
+        """
+        kind = Kind.ID if isinstance(self.stream, JournalSettings) else Kind.COLUMN
+        name = "id" if kind is Kind.ID else "column"
         with self._at_work() as ledger:
             table = self._set_apart(ledger)
-            if column not in table.items(Kind.COLUMN):
-                raise GuardRefused(f"pipeline {self.name} has not set the column {column!r} apart. Nothing was changed")
-            table.remove(Kind.COLUMN, column)
-            self._recorded(ledger, f"run take-back {column}")
-            return f"pipeline {self.name}: the column {column!r} is delivered again from the next run on"
+            if item not in table.items(kind):
+                raise GuardRefused(f"pipeline {self.name} has not set the {name} {item!r} apart. Nothing was changed")
+            self._recorded(ledger, f"run take-back {item}"[:1000])
+            table.remove(kind, item)
+            return f"pipeline {self.name}: the {name} {item!r} is delivered again from the next run on"
+
+    def _leave_out(self, ledger: Ledger, table: SetApart, ids: Sequence[str], run: int) -> None:
+        """Note from where on the events of ids are left out, then leave them out."""
+        read_to = TopicOffsets(ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.name).read_to()
+        _, delivered = left_partly(self.settings, ledger, self.name)
+        now = Since(places=[(*place, end) for place, end in sorted(read_to.items())])
+        known = {key: Since.model_validate_json(text) for key, text in table.items(Kind.SINCE).items()}
+        for key in ids:
+            since = known.get(key, now)
+            since = since.model_copy(update={"delivered": sorted({*since.delivered, *(delivered or [])})})
+            table.add(Kind.SINCE, [key], run, self.who, since.model_dump_json())
+        table.add(Kind.ID, ids, run, self.who, self.why)
 
     def _checked(self, apart: Sequence[str]) -> tuple[list[str], list[str]]:
-        """The items as records and columns; raises ConfigurationError for one that is neither, or cannot be set apart."""
-        if not apart:
+        """The items as records and columns; of a Kafka Journal they are ids. Raises ConfigurationError for one that cannot be set apart."""
+        if not apart or not isinstance(self.stream, TopicSettings):
             return [], []
-        if not isinstance(self.stream, TopicSettings):
-            raise ConfigurationError(f"{self.name} is a Kafka Journal: nothing of it can be set apart. Nothing was changed")
         optional = {column.name for column in layout(self.stream).columns if column.optional}
         columns = [item for item in apart if item in optional]
         records = [item for item in apart if item not in optional and record_of(item)]
@@ -163,7 +180,7 @@ class TopicGiveUp:
             return
         plan, manifest = self._plan(row), self._manifest(row)
         partly = isinstance(self.stream, JournalSettings) and self._is_partly(ledger, row)
-        if plan and manifest and not (partly and self._any_lost(plan.delivered)):
+        if plan and manifest and not (partly and lost(self.files, plan.delivered)):
             return
         row = ledger.raise_fence(row, self.owner)
         new = replace(row, reason=f"{self.who}: {self.why}")
@@ -187,20 +204,23 @@ class TopicGiveUp:
     def _is_partly(self, ledger: Ledger, row: RunRow) -> bool:
         return any(batch.state == BatchState.VOIDED for batch in ledger.batches(self.name, row.run))
 
-    def _any_lost(self, files: Sequence[str]) -> bool:
-        try:
-            for file in files:
-                self.files.open(file).close()
-        except SealedFileDamaged:
-            return True
-        return False
-
     def _take_out(self, ledger: Ledger, clickhouse: ClickHouse, row: RunRow) -> None:
         """Void the batches of a closed run, and of those before it that read the same records."""
         for run in takewhile(partial(self._is_partly, ledger), closed_runs(ledger, self.name)):
             fenced = row if run.run == row.run else ledger.raise_fence(run, self.owner)
             there = [batch for batch in ledger.batches(self.name, run.run) if batch.state == BatchState.IN_CLICKHOUSE]
             self._void(ledger, clickhouse, fenced, there)
+            self._forget_delivered(ledger, run)
+
+    def _forget_delivered(self, ledger: Ledger, run: RunRow) -> None:
+        """Let ids that are set apart count nothing of a run as delivered any more."""
+        table, folder = self._set_apart(ledger), f"{self.files.folder(self.name, run.run)}/"
+        for key, text in table.items(Kind.SINCE).items():
+            since = Since.model_validate_json(text)
+            kept = [file for file in since.delivered if not file.startswith(folder)]
+            if kept != since.delivered:
+                left = since.model_copy(update={"delivered": kept})
+                table.add(Kind.SINCE, [key], run.run, self.who, left.model_dump_json())
 
     def _plan_again(self, ledger: Ledger, row: RunRow, ranges: list[Range]) -> TopicPlan:
         """Return a plan after which the next run looks for new events of every id from the first record on."""

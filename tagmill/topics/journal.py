@@ -64,6 +64,10 @@ def _touched(spark: SparkSession, chosen: JournalSettings, plan: TopicPlan) -> D
     if "record_id" not in stored.columns:  # of an earlier release
         stored = stored.withColumn("record_id", F.lit(None).cast("string"))
     entries = stored.select(*TOUCHED, "offset").where("seq_nr IS NOT NULL")
+    if plan.only is not None:
+        entries = entries.where(F.col("id") == plan.only)
+    if plan.apart.ids:
+        entries = entries.where(~F.col("id").isin(plan.apart.ids))
     return entries.join(F.broadcast(firsts), ["topic", "partition"]).where("offset >= first").select(*TOUCHED)
 
 

@@ -14,7 +14,7 @@ class TopicPlan(Document):
     events are there once already, empty. `letters`: the run reads the pipeline's dead letters instead, and no range. `delivered`: batch
     files with events of these ranges that an earlier run has delivered, whose other batches were voided (a topic's ids tell them).
     `begun`: partitions of a Kafka Journal that the same backlog's runs have read from their first record on, as far as they did.
-    `apart`: what a person has set apart.
+    `apart`: what a person has set apart. `only`: the one id of a Kafka Journal that the run reads, since it is set apart no longer.
     """
 
     pipeline: str
@@ -27,6 +27,7 @@ class TopicPlan(Document):
     delivered: list[str] = []
     begun: list[Range] = []
     apart: Apart = Apart()
+    only: str | None = None
     warnings: list[str]
     more: bool
 

@@ -1,11 +1,11 @@
 """What a run of a topic or a Kafka Journal reads, fixed before anything is read."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from tagmill.batches.states import BatchState, RunState
 from tagmill.delivery.runfiles import way_out
-from tagmill.errors import ConfigurationError
+from tagmill.errors import ConfigurationError, SealedFileDamaged
 from tagmill.kafka.ranges import OWN_TABLES, Range, capped, others, places, same_topics, unread
 from tagmill.kafkasettings import JournalSettings, Stream, TopicSettings
 from tagmill.runs.clock import agreed_now
@@ -18,7 +18,7 @@ from tagmill.stores.kafkajournal import KafkaJournalTables
 from tagmill.stores.ledger import Ledger, RunRow
 from tagmill.stores.setapart import Kind, SetApart
 from tagmill.stores.topicids import TopicIds
-from tagmill.topics.apart import Apart, within
+from tagmill.topics.apart import Apart, Since, within
 from tagmill.topics.columns import must_keep
 from tagmill.topics.evolution import fits
 from tagmill.topics.formats import schema_contents
@@ -74,6 +74,8 @@ def planned(
     spans = spans_of(settings, ledger, pipeline)
     go_on = f"tagmill run deliver --pipeline {pipeline} --accept-lost"
     read_to, warnings, ways_on = offsets.read_to(), list[str](), OWN_TABLES
+    if isinstance(chosen, JournalSettings) and (made := _of_returned_id(settings, ledger, pipeline, number, now)):
+        return made
     if isinstance(chosen, TopicSettings):
         ids = TopicIds(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline)
         ways_on = f"To read the new topic from its first record: tagmill run deliver --pipeline {pipeline} --recreated"
@@ -121,7 +123,82 @@ def _apart(settings: Settings, ledger: Ledger, pipeline: str, ranges: list[Range
     """What a person has set apart, as far as a run of these ranges meets it."""
     table = SetApart(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline)
     records = within(table.items(Kind.RECORD), ranges)
-    return Apart(records=records, columns=list(table.items(Kind.COLUMN)), batches=list(table.items(Kind.BATCH)))
+    columns, batches, ids = (list(table.items(kind)) for kind in (Kind.COLUMN, Kind.BATCH, Kind.ID))
+    return Apart(records=records, columns=columns, batches=batches, ids=ids)
+
+
+def _of_returned_id(settings: Settings, ledger: Ledger, pipeline: str, number: int, now: datetime) -> TopicPlan | None:
+    """Return a plan for the events of an id that is set apart no longer; None: there is none, or an ordinary run comes first."""
+    before, there = left_partly(settings, ledger, pipeline)
+    if there is not None and (before is None or before.only is None):
+        return None
+    table = SetApart(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline)
+    apart = table.items(Kind.ID)
+    returned = {key: Since.model_validate_json(text) for key, text in table.items(Kind.SINCE).items() if key not in apart}
+    read_to = TopicOffsets(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline).read_to()
+    begun_first = sorted(returned, key=lambda key: (before is None or key != before.only, key))
+    for key in begun_first:
+        since = returned[key]
+        delivered = there if there is not None and before and before.only == key else since.delivered
+        if lost(RunFiles(settings.storage.root), delivered):
+            continue  # nothing else tells what of it is delivered: it stays set apart, and status says so
+        firsts = {(topic, partition): offset for topic, partition, offset in since.places}
+        ranges = [
+            Range(topic=place[0], partition=place[1], first=first, end=end)
+            for place, end in sorted(read_to.items())
+            if (first := firsts.get(place, 0)) < end
+        ]
+        if not ranges:
+            table.remove(Kind.SINCE, key)
+            continue
+        return TopicPlan(
+            pipeline=pipeline,
+            run=number,
+            planned_at=now,
+            ranges=ranges,
+            known_since=0,
+            rule="",
+            only=key,
+            delivered=delivered,
+            begun=_begun(before) if before and before.more else [],
+            warnings=[f"{key!r} is set apart no longer: its events are read again"],
+            more=True,
+        )
+    return None
+
+
+def lost(files: RunFiles, names: Sequence[str]) -> bool:
+    """Return whether any of these files cannot be read."""
+    try:
+        for name in names:
+            files.open(name).close()
+    except SealedFileDamaged:
+        return True
+    return False
+
+
+def _begun(before: TopicPlan) -> list[Range]:
+    return [*before.begun, *(one for one in before.ranges if not one.first)]
+
+
+def left_partly(settings: Settings, ledger: Ledger, pipeline: str) -> tuple[TopicPlan | None, list[str] | None]:
+    """Return the plan of a Kafka Journal's newest closed run, and the batch files that have delivered some of its records.
+
+    None in place of those: it delivered all of them, so the next run begins behind it.
+    """
+    files, row = RunFiles(settings.storage.root), next(closed_runs(ledger, pipeline), None)
+    if row is None:
+        return None, None
+    states = {batch.number: batch.state for batch in ledger.batches(pipeline, row.run)}
+    with way_out(pipeline):
+        before = read_plan(files, row)
+        if BatchState.VOIDED not in states.values():
+            return before, None
+        sealed = read_manifest(files, row).batches
+        for file in before.delivered:
+            files.open(file).close()
+    there = [batch.file for batch in sealed if states[batch.number] == BatchState.IN_CLICKHOUSE]
+    return before, [*before.delivered, *there]
 
 
 def _going_on(settings: Settings, ledger: Ledger, made: TopicPlan) -> TopicPlan:
@@ -131,22 +208,14 @@ def _going_on(settings: Settings, ledger: Ledger, made: TopicPlan) -> TopicPlan:
     partitions that its runs have begun. Where topics get more partitions ids move, and what an id has in its old one is found by what
     it has in its new one, which may be delivered before.
     """
-    files, row = RunFiles(settings.storage.root), next(closed_runs(ledger, made.pipeline), None)
-    if row is None:
+    before, there = left_partly(settings, ledger, made.pipeline)
+    if before is None:
         return made
-    states = {batch.number: batch.state for batch in ledger.batches(made.pipeline, row.run)}
-    with way_out(made.pipeline):
-        before, voided = read_plan(files, row), BatchState.VOIDED in states.values()
-        if before.more or voided:
-            made = made.model_copy(update={"begun": [*before.begun, *(one for one in before.ranges if not one.first)]})
-        if not voided:
-            return made
-        sealed = read_manifest(files, row).batches
-        there = [batch.file for batch in sealed if states[batch.number] == BatchState.IN_CLICKHOUSE]
-        for file in before.delivered:
-            files.open(file).close()
-    ranges = before.ranges or made.ranges
-    return made.model_copy(update={"ranges": ranges, "delivered": [*before.delivered, *there], "more": True})
+    if before.more or there is not None:
+        made = made.model_copy(update={"begun": _begun(before)})
+    if there is None or before.only is not None:
+        return made
+    return made.model_copy(update={"ranges": before.ranges or made.ranges, "delivered": there, "more": True})
 
 
 def closed_runs(ledger: Ledger, pipeline: str) -> Iterator[RunRow]:

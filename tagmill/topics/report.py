@@ -16,6 +16,7 @@ from tagmill.stores.clickhouse import ClickHouse
 from tagmill.stores.deadletters import DeadLetters
 from tagmill.stores.ledger import Ledger
 from tagmill.stores.retired import Retired
+from tagmill.stores.setapart import Kind, SetApart
 from tagmill.topics.columns import layout, layout_there
 from tagmill.topics.plan import must_keep_columns
 from tagmill.topics.positions import topic_positions
@@ -53,6 +54,7 @@ def topic_line(settings: Settings, pipeline: str, *, verify: bool) -> dict[str, 
             "expired": expired,
             "dead_letters": DeadLetters(ledger.cassandra, keyspace, pipeline).count(),
         }
+        apart = SetApart(ledger.cassandra, keyspace, pipeline)
         if verify:
             wrong += _wrong(settings, pipeline, ledger, clickhouse)
             record_checks(settings, ledger, pipeline, {WHOLE: wrong}, at, known, checked)
@@ -65,6 +67,7 @@ def topic_line(settings: Settings, pipeline: str, *, verify: bool) -> dict[str, 
             waiting=line["waiting"],
             unreadable=sum(position.not_readable for position in positions),
             dead_letters=line["dead_letters"],
+            left_out=len({*apart.items(Kind.ID), *apart.items(Kind.SINCE)}),
             differences=tuple(wrong),
             obstacles=(
                 *(position.problem for position in positions if position.problem),

@@ -140,8 +140,10 @@ def close(settings: Settings, pipeline: str, run: int, fence: int, *, owner: str
 
 
 def _forget_apart(ledger: Ledger, keyspace: str, plan: TopicPlan) -> None:
-    """Records that were set apart are dead letters now: nothing reads them again but a replay."""
+    """Forget what is done: records are dead letters now, which only a replay reads again, and a returned id is delivered."""
     table = SetApart(ledger.cassandra, keyspace, plan.pipeline)
+    if plan.only is not None:
+        table.remove(Kind.SINCE, plan.only)
     for topic, partition, offset, _ in plan.apart.records:
         table.remove(Kind.RECORD, f"{topic}/{partition}/{offset}")
 

@@ -218,6 +218,35 @@ def test_give_up_set_apart_record_becomes_letter(shop):
     assert json.loads(tagmill(one.file, "deadletters", "list", "--pipeline", one.name, "--json")[1]) == []
 
 
+def test_give_up_set_apart_id_comes_back(journal_shop):
+    """An id of a Kafka Journal is left out while the rest flows; taken back, what no run has delivered of it is, once."""
+    one = journal_shop
+    some_there(one)
+    assert "1 ids are left out until tagmill run take-back" in given_up(one, "--set-apart", "a")
+
+    def append(key, number):
+        one.topic.append(key, [(number, {"n": number})], tags=["red"])
+        one.replicate()
+
+    append("b", 1)
+    runs = one.deliver()
+    assert one.rows("id, seq_nr") == [("a", 1), ("a", 2), ("b", 1)]
+    assert "1 ids are set apart, not delivered until tagmill run take-back; first: 'a'" in runs[0]["warnings"]
+    append("a", 7)
+    append("b", 2)
+    one.deliver()
+    code, said, _ = tagmill(one.file, "status", "--pipeline", one.name, "--json")
+    assert code == 0 and json.loads(said)[0]["verdict"] == "1 ids set apart"
+    refused = ("run", "take-back", "--pipeline", one.name, "--why", "readable again")
+    assert tagmill(one.file, *refused, "--id", "b")[0] == 2 and tagmill(one.file, *refused, "--column", "a")[0] == 2
+    assert tagmill(one.file, *refused, "--id", "a")[0] == 0
+    append("a", 8)
+    one.deliver()
+    rows = one.rows("id, seq_nr")
+    assert sorted(rows) == [*(("a", number) for number in range(1, 9)), ("b", 1), ("b", 2)] and one.deliver() == []
+    assert tagmill(one.file, "check", "--pipeline", one.name)[0] == 0
+
+
 def test_give_up_set_apart_column_is_null(shop):
     """The column is null with a warning until it is taken back; one that must have a value is refused."""
     columns = [{"name": "colour"}, {"name": "event_type", "nullable": False}]

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from tagmill.delivery import steps
-from tagmill.errors import TagmillError
+from tagmill.errors import ConfigurationError, TagmillError
 from tagmill.settings import Settings
 from tagmill.stores import schema
 from tagmill.topics import destination
@@ -181,6 +181,13 @@ def test_status_run_killed_each_time_is_wrong(case):
     one.deliver()
     assert one.say("status") == (0, ["counts agree"])
     assert clickhouse_rows(one.settings, one.name) == sorted(map(as_row, records))
+    # one that is refused before it plans is a failure from the first time on
+    chosen = one.settings.pipelines[one.name].model_copy(update={"view_table": "elsewhere"})
+    with pytest.raises(ConfigurationError):
+        steps.plan(one.settings.model_copy(update={"pipelines": {one.name: chosen}}), one.name, owner=OWNER)
+    code, (verdict,) = one.say("status")
+    assert code == 3 and verdict.startswith("failed at 20") and ": plan: " in verdict and "elsewhere" in verdict, verdict
+    assert one.deliver() == [] and one.say("status") == (0, ["counts agree"])
 
 
 def test_status_of_topic_names_what_waits(shop):
