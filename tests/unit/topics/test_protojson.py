@@ -28,6 +28,7 @@ CASES = [
     ({"wrapped_long": "5"}, "wrapped_long.value", "Int64", 5), ({}, "wrapped_long", "Int64", None), ({}, "wrapped_text", "String", None),
     ({"wrapped_text": ""}, "wrapped_text", "String", ""), ({"wrapped_flag": False}, "wrapped_flag", "Bool", 0),
     ({"wrapped_bytes": "//4="}, "wrapped_bytes", "String", "//4="), ({"raw": "YWJj"}, "raw", "String", "YWJj"),
+    ({"text": ""}, "text", "String", ""),
     ({"mask": "a,bC"}, "mask", "String", "a,bC"), ({"list": [1, "a", None]}, "list", "String", '[1.0,"a",null]'),
     ({"struct": {"b": 1, "a": {"x": 1.5}}}, "struct", "String", '{"a":{"x":1.5},"b":1.0}'),
     ({"struct": {"b": 1, "a": {"x": 1.5}}}, "struct.a.x", "Float64", 0x3FF8000000000000),
