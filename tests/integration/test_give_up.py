@@ -165,11 +165,11 @@ def close_killed(pipeline):
 STATES = [
     pytest.param(planned_without_plan, "ABANDONED", False, id="planned-plan-gone"),
     pytest.param(all_new, "ABANDONED", False, id="sealed-file-damaged", marks=pytest.mark.long),
-    pytest.param(new_without_manifest, "ABANDONED", False, id="sealed-manifest-gone"),
+    pytest.param(new_without_manifest, "ABANDONED", False, id="sealed-manifest-gone", marks=pytest.mark.long),
     pytest.param(some_there, "CLOSED", False, id="some-there-file-gone", marks=pytest.mark.long),
     pytest.param(some_there_without_files, "CLOSED", False, id="some-there-files-gone"),
     pytest.param(rows_changed, "CLOSED", False, id="push-fails", marks=pytest.mark.long),
-    pytest.param(first_sent_again, "CLOSED", True, id="resend-begun"),
+    pytest.param(first_sent_again, "CLOSED", True, id="resend-begun", marks=pytest.mark.long),
     pytest.param(close_killed, "CLOSED", False, id="close-killed"),
 ]
 

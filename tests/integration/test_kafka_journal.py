@@ -240,8 +240,11 @@ def test_topics_and_partitions_that_appear_are_read_and_an_id_that_moves_keeps_i
 
 @pytest.mark.parametrize(
     ("began", "step"),
-    [(False, 1), (False, -1), (True, 0)],
-    ids=["clocks in order", "clocks run backwards", "going on without clocks"],
+    [
+        pytest.param(False, 1, id="clocks in order", marks=pytest.mark.long),
+        pytest.param(False, -1, id="clocks run backwards"),
+        pytest.param(True, 0, id="going on without clocks", marks=pytest.mark.long),
+    ],
 )
 def test_id_that_moved_keeps_order_in_small_pieces(kafka_journal, spark, began, step):
     """Producers' clocks that run backwards, or say nothing, tell no order: a Purge left in the old partition would take the new life."""
@@ -348,7 +351,9 @@ def test_an_empty_id_and_strange_ones_are_ids(kafka_journal, spark):
     assert heads(journal.settings(FEW_ROWS), journal.name, "")[0].seq_nr == 2
 
 
-@pytest.mark.parametrize("factor", [1000, 1_000_000], ids=["microseconds", "nanoseconds"])
+@pytest.mark.parametrize(
+    "factor", [pytest.param(1000, id="microseconds", marks=pytest.mark.long), pytest.param(1_000_000, id="nanoseconds")]
+)
 def test_a_producer_whose_clock_counts_other_than_milliseconds_stops_nothing(kafka_journal, spark, factor):
     from tagmill.kafkajournal.head import heads
 

@@ -47,7 +47,9 @@ def seq_nrs(journal):
     return {key: (entry["seq_nr"], entry["delete_to"]) for key, entry in journal.entries().items()}
 
 
-@pytest.mark.parametrize("by", [HOUR, 50 * 365 * 24 * HOUR], ids=["an hour", "fifty years"])
+@pytest.mark.parametrize(
+    "by", [pytest.param(HOUR, id="an hour", marks=pytest.mark.long), pytest.param(50 * 365 * 24 * HOUR, id="fifty years")]
+)
 def test_replicate_pointer_written_ahead_moves_on(replicated, stack, by):
     journal, topic, settings, run = replicated
     stack.session.execute(

@@ -91,11 +91,11 @@ def tag_line(configured, name):
     ("hours", "ids_of_hour", "of_an_id"),
     [
         pytest.param(24, lambda _: 5, 1, id="5", marks=pytest.mark.long),
-        pytest.param(6, lambda _: 8, 1, id="8-for-6-hours"),
+        pytest.param(5, lambda _: 8, 1, id="8-for-5-hours"),
         pytest.param(24, lambda _: 8, 1, id="8", marks=pytest.mark.long),
         pytest.param(24, lambda _: 50, 1, id="50", marks=pytest.mark.long),
         pytest.param(24, lambda hour: 50 if 8 <= hour < 20 else 8, 1, id="50-by-day-8-at-night", marks=pytest.mark.long),
-        pytest.param(5, lambda _: 8, 12_500, id="100000", marks=pytest.mark.long),
+        pytest.param(24, lambda _: 8, 12_500, id="100000", marks=[pytest.mark.long, pytest.mark.timeout(3600)]),
     ],
 )
 def test_one_gap_any_size_holds_one_id(pipeline, spark, settings, hours, ids_of_hour, of_an_id):
