@@ -1,4 +1,4 @@
-"""Runs pytest in the Spark environment and, for the DAG tests, in the Airflow one, two processes at a time; adds them up.
+"""Runs pytest in the Spark environment and, for the DAG tests, in the Airflow one, three processes at a time; adds them up.
 
 python -m tests.support.run [unit | PATH...] [pytest options]; the exit status is 0 only if all passed.
 """
@@ -24,7 +24,7 @@ SUITES = {
     "spark": ("tests/unit", "tests/spark"),
     "airflow": ("tests/dags",),
 }
-AT_ONCE = 2
+AT_ONCE = 3
 # too long for one process: its modules are dealt out to so many
 PARTS = {"integration": 2}
 MOST_SAID = 400
