@@ -2,8 +2,10 @@
 
 import io
 import json
-from datetime import UTC, date, datetime, time
+import struct
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from random import Random
 from uuid import UUID
 
 import fastavro
@@ -140,6 +142,29 @@ EVENTS = [
 ]
 
 
+def any_event(random):
+    """Return an event of values at random, as EVENTS has them."""
+    digits, sign = f"{random.randrange(1, 10 ** random.randint(1, 38)):010}", random.choice(["", "-"])
+    price, own = f"{sign}{digits[:-9]}.{digits[-9:]}", "".join(random.choices('aü漢😀\0"', k=3))
+    second, nanoseconds = datetime(1970, 1, 1) + timedelta(seconds=random.randrange(4_102_444_800)), random.randrange(10**9)
+    seen = datetime(1, 1, 1) + timedelta(microseconds=random.randrange(315_537_897_600 * 10**6))
+    day, clock = (
+        date(1970, 1, 1) + timedelta(days=random.randint(0, 65_535)),
+        time(random.randrange(24), 1, 2, random.randrange(1000) * 1000),
+    )
+    identity, span = UUID(int=random.getrandbits(128)), [random.getrandbits(32) for _ in range(3)]
+    at = (second - datetime(1970, 1, 1)) // timedelta(seconds=1) * 10**9 + nanoseconds
+    bare = price.rstrip("0").rstrip(".")
+    return (
+        (Decimal(price), at, seen.replace(tzinfo=UTC), day, clock, identity.bytes, struct.pack("<III", *span), own),
+        (
+            *(price, f"{second.isoformat()}.{nanoseconds:09}Z", seen.isoformat() + "Z", day.isoformat(), clock.isoformat()),
+            *(str(identity), f"P{span[0]}M{span[1]}DT{span[2] // 1000}.{span[2] % 1000:03}S", own),
+        ),
+        (bare, f"{second}.{nanoseconds // 10**6:03}", day.isoformat(), str(identity)),
+    )
+
+
 def forbidden():
     """Return schema, bytes and reason of records that Avro forbids, also where the fault is in a field of the key."""
     for kind, hexadecimal, why in REFUSED.values():
@@ -161,18 +186,19 @@ def test_bad_avro_costs_no_good_record(shop, tmp_path):
         {"name": name, "path": path, "type": kind} for name, (path, kind) in TYPED.items()
     ]
     one = shop(format="avro", framed=True, schema_files=files, columns=columns)
-    places = {}
-    for number in range(10_000):
+    random = Random(40)
+    places, events = {}, [*EVENTS, *(any_event(random) for _ in range(9997))]
+    for number, (values, _, _) in enumerate(events):
         if number % 100 == 50 and len(places) < len(bad):
-            _, body, places[number + len(places)] = bad[len(places)]
+            _, body, why = bad[len(places)]
+            places[number + len(places)] = why
             one.topic.send("bad", b"\0" + len(places).to_bytes(4, "big") + body)
-        more = dict(zip(LOGICAL, EVENTS[number % 3][0], strict=True))
-        one.topic.send("good", encoded(parsed, number, 0, **more))
+        one.topic.send("good", encoded(parsed, number, 0, **dict(zip(LOGICAL, values, strict=True))))
     assert len(places) == len(bad) > 60
     (run,) = one.deliver()
     assert (run["rows"], run["unreadable"]) == (10_000, len(places))
     shown = ", ".join([*LOGICAL, *(f"toString({name})" for name in TYPED)])
-    assert one.rows(shown) == [EVENTS[number % 3][1] + EVENTS[number % 3][2] for number in range(10_000)]
+    assert one.rows(shown) == [texts + typed for _, texts, typed in events]
     letters = one.stack.session.execute(
         "SELECT offset, reason FROM tagmill_test.dead_letters WHERE pipeline = %s AND topic = %s AND partition = 0",
         (one.name, one.name),
