@@ -239,13 +239,14 @@ def test_a_producer_whose_clock_counts_other_than_milliseconds_stops_nothing(sho
 
 
 def test_dead_letters_are_read_again_once_they_can_be(shop):
-    one = shop(columns=[{"name": "price", "type": "Float64"}])
+    one = shop(columns=[{"name": "price", "type": "Float64"}], created_at="price")
     one.send(1, price=1)
     one.send(2, price="much")
     one.send(1, price="twice")
     one.topic.send("k", b"{no json")
     one.deliver()
     assert one.products() == [1]
+    del one.keys["created_at"]
     one.configure(columns=[{"name": "cost", "path": "price"}])
     one.applied()
     (run,) = one.deliver(letters=True)
