@@ -132,7 +132,7 @@ class _Encoder:
 
     def _must_fit(self, rows: pa.RecordBatch, row: int, size: int) -> None:
         """Raise ConfigurationError, naming the row, where the largest is one that Cassandra can't hold."""
-        if size > (largest := self.cassandra.largest_row + BESIDE_VALUES):
+        if size > (largest := self.cassandra.largest_write):
             of_row = ", ".join(f"{name} {str(rows[name][row].as_py())[:100]}" for name in NAMING if name in rows.schema.names)
             raise ConfigurationError(
                 f"{self.where}: a row of {self.target.keyspace}.{self.target.table} ({of_row}) has {size} bytes, and Cassandra "

@@ -134,9 +134,14 @@ class Cassandra:
             cast(datetime, self.session.execute(asked, host=node, timeout=self.settings.connect_timeout_seconds).one().now)
         )
 
-    @cached_property
+    @property
     def largest_row(self) -> int:
-        """Return how many bytes the values of a row may have, so that Cassandra takes it in one write."""
+        """Return how many bytes the values of any row may have, so that Cassandra takes it in one write."""
+        return self.largest_write - writelimits.BESIDE_VALUES
+
+    @cached_property
+    def largest_write(self) -> int:
+        """Return how many bytes Cassandra takes in one write."""
         told = self.settings.max_write_bytes
         if told is None:
             settings: dict[str, str | None] = {}
@@ -145,7 +150,7 @@ class Cassandra:
                 asked = SimpleStatement(writelimits.QUERY, consistency_level=ConsistencyLevel.ONE)
                 settings = {row.name: row.value for row in self.retried(lambda: list(self.session.execute(asked)))}
             told = writelimits.largest_write(settings)
-        return told - writelimits.BESIDE_VALUES
+        return told
 
     @cached_property
     def application(self) -> "Cassandra":

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 DEFAULT_BYTES = 16 * 1024**2
 # of a mutation and its message beside the values: names, lengths, times, the rest of the key
 BESIDE_VALUES = 64 * 1024
+# the same of a row of tag_views, whose names are known and whose key counts as a value
+BESIDE_VIEW_ROW = 4 * 1024
 # of a cell of a collection beside its value
 BESIDE_CELL = 64
 # of the name of an entry in a map, of an element of a set

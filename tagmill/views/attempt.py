@@ -18,6 +18,7 @@ from tagmill.settings import Settings
 from tagmill.sparksession import setting
 from tagmill.stores.builds import BuildRow, Builds, BuildState
 from tagmill.stores.files import RunFiles
+from tagmill.stores.writelimits import BESIDE_VIEW_ROW
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,7 +73,7 @@ class Attempt:
         from tagmill.views.reading import Reader
         from tagmill.views.staging import Staging
 
-        staging = Staging(self.journal, self.files, until)
+        staging = Staging(self.journal, self.files, until, self.builds.cassandra.largest_write - BESIDE_VIEW_ROW)
         return Reader(self.spark, self.builds.cassandra, staging, f"{folder}/events", self.tell)
 
     def runs(self, folder: str, staged: list[str]) -> DataFrame:

@@ -23,6 +23,7 @@ class Reason(StrEnum):
     ELSEWHERE = "elsewhere"
     NUMBER_TAKEN = "number_taken"
     WRITTEN_AHEAD = "written_ahead"
+    TOO_LARGE = "too_large"
 
     @property
     def text(self) -> str:
@@ -41,6 +42,7 @@ _TEXTS = {
     Reason.ELSEWHERE: "somebody else has numbered it since the last build",
     Reason.NUMBER_TAKEN: "a row that is kept, of an event without tags in the journal, has a number that another event would get",
     Reason.WRITTEN_AHEAD: "a row that would go or change was written by a clock that is ahead: nothing covers it until that time has come",
+    Reason.TOO_LARGE: "its row of the view is larger than Cassandra takes in one write (max_mutation_size, [cassandra] max_write_bytes)",
 }
 
 

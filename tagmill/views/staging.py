@@ -49,11 +49,12 @@ def schema_of(journal: Journal) -> pa.Schema:
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """Where the events of one journal are staged, and the time (ticks) up to which they are old enough."""
+    """Where the events of one journal are staged, the time (ticks) up to which they are old enough, and the bytes of a row at most."""
 
     journal: Journal
     files: RunFiles
     until: int
+    largest_row: int
 
     def of_rows(self, rows: DataFrame, folder: str) -> list[str]:
         """Write these rows of messages (the journal's columns, maybe without tag1 to tag3); the files, none of which is empty."""
@@ -96,13 +97,13 @@ def _rows(journal: Journal, pages: Pages, ranges: Iterable[pa.RecordBatch]) -> I
 
 def _write(staging: Staging, folder: str, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     schema = schema_of(staging.journal)
-    groups = row_groups(as_events(batch, schema, staging.until) for batch in rows)
+    groups = row_groups(as_events(batch, schema, staging.until, staging.largest_row) for batch in rows)
     name = write_file(staging.files, folder, schema, groups, REPEATED)
     if name:
         yield pa.RecordBatch.from_pylist([{"name": name}], FILES)
 
 
-def as_events(rows: pa.RecordBatch, schema: pa.Schema, until: int) -> pa.RecordBatch:
+def as_events(rows: pa.RecordBatch, schema: pa.Schema, until: int, largest_row: int) -> pa.RecordBatch:
     """Rows of messages as staged events. In: `timestamp` as its 16 bytes; of `message` only matters whether it is null."""
     uuids = of_binary(rows["timestamp"])
     tags = _tags(rows)
@@ -113,8 +114,10 @@ def as_events(rows: pa.RecordBatch, schema: pa.Schema, until: int) -> pa.RecordB
         "timestamp": text(uuids),
         "tags": pc.if_else(tagged, tags, None),
         "ticks": pa.array(times),
-        "flaw": _flaws(rows, tagged.to_numpy(zero_copy_only=False), versions(uuids) == 1, times, until),
     }
+    found["flaw"] = _flaws(
+        rows, tagged.to_numpy(zero_copy_only=False), versions(uuids) == 1, times, until, _too_large(rows, largest_row)
+    )
     columns = [found[name] if name in found else pc.if_else(tagged, rows[name], None) for name in schema.names]
     return pa.RecordBatch.from_arrays([one.cast(of.type) for one, of in zip(columns, schema, strict=True)], schema=schema)
 
@@ -129,7 +132,25 @@ def _tags(rows: pa.RecordBatch) -> pa.Array:
     return pa.array([sorted(tags) for tags in every], pa.list_(pa.string()))
 
 
-def _flaws(rows: pa.RecordBatch, tagged: Mask, time_uuid: Mask, times: npt.NDArray[np.int64], until: int) -> pa.Array:
+def _too_large(rows: pa.RecordBatch, largest_row: int) -> Mask:
+    """Return which events have a row of the view that is larger than one write, beside a tag."""
+    if rows.nbytes <= largest_row:  # nearly always so
+        return np.zeros(rows.num_rows, bool)
+    sizes = np.zeros(rows.num_rows, np.int64)
+    for name in (ID, *EVENT, *META):
+        if name in rows.schema.names and not pa.types.is_integer(rows[name].type):
+            sizes += pc.fill_null(pc.binary_length(rows[name]), 0).to_numpy(zero_copy_only=False)
+    return sizes > largest_row
+
+
+def _flaws(
+    rows: pa.RecordBatch,
+    tagged: Mask,
+    time_uuid: Mask,
+    times: npt.NDArray[np.int64],
+    until: int,
+    too_large: Mask,
+) -> pa.Array:
     """A Reason, or null. Untagged events get no row, so it doesn't matter what is wrong with them."""
     latest = until + FUTURE_TICKS
     missing = _nulls(rows, "event") | _nulls(rows, "ser_id")
@@ -139,6 +160,7 @@ def _flaws(rows: pa.RecordBatch, tagged: Mask, time_uuid: Mask, times: npt.NDArr
         Reason.NO_EVENT: tagged & missing,
         Reason.NO_TIME_UUID: tagged & (~time_uuid | (times < 0) | (times > latest)),
         Reason.YOUNG: time_uuid & (times > until) & (times <= latest),
+        Reason.TOO_LARGE: tagged & too_large,
     }
     place = np.select(list(reasons.values()), np.arange(len(reasons)), -1)
     return pa.array([reason.value for reason in reasons]).take(pa.array(place, mask=place < 0))

@@ -81,6 +81,24 @@ def test_events_in_the_column_message_and_events_without_payload_wait(stack, jou
     assert numbers(stack, written.keyspace) == three("fine")
 
 
+def test_event_larger_than_one_write_waits(stack, journal, settings, spark):
+    """The limit was lowered behind the application's back: the id waits, the rest flows, and what waited comes when it is raised."""
+    written = journal()
+    large = event("large", 2, BEGIN + timedelta(seconds=2), event=b"x" * 150_000)
+    written.messages([*events("large", (1, 3), BEGIN), large, *events("fine", (1, 2, 3), BEGIN)])
+    configured = settings(written.keyspace, **HOUR)
+    lowered = configured.cassandra.model_copy(update={"max_write_bytes": 100_000})
+    result = built(configured.model_copy(update={"cassandra": lowered}), spark)
+    assert waits(result) == [("large", 2, "too_large")]
+    assert numbers(stack, written.keyspace) == [*three("fine"), ("large", 1, 1)]
+    assert built(configured, spark)["waiting"] == 0
+    assert numbers(stack, written.keyspace) == [*three("fine"), *three("large")]
+    assert {len(row["event"]) for row in rows(stack, written.keyspace, "tag_views")} == {
+        len(events("x", (1,), BEGIN)[0]["event"]),
+        150_000,
+    }
+
+
 def test_a_timestamp_of_another_age_waits_and_a_young_event_comes_later(stack, journal, settings, spark):
     written = journal()
     far = event("far", 1, BEGIN, timestamp=offset_at(2**59))

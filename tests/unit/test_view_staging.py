@@ -27,6 +27,7 @@ TYPES = {
     "meta": pa.binary(), "message": pa.binary(), "tag1": pa.string(), "tag2": pa.string(), "tag3": pa.string(),
 }  # fmt: skip
 OLD = ("message", "tag1", "tag2", "tag3")
+LARGEST = 1000
 
 
 def journal(*also: str) -> Journal:
@@ -39,7 +40,7 @@ def staged(*rows: dict, also: tuple[str, ...] = ()) -> list[dict]:
     batch = pa.RecordBatch.from_pylist([{**EVENT, **row} for row in rows], pa.schema([(name, TYPES[name]) for name in columns]))
     # a slice, as workers get them
     together = pa.concat_tables([pa.Table.from_batches([batch]).slice(0, 1), pa.Table.from_batches([batch])]).combine_chunks()
-    return as_events(together.to_batches()[0].slice(1), schema_of(journal(*also)), UNTIL).to_pylist()
+    return as_events(together.to_batches()[0].slice(1), schema_of(journal(*also)), UNTIL, LARGEST).to_pylist()
 
 
 def flaw(also: tuple[str, ...] = (), **changes: object) -> str | None:
@@ -116,3 +117,11 @@ def test_many_rows_keep_their_order() -> None:
     assert [row["sequence_nr"] for row in found] == list(range(1000))
     assert all(row["tags"] == ([f"t{row['sequence_nr'] % 7}"] if row["sequence_nr"] % 3 else None) for row in found)
     assert pc.sum(pa.array([row["event"] is None for row in found])).as_py() == 334
+
+
+def test_row_of_view_beyond_one_write_is_flawed() -> None:
+    beside = sum(len(EVENT[name]) for name in ("persistence_id", "event_manifest", "ser_manifest", "writer_uuid"))
+    assert flaw(event=b"x" * (LARGEST - beside)) is None
+    assert flaw(event=b"x" * (LARGEST - beside + 1)) == "too_large"
+    assert flaw(event=b"x" * LARGEST, tags=None) is None
+    assert [row["flaw"] for row in staged({}, {"event": b"x" * LARGEST}, {})] == [None, "too_large", None]
