@@ -140,9 +140,9 @@ class ToClickHouse(Section):
         return self
 
     @property
-    def beside_destination(self) -> tuple[str]:
-        """The table of void batches."""
-        return (f"{self.destination}_voided",)
+    def beside_destination(self) -> tuple[str, ...]:
+        """The tables of void batches and of sent ones."""
+        return f"{self.destination}_voided", f"{self.destination}_batches"
 
 
 class JournalSettings(ToClickHouse):

@@ -206,8 +206,8 @@ class PipelineSettings(Section):
 
     @property
     def beside_destination(self) -> tuple[str, ...]:
-        """The view of each event once, the tables of void batches and of events under two offsets."""
-        return f"{self.destination}_events", f"{self.destination}_voided", f"{self.destination}_two_offsets"
+        """The view of each event once, and the tables of void batches, of sent ones, and of events under two offsets."""
+        return tuple(f"{self.destination}_{name}" for name in ("events", "voided", "batches", "twice"))
 
     @property
     def first_ticks(self) -> int:

@@ -180,9 +180,12 @@ def topic_with_columns(*names: str) -> str:
         (pipeline(destination=f'"{"d" * 42}"'), "destination: too long for what stands beside it"),
         (pipeline(eventual_consistency_delay_seconds="-1"), "pipelines.orders.eventual_consistency_delay_seconds: "),
         (pipeline(look_back_seconds="inf"), "pipelines.orders.look_back_seconds: "),
-        (
-            pipeline() + pipeline(name="more", destination='"orders_events"'),
-            "pipelines.more.destination: orders_events belongs to the destination of orders",
+        *(
+            (
+                pipeline() + pipeline(name="more", destination=f'"orders_{beside}"'),
+                f"pipelines.more.destination: orders_{beside} belongs to the destination of orders",
+            )
+            for beside in ("events", "voided", "batches", "twice")
         ),
         (
             pipeline() + pipeline(name="more"),
@@ -193,8 +196,8 @@ def topic_with_columns(*names: str) -> str:
             "pipelines.t.destination: orders is the destination of orders; each pipeline has its own",
         ),
         (
-            pipeline(destination='"carts_voided"') + '[pipelines.j]\nkind = "journal"\nkeyspace = "j"\ndestination = "carts"\n',
-            "pipelines.orders.destination: carts_voided belongs to the destination of j",
+            pipeline(destination='"carts_batches"') + '[pipelines.j]\nkind = "journal"\nkeyspace = "j"\ndestination = "carts"\n',
+            "pipelines.orders.destination: carts_batches belongs to the destination of j",
         ),
         (
             pipeline() + "[pipelines.orders.cleanup]\napplication_ttl_seconds = 5\n",
