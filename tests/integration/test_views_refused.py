@@ -87,7 +87,7 @@ def test_event_larger_than_one_write_waits(stack, journal, settings, spark):
     large = event("large", 2, BEGIN + timedelta(seconds=2), event=b"x" * 150_000)
     written.messages([*events("large", (1, 3), BEGIN), large, *events("fine", (1, 2, 3), BEGIN)])
     configured = settings(written.keyspace, **HOUR)
-    lowered = configured.cassandra.model_copy(update={"max_write_bytes": 100_000})
+    lowered = configured.cassandra.model_copy(update={"max_write_bytes": 128 * 1024})
     result = built(configured.model_copy(update={"cassandra": lowered}), spark)
     assert waits(result) == [("large", 2, "too_large")]
     assert numbers(stack, written.keyspace) == [*three("fine"), ("large", 1, 1)]
