@@ -190,6 +190,9 @@ def test_give_up_closed_journal_files_lost(journal_shop, spark):
     closed = row(one)
     assert closed.state == "CLOSED" and len(one.rows("id, seq_nr")) == 2
     lose(one, closed.plan_file, closed.manifest_file)
+    with crashing("giveup.taken_out"), pytest.raises(Crashed):
+        tagmill(one.file, "run", "give-up", "--pipeline", one.name, *WHY)
+    one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.name,))
     refused(one)
     one.deliver()
     assert one.rows("id, seq_nr") == [("a", number) for number in EVENTS] and one.deliver() == []
