@@ -1,4 +1,4 @@
-"""Sums tell whole journals from broken ones, and ranks the numbers that the plugin would give; both against counting one by one."""
+"""Sums that find broken journals, and ranks that give the plugin's numbers, compared with counting one by one."""
 
 from collections.abc import Sequence
 from random import Random
@@ -84,7 +84,10 @@ NUMBERED: dict[str, tuple[list[tuple[Any, ...]], int, list[tuple[int, int]], lis
 
 @pytest.fixture(scope="module")
 def wrong(spark: SparkSession) -> dict[str, list[tuple[int, int, int]]]:
-    """What is wrong with the numbers of each case; all go through Spark at once."""
+    """Return the wrong numbers of each case as (sequence_nr, view number, expected number).
+
+    All cases go through Spark at once.
+    """
     journal = spark.createDataFrame([row for case in NUMBERED.values() for row in case[0]], JOURNAL)
     in_view = spark.createDataFrame([row for id_, case in NUMBERED.items() for row in view(id_, case[2])], VIEW)
     deleted = spark.createDataFrame([(id_, case[1]) for id_, case in NUMBERED.items() if case[1]], DELETED)

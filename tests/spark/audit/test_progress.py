@@ -1,4 +1,4 @@
-"""Progress against the figures of ClickHouse, also where journal and view have nothing more to say."""
+"""Progress compared with ClickHouse's figures, also where journal and view have no rows left to compare."""
 
 import pytest
 from pyspark.sql import SparkSession
@@ -23,7 +23,7 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def said(spark: SparkSession) -> dict[str, str]:
-    """What is found in each case; a persistence_id each."""
+    """Return the detail of the finding in each case. Each case is its own persistence_id."""
     progress = [("t", name, done, 9, missing) for name, ((done, missing), *_) in CASES.items()]
     stored = [("t", name, *figures, figures[-1]) for name, (_, figures, *_) in CASES.items() if figures]
     view = [("t", name, last) for name, (_, _, last, *_) in CASES.items() if last]
