@@ -214,7 +214,7 @@ def test_kafka_journal_dag_has_no_params(dags):
 
 
 def test_topic_backlog_triggers_another_run(dags, monkeypatch):
-    """Remaining records trigger another run. It gets the params again only if the run at hand was planned before them."""
+    """Remaining records trigger another run. It repeats the params only if an earlier DAG run planned the run at hand."""
     from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
     from airflow.sdk.exceptions import AirflowSkipException
 

@@ -1,4 +1,4 @@
-"""No failure passes the one place that explains it: sessions begin there, and every command and job ends there."""
+"""Failures never pass the one place that explains them: sessions begin there, and every command and job ends there."""
 
 import ast
 import re
@@ -18,7 +18,7 @@ OTHERS = ("tagmill version", "tagmill local ")
 
 
 def commands(command, path):
-    """Each command that does something, with its path."""
+    """Yield path and callback of each command that does something."""
     for name, below in getattr(command, "commands", {}).items():
         yield from commands(below, f"{path} {name}")
     if not hasattr(command, "commands"):

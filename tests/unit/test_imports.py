@@ -83,7 +83,7 @@ FORBIDDEN = {
 
 
 def imported(file: Path) -> Iterator[str]:
-    """Modules that a file imports, anywhere in it."""
+    """Yield the modules that a file imports, anywhere in it."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

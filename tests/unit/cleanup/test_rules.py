@@ -1,4 +1,4 @@
-"""Which partitions may be deleted: each guard by itself, and that only silence of all lets one go."""
+"""Which partitions may be deleted: each guard by itself, and that a partition goes only if no guard objects."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -26,7 +26,7 @@ NOW = Now(16, rules.microseconds(NOON), {"orders": 16})
 
 
 def reason(state=STATE, proofs=None, now=NOW):
-    """What forbids the bucket, None if nothing does."""
+    """Return the reason that forbids deletion of the bucket, or None."""
     proofs = {"orders": PROOF} if proofs is None else proofs
     found = (
         rules.refused_by_tag(BUCKET, state) or rules.refused_by_audit(BUCKET, state, proofs) or rules.refused_by_rows(proofs, now)
@@ -34,7 +34,8 @@ def reason(state=STATE, proofs=None, now=NOW):
     return found.reason if found else None
 
 
-def test_a_bucket_that_every_guard_is_silent_about_goes():
+def test_cleanup_allows_bucket_without_objection():
+    """Buckets to which no guard objects may be deleted."""
     assert reason() is None
 
 
@@ -64,7 +65,8 @@ def test_every_other_reader_is_beyond_it(readers, expected):
         (ticks(), None, Reason.STILL_READ),
     ],
 )
-def test_it_was_delivered_and_no_run_reads_it_again(start, needs_from, expected):
+def test_cleanup_refuses_bucket_still_read(start, needs_from, expected):
+    """Buckets may go only if delivery began at or before their start and later runs need none of their rows."""
     assert reason(replace(STATE, cleaning=Delivered("orders", start, needs_from))) == expected
 
 
@@ -129,7 +131,8 @@ def test_it_is_still_what_the_audit_saw(now, expected):
     assert reason(now=now) == expected
 
 
-def test_what_is_written_after_the_oldest_of_the_audits_survives():
+def test_delete_up_to_is_oldest_audit():
+    """Rows written after the oldest of the pipelines' audits survive the deletion."""
     later = replace(PROOF, audited_at=AUDITED + timedelta(hours=1))
     assert rules.delete_up_to({"orders": later, "mirror": PROOF}) == AUDITED
 
@@ -138,7 +141,8 @@ def test_a_candidate_ends_before_its_ttl_begins():
     assert rules.limit(NOON + timedelta(days=30, hours=1), 30) == BUCKET.end
 
 
-def test_ranges_of_holds_are_merged_and_none_is_lost():
+def test_merged_holds_cover_all_ranges():
+    """Overlapping ranges of holds become one range; none is lost."""
     ranges = [Held(5, 9, "c"), Held(0, 2, "a"), Held(1, 4, "b"), Held(7, 8, "d")]
     assert rules.merged(ranges) == [Held(0, 4, "a"), Held(5, 9, "c")]
     assert rules.merged([]) == []

@@ -1,4 +1,4 @@
-"""What a cleanup warns of before it looks at any row."""
+"""Warnings of a cleanup before it reads any row."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A record as it is staged: what is no journal record, and what can't be read, beside the facts of what is."""
+"""Records as they are staged: those that are not journal records, those that can't be read, and the facts of the others."""
 
 import json
 
@@ -17,7 +17,8 @@ def staged(key, value=b'{"events":[{"seqNr":1}]}', headers=(), **of_action):
 
 
 @pytest.mark.parametrize("key", [b"", "ü".encode(), b"k" * LONGEST_ID])
-def test_an_id_is_any_text_that_a_key_of_cassandra_holds(key):
+def test_staged_id_is_any_key_text(key):
+    """Ids are any text that a key of Cassandra holds."""
     assert (staged(key)["kind"], staged(key)["id"]) == ("append", key.decode())
 
 

@@ -1,4 +1,4 @@
-"""A column is encoded as the driver encodes its values one by one; what does not fit is refused."""
+"""Columns are encoded as the driver encodes their values one by one; values that do not fit are refused."""
 
 import io
 import uuid
@@ -71,7 +71,8 @@ def rows_of(parts, count):
 
 @pytest.mark.parametrize("case", CASES)
 @given(data=st.data())
-def test_a_column_is_what_the_driver_makes_of_its_values(case, data):
+def test_encoded_column_equals_drivers_values(case, data):
+    """Encode a column, also a slice of one, as the driver encodes its values one by one."""
     kind, arrow, values = CASES[case]
     given_ = data.draw(st.lists(st.none() | values, max_size=12))
     array = pa.array(given_, arrow)
@@ -83,7 +84,8 @@ def test_a_column_is_what_the_driver_makes_of_its_values(case, data):
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 @pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin"])
-def test_a_timestamp_of_any_unit_is_milliseconds_rounded_down(unit, zone):
+def test_encoded_timestamp_rounds_down_to_milliseconds(unit, zone):
+    """Timestamps of any unit and zone become milliseconds, rounded down."""
     by = {"s": 1, "ms": 1000, "us": 10**6, "ns": 10**9}[unit]
     moments = pa.array([1_790_000_000 * by + by // 2, -by, -1], pa.int64()).cast(pa.timestamp(unit, zone))
     (found,) = encoded(moments, of("TimestampType"), V5)

@@ -1,4 +1,4 @@
-"""A file that can't be written or read is told in one line that names it."""
+"""Files that can't be written or read are reported in one line that names them."""
 
 import os
 import stat
@@ -27,7 +27,7 @@ def test_a_disk_that_gets_full_meanwhile_is_named(tmp_path: Path) -> None:
 
 
 def test_files_are_kept_from_others(tmp_path: Path) -> None:
-    """Whatever the process's umask lets others read: an Airflow worker's is not ours to set."""
+    """Hide files from other users whatever the process's umask is: an Airflow worker's is not Tagmill's to set."""
     before = os.umask(0)
     try:
         RunFiles(str(tmp_path / "root")).write("p/run/one.parquet", b"x")

@@ -1,4 +1,4 @@
-"""Columns of UUIDs say what the standard library says of each."""
+"""Columns of UUIDs say what Python's standard library says of each UUID."""
 
 from uuid import UUID
 

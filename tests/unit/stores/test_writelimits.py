@@ -1,4 +1,4 @@
-"""The size of a write is what the server's settings allow, under the names of every release."""
+"""Limits of a write follow from the server's settings, under the names of every release."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is read of many events at once is what is read of each alone."""
+"""Reading many events at once gives what reading each alone gives."""
 
 import io
 import json
@@ -68,7 +68,7 @@ def decoded(contents, chosen, read_alone, monkeypatch, files=None):
 
 
 def both(contents, chosen, files=None):
-    """What is read of many at once, and of each alone, with as many values that became null."""
+    """Return the rows of reading many at once and of reading each alone, after checking that equally many values became null."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         found = [decoded(contents, chosen, read_alone, monkeypatch, files) for read_alone in (1, len(contents))]
     assert found[0][2].nulled == found[1][2].nulled and found[0][2].matched == found[1][2].matched
@@ -90,7 +90,8 @@ FITTING = {
 
 @settings(max_examples=300)
 @given(st.data(), st.sampled_from(sorted(FITTING)), st.booleans())
-def test_values_of_one_type_are_read_as_each_alone(data, kind, may_miss):
+def test_values_of_type_are_read_alike(data, kind, may_miss):
+    """Values of one type are read at once as each is read alone."""
     one = FITTING[kind] | st.none() if may_miss else FITTING[kind]
     events = [{"id": number, "x": value} for number, value in enumerate(data.draw(st.lists(one, min_size=2, max_size=5)))]
     chosen = topic([{"name": "x", "type": kind, "nullable": may_miss}], unique_id=["x" if data.draw(st.booleans()) else "id"])
@@ -137,7 +138,8 @@ def test_ids_of_many_events_are_those_of_each(keys):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_ordinary_events_are_read_at_once_and_only_what_is_around_another_one_alone(kind, monkeypatch):
+def test_ordinary_events_are_read_at_once(kind, monkeypatch):
+    """Ordinary events are read at once. Reading is finer only around a broken event."""
     chosen = topic([{"name": "x", "type": kind}], created_at="at")
     event = {"project": "p", "event_type": "e", "product_id": 1, "at": 1_795_341_600_000, "x": ORDINARY[kind]}
     contents = [json.dumps({**event, "product_id": number}).encode() for number in range(1024)]
@@ -151,7 +153,7 @@ def test_ordinary_events_are_read_at_once_and_only_what_is_around_another_one_al
 
 
 def test_values_that_columns_cannot_hold_are_counted(monkeypatch):
-    """Each once, though the records around a broken one are read more than once."""
+    """Count each value once, though the records around a broken one are read more than once."""
     chosen = topic([{"name": name, "type": kind, "path": "x"} for name, kind in (("small", "Int8"), ("day", "Date"))])
     event = {"project": "p", "event_type": "e", "product_id": 1}
     contents = [json.dumps({**event, "x": 128 if number % 3 else "1969-12-31"}).encode() for number in range(999)]

@@ -1,4 +1,4 @@
-"""A run says which of its columns' values are null and which paths matched nothing."""
+"""What a run says of its columns: which values became null and which paths matched nothing."""
 
 import json
 
@@ -33,7 +33,7 @@ def test_path_without_match_names_nearest_field(path, like, monkeypatch):
 
 @pytest.mark.parametrize("path", ["customer.Name", "customer.id", '"service.name"', "project"])
 def test_path_that_matches_is_no_matter(path, monkeypatch):
-    """Also one that is null in all events."""
+    """Say nothing of a path that matches, also if it is null in all events."""
     assert said([{"name": "x", "path": path}], monkeypatch) == []
 
 

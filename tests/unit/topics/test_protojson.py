@@ -122,7 +122,7 @@ def test_nan_and_unknown_any_cost_their_column_only():
 
 
 def test_timestamp_in_key_counts_to_the_nanosecond():
-    """Whole microseconds have the ids that they have always had."""
+    """Nanoseconds count for the id. Times of full microseconds keep the ids that they have always had."""
     ids = {}
     for nanos in (0, 1000, 1001, 1999):
         message = wide_message()
