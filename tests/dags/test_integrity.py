@@ -221,7 +221,7 @@ def test_topic_backlog_triggers_another_run(dags, monkeypatch):
     task, triggered = dags["deliver_products"].task_dict["again"], []
     monkeypatch.setattr(TriggerDagRunOperator, "execute", lambda self, context: triggered.append(self.conf))
     asked = {"accept_lost": True, "replay_dead_letters": True}
-    task.planned = {"more": True, "planned_now": True}  # and what was asked was said to that run
+    task.planned = {"more": True, "planned_now": True}  # This run applied the params itself.
     task.execute({"params": asked})
     task.planned = {"more": True, "planned_now": False}
     task.execute({"params": asked})

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
     """Yield a Spark session of two threads that has no UI and listens on the loopback only."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers run whatever python3 is on PATH
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Otherwise workers run the python3 of PATH.
     session = (
         SparkSession.builder.master("local[2]")
         .appName("tagmill-tests")

@@ -61,7 +61,7 @@ def test_merged_rows_come_once_ordered_by_time(tmp_path: Path, shares: int) -> N
                 assert times == sorted(times)
                 of_partition[key] = of_partition.get(key, 0) + 1
     assert sorted(seen) == list(range(count))
-    # the file without slots may come by itself
+    # The file without slots may come as a piece of its own, so a partition comes in at most two pieces.
     assert len(of_partition) == 6 and max(of_partition.values()) <= 2
 
 

@@ -198,7 +198,7 @@ def clean(spark: SparkSession, journals: dict[str, Case], tmp_path_factory: pyte
     runs = suspects.run_summaries(by_file).join(known, list(suspects.KEY), "left")
     judged = runs.select("persistence_id", suspects.is_clean(written_to=1).alias("clean")).collect()
     assert {row.persistence_id for row in judged} == set(journals)
-    assert all(row.clean is not None for row in judged)  # null would be neither clean nor a suspect
+    assert all(row.clean is not None for row in judged)  # A null would be neither clean nor a suspect.
     return {row.persistence_id for row in judged if row.clean}
 
 

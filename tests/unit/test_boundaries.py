@@ -13,7 +13,7 @@ import typer.main
 from tagmill.cli.main import app
 
 ROOT = Path(__file__).resolve().parents[2]
-# what lists its commands, or starts servers and has a handler of its own
+# Commands outside of the boundary: `version` uses no store, `local` starts servers and has a handler of its own.
 OTHERS = ("tagmill version", "tagmill local ")
 
 

@@ -9,7 +9,7 @@ from tagmill.stores.clickhouse import ClickHouse
 
 def raised(code: int | None) -> None:
     """Raise an exception of ClickHouse, as the client raises it, where Tagmill explains it."""
-    clickhouse = ClickHouse.__new__(ClickHouse)  # there is no server
+    clickhouse = ClickHouse.__new__(ClickHouse)  # The constructor would connect to a server.
     clickhouse.where = "ClickHouse at nowhere"
     with clickhouse._explained("could not answer"):  # noqa: SLF001
         raise DatabaseError(f"Code: {code}. DB::Exception: so it is", code=code)

@@ -18,7 +18,7 @@ IO = (
     "tagmill.cli",
     "tagmill.airflow",
 )
-# room: what nothing in it may import
+# Package: modules that nothing in it may import.
 FORBIDDEN = {
     "tagmill/continuity": IO,
     "tagmill/batches": IO,

@@ -84,7 +84,7 @@ def test_start_ticks_never_before_first_bucket(load) -> None:
     read = load(pipeline(start_from='{ order = "2026-12-01T00:00:00Z", billing = "2020-01-01" }')).pipeline("orders")
     assert read.start_ticks("order") == from_datetime(datetime(2026, 12, 1, tzinfo=UTC))
     assert read.start_ticks("billing") == from_datetime(SEVEN)
-    # the plugin's readers begin with the whole bucket that it lies in
+    # The plugin's readers begin with the whole bucket in which first_time_bucket lies.
     within = load(pipeline(first_time_bucket='"20261121T07:25"', bucket_size='"Hour"')).pipeline("orders")
     assert within.start_ticks("order") == from_datetime(SEVEN)
 

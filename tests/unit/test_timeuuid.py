@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tagmill import timeuuid
 
-# 1582-10-15 to the year 5236: all that 60 bits can say
+# Ticks from 1582-10-15 to the year 5236, the range of the 60 bits of a time UUID.
 TICKS = st.integers(-timeuuid.GREGORIAN_TICKS, 2**60 - 1 - timeuuid.GREGORIAN_TICKS)
 
 
@@ -27,7 +27,7 @@ def test_ticks_of_new_offset_are_now() -> None:
 
 
 def test_a_recorded_offset_has_its_known_time() -> None:
-    # made by the driver for 2026-11-21T07:00:00.001Z
+    # The driver makes this offset for 2026-11-21T07:00:00.001Z.
     assert timeuuid.ticks(min_uuid_from_time(1_795_244_400.001)) == 17_952_444_000_010_000
 
 

@@ -38,7 +38,7 @@ def staged(*rows: dict, also: tuple[str, ...] = ()) -> list[dict]:
     """Return the staged events that EVENT gives with these changes, one per row."""
     columns = [*REQUIRED, *also]
     batch = pa.RecordBatch.from_pylist([{**EVENT, **row} for row in rows], pa.schema([(name, TYPES[name]) for name in columns]))
-    # a slice, as workers get them
+    # Workers get slices of batches, so read a batch that does not start at its first row.
     together = pa.concat_tables([pa.Table.from_batches([batch]).slice(0, 1), pa.Table.from_batches([batch])]).combine_chunks()
     return as_events(together.to_batches()[0].slice(1), schema_of(journal(*also)), UNTIL, LARGEST).to_pylist()
 

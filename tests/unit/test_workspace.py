@@ -40,7 +40,7 @@ def test_workspace_of_killed_job_is_swept(tmp_path):
     with workspace(str(tmp_path)):
         assert os.path.exists(f"{path}/spark-1")
     os.kill(int(child), signal.SIGKILL)
-    job.stdout.read()  # ends with the child, which has it open
+    job.stdout.read()  # The pipe ends with the child, which has it open.
     with workspace(str(tmp_path)):
         assert not os.path.exists(path)
 

@@ -27,7 +27,7 @@ STORED = (
 )
 SCOPE = Scope("p", ("t",), BucketSize.HOUR, {"t": 0}, {"t": NOW + HOUR - 100}, NOW + HOUR - 1, {"t": NOW + HOUR - 50})
 
-# between what is due and what may be delivered
+# Ticks between what is due and the watermark: a row may have been delivered or may still be pending.
 LATE = NOW + HOUR - 60
 
 
@@ -46,7 +46,7 @@ def stored(hash_: int = 1, number: int = 1, ticks: int = NOW) -> tuple[Any, ...]
     return ("c", number, f"o-{hash_}", ticks, hash_, "b-1")
 
 
-# what is there of one event -> the kinds found; `deleted` and `held` say what holds of its persistence_id, `cleaned` of its bucket
+# Rows of one event in each store -> kinds of findings. `deleted` and `held` describe its persistence_id, `cleaned` its bucket.
 CASES: dict[str, tuple[list[Any], list[str]]] = {
     "all agree": ([event(), row(), stored()], []),
     "pending": ([event(ticks=NOW + HOUR - 50), row(ticks=NOW + HOUR - 50)], []),

@@ -68,7 +68,7 @@ def test_holes_and_second_writers_are_named(spark: SparkSession) -> None:
     )
 
 
-# persistence_id: (journal, deleted_to, view as (sequence_nr, number), what is wrong as (sequence_nr, number, expected))
+# persistence_id: (journal, deleted_to, view as (sequence_nr, number), wrong numbers as (sequence_nr, number, expected number))
 NUMBERED: dict[str, tuple[list[tuple[Any, ...]], int, list[tuple[int, int]], list[tuple[int, int, int]]]] = {
     "all tagged": (events("all tagged", range(1, 6)), 0, [(n, n) for n in range(1, 6)], []),
     "some tagged": (events("some tagged", range(1, 7), lambda n: n % 2), 0, [(1, 1), (3, 2), (5, 3)], []),

@@ -7,7 +7,7 @@ from tagmill.audit.comparing import FINDING_SCHEMA
 from tagmill.audit.progress import progress_findings
 from tagmill.audit.stored import IDS
 
-# name: progress (number, missing), ClickHouse (rows, numbers, events, last), last number in the view, rows found missing -> finding
+# name: progress (number, missing), ClickHouse (rows, numbers, events, last), last number in view, missing rows -> finding
 CASES = {
     "all there": ((5, 0), (5, 5, 5, 5), 5, 0, None),
     "the view was cleaned up": ((5, 0), (5, 5, 5, 5), None, 0, None),

@@ -60,7 +60,7 @@ def test_one_line_a_tag_with_every_count(spark: SparkSession) -> None:
         row(3, SEVEN * 10_000 - 1, ttl_seconds=20),  # the last tick of the hour before
         row(4, SEVEN * 10_000 + 3_600_000 * 10_000 - 1, event_missing=True),
         row(0, SEVEN * 10_000, bad_key=True, persistence_id=None),
-        row(5, None),  # a broken offset has no time to compare
+        row(5, None),  # A broken offset has no time to compare.
         row(1, SEVEN * 10_000, SEVEN + 1, tag="billing", persistence_id="o-2"),
     ]
     billing, order = tag_report(judged(spark, rows), BucketSize.HOUR.milliseconds).collect()

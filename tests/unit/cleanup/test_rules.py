@@ -46,7 +46,7 @@ def test_cleanup_allows_bucket_without_objection():
         ([], None),
         ([ReadTo("mail", None, "it has no offset yet")], Reason.READER_BEHIND),
         ([ReadTo("mail", ticks(minutes=59))], Reason.READER_BEHIND),
-        # a reader in the next bucket may still go back to this one
+        # A reader in the next bucket may still go back to this one.
         ([ReadTo("mail", ticks(minutes=119))], Reason.READER_BEHIND),
         ([ReadTo("mail", ticks(hours=2))], None),
         ([ReadTo("mail", ticks(hours=2)), ReadTo("search", ticks(hours=1))], Reason.READER_BEHIND),
@@ -101,7 +101,7 @@ def test_its_audit_agrees(proofs, expected):
         (Delivered("mirror", ticks(days=-9), ticks(days=2)), None, 16, Reason.NOT_AUDITED),
         (Delivered("mirror", ticks(days=-9), ticks(days=2)), PROOF, 15, Reason.NOT_IN_CLICKHOUSE),
         (Delivered("mirror", ticks(days=-9), None), PROOF, 16, Reason.STILL_READ),
-        # it begins behind the bucket: that it was never delivered there is right
+        # This pipeline starts behind the bucket, so it need not have delivered it.
         (Delivered("mirror", ticks(hours=1), None), None, 0, None),
     ],
 )
@@ -116,13 +116,13 @@ def test_every_pipeline_that_delivers_it_has_proven_it(other, proof, there, expe
     [
         (replace(NOW, rows=17), Reason.CHANGED),
         (replace(NOW, rows=15), Reason.CHANGED),
-        # as many rows, but one of them is another
+        # The count of rows is the same, but one was written after the audit.
         (replace(NOW, newest_write=rules.microseconds(AUDITED) + 1), Reason.CHANGED),
         (replace(NOW, newest_write=rules.microseconds(AUDITED)), None),
         (replace(NOW, in_clickhouse={"orders": 15}), Reason.NOT_IN_CLICKHOUSE),
         (replace(NOW, in_clickhouse={}), Reason.NOT_IN_CLICKHOUSE),
         (replace(NOW, in_clickhouse={"orders": 17}), None),
-        # a late row, after sixteen that are cleaned: those in ClickHouse don't stand for it
+        # One row came late, after sixteen were cleaned: the sixteen in ClickHouse do not cover it.
         (replace(NOW, cleaned=1), Reason.NOT_IN_CLICKHOUSE),
         (replace(NOW, cleaned=1, in_clickhouse={"orders": 17}), None),
     ],

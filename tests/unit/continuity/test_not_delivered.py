@@ -38,7 +38,7 @@ def test_rebased_progress_ends_at_last_delivered_event() -> None:
     """Progress over a renumbered view ends at the last delivered event; undelivered numbers below it are missing."""
     view = rows((1, 1), (2, 2), (3, 4), (4, 7), (5, 9), (6, 11))
     assert rebased(view, {1, 2, 4, 7}) == Progress(4, 7, 0, "at 7")
-    # 7 was withdrawn, and 2
+    # The events with sequence_nrs 2 and 7 were withdrawn, so their numbers 2 and 4 are missing.
     assert rebased(view, {1, 4, 9}) == Progress(5, 9, 0, "at 9", ((2, 2), (4, 4)))
     assert rebased(view, {1, 4}) == Progress(3, 4, 0, "at 4", ((2, 2),))
     assert rebased(view, set()) is None and rebased([], {1}) is None
@@ -47,7 +47,7 @@ def test_rebased_progress_ends_at_last_delivered_event() -> None:
 def test_rebased_numbers_without_rows_counted_by_events() -> None:
     """Numbers without a row in the view are delivered if as many delivered events lie between their neighbours."""
     view = rows((3, 5), (4, 6), (7, 12))
-    # what was cleaned up, and what never came
+    # Numbers 1 and 2 were cleaned up after delivery; 5 and 6 never came.
     assert rebased(view, {2, 4, 5, 6, 12}) == Progress(7, 12, 0, "at 12", ((5, 6),))
     assert rebased(view, {5, 6, 8, 9, 12}) == Progress(7, 12, 0, "at 12", ((1, 2),))
 

@@ -120,7 +120,7 @@ def test_late_rows_come_together_with_next_ones() -> None:
     assert judgement.progress == progress(7, (3, 3))
 
 
-# -- a hole
+# -- a gap
 
 
 def test_judge_gap_holds_events_behind_it() -> None:
@@ -145,7 +145,7 @@ def test_only_the_first_hole_counts() -> None:
     assert told(judgement) == ["4 hold hole", "8 hold hole"]
 
 
-# -- a hole that the journal can fill
+# -- a gap that the journal can fill
 
 
 def test_judge_gap_filled_from_journal_is_delivered() -> None:
@@ -198,7 +198,7 @@ def test_judge_filled_gap_asks_for_next() -> None:
     assert asked == [Hole(2, 2, 10, 30), Hole(4, 4, 30, 50)]
 
 
-# -- a hole that the application deleted
+# -- a gap that the application deleted
 
 
 def test_judge_deleted_gap_is_closed_after_timeout() -> None:
@@ -231,7 +231,7 @@ def test_neighbouring_closed_holes_become_one_interval() -> None:
     assert close(once, Hole(6, 6, 59, 70)).missing == ((4, 6),)
 
 
-# -- any other hole: a person closes it
+# -- any other gap, which a person closes
 
 
 def test_judge_gap_closed_by_person_is_passed() -> None:

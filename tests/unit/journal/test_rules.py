@@ -33,18 +33,18 @@ def to(number, sequence_nr, *missing):
         ([1, 2, 3], {}, [1, 2, 3]),
         ([1, 2, 3], {"progress": to(3, 3)}, []),
         ([1, 2, 3, 4, 5], {"progress": to(3, 3)}, [4, 5]),
-        # every third event has the tag: numbers 1, 2, 3, 4 are the sequence_nrs 3, 6, 9, 12
+        # Only each third event has the tag, so numbers 1 to 4 belong to the sequence_nrs 3, 6, 9 and 12.
         ([3, 6, 9, 12], {"progress": to(4, 12, (2, 3))}, [6, 9]),
-        # the first events are deleted already
+        # The first tagged events, sequence_nrs 3 and 6, are deleted already.
         ([9, 12], {"progress": to(4, 12, (1, 1), (3, 3))}, [9]),
-        # 9 and 12 are not to go, and counted as `above`
+        # Sequence_nrs 9 and 12 are to stay, so they are counted as `above`.
         ([3, 6], {"progress": to(4, 12, (1, 1)), "above": 2}, [3]),
         ([9, 12, 15], {"progress": to(4, 12, (3, 3))}, [9, 15]),
-        # more events than numbers: nothing can be told of the lowest
+        # With more events than numbers the lowest event has no number, so it does not count as delivered.
         ([2, 3, 6, 9, 12], {"progress": to(4, 12)}, [2]),
         ([1, 2], {"progress": to(2, 2), "hold": "hole"}, []),
         ([1, 2], {"progress": to(2, 2), "hold": "renumbered"}, [1, 2]),
-        # another pipeline wants nothing before its start
+        # A pipeline does not want events before its start.
         ([1, 2, 3, 4], {"start": 3}, [3, 4]),
         ([1, 2, 3, 4], {"start": 3, "progress": to(4, 4, (1, 3))}, [3]),
     ],

@@ -39,7 +39,7 @@ def test_alone_refuses_second_waits_for_killed(places, capsys):
         with pytest.raises(LeaseTaken, match="another bin/run uses .*it was left alone"), demo._alone(places):
             pass
         other.kill()
-        os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)  # dead, and still a zombie
+        os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)  # The process is dead, and still a zombie.
         threading.Timer(0.5, os.kill, (guard, signal.SIGKILL)).start()
         with demo._alone(places):
             assert "waiting until what a killed bin/run left is stopped" in capsys.readouterr().out

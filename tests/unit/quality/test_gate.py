@@ -239,7 +239,7 @@ def test_pages_of_earlier_runs_stay_listed(docs: str) -> None:
     listed = (Path(docs) / "index.html").read_text()
     assert listed.index('href="run-00000008/index.html"') < listed.index('href="run-00000007/index.html"')
     assert '<span class="warn">warn</span>' in listed
-    # the same run again, after a crash: one line, the new page
+    # Judging the same run again, as after a crash, leaves one line that links the new page.
     judge(CLEAN, docs, run="run-00000007")
     again = (Path(docs) / "index.html").read_text()
     assert again.count('href="run-00000007/index.html"') == 1

@@ -77,7 +77,7 @@ def test_write_rows_sends_the_drivers_messages(protocol, rows, ttl):
     )
     to = Sent(protocol)
     assert bulk.write_rows(to, Target("ks", "t", 5_000_000, ttl), [table]) == len(rows)
-    # a column that no row sets is not bound
+    # write_rows does not bind a column that no row sets.
     there = {name for name in table.column_names if table[name].null_count < len(rows)}
     groups = [list(group) for _, group in groupby(rows, key=lambda row: row[0])]
     assert len(groups) == len(to.statements)

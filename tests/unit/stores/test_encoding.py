@@ -17,7 +17,7 @@ from tagmill.stores.encoding import encoded
 V5 = ProtocolVersion.V5
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 BIGINT, INT = st.integers(-(2**63), 2**63 - 1), st.integers(-(2**31), 2**31 - 1)
-# what the driver's own floating-point seconds hold exactly
+# Moments (milliseconds since 1970) that the driver's floating-point seconds hold exactly.
 MOMENTS = st.integers(-(2**40), 2**40).map(lambda ms: EPOCH + timedelta(milliseconds=ms))
 
 

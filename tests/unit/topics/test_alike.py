@@ -31,7 +31,7 @@ plain = st.one_of(texts, st.integers(-200, 200), integers, st.floats(allow_nan=F
 odd = st.one_of(plain, st.none(), moments, st.dates(date(1969, 1, 1)).map(date.isoformat), st.uuids().map(str), st.just({}))
 ordinary = st.fixed_dictionaries({"project": texts, "event_type": texts, "product_id": st.integers(-9, 9), "at": moments})
 extraordinary = st.fixed_dictionaries({}, optional={"project": plain, "event_type": odd, "product_id": odd, "at": odd, "a": odd})
-# Of more digits than a double holds, of whole numbers and beyond its range.
+# Numbers with more digits than a double holds, whole numbers, and numbers beyond its range.
 numbers = st.one_of(
     st.decimals(allow_nan=False, allow_infinity=False, places=3).map("{:f}".format), st.floats(0, 1e300).map("{:.17e}".format),
     st.sampled_from(["1e400", "-0.0", "9007199254740993.0", "12345678901234567.81", "1e99999999999999999999"]),

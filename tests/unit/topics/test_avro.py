@@ -140,7 +140,7 @@ def logical(base, logical_type, **more):
 PRICE = logical("bytes", "decimal", precision=40, scale=9)
 SIXTEEN = uuid.UUID("5b11713a-0000-4000-8000-00000000000b")
 NOON_MS = 1_795_348_800_123
-# type, value as its base type, value that is read, its text in a String column, its part of an id
+# Each case: type, value as its base type, value that is read, its text in a String column, its part of an id.
 LOGICAL = {
     "millis": (
         logical("long", "timestamp-millis"),
@@ -281,7 +281,7 @@ def typed_values(draw, depth=3, taken=None, named=None):
         return typed
     schema, value = draw(typed_values(depth - 1, taken, named))
     if kind == "array":
-        most = 70 if schema in ("int", "string") else 3  # of items that take no bytes few are read
+        most = 70 if schema in ("int", "string") else 3  # Only few items that take no bytes are read.
         return {"type": "array", "items": schema}, [value] * draw(st.integers(0, most))
     if kind == "map":
         return {"type": "map", "values": schema}, dict.fromkeys(draw(st.lists(PRIMITIVES["string"], max_size=4)), value)

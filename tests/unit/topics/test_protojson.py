@@ -18,7 +18,7 @@ from tests.unit.topics.test_events import as_row, chosen
 
 FILES = {"1": descriptors()}
 NEW = 1_795_341_600  # 2026-11-22T10:00:00Z
-# a field as ProtoJSON, and a path and type of a column with what that has
+# Each case: a field as ProtoJSON, path and type of a column, and the column's value.
 CASES = [
     ({"duration": "1.5s"}, "duration", "String", "1.500s"), ({"duration": "-0.25s"}, "duration", "String", "-0.250s"),
     ({"at": "2026-11-22T10:00:00.123456789Z"}, "at", "String", "2026-11-22T10:00:00.123456789Z"),
