@@ -88,6 +88,7 @@ def test_a_whole_report_is_read(tmp_path):
     ],
 )
 def test_a_steps_error_becomes_what_airflow_understands(error, expected):
+    """Map the library's errors to Airflow's exceptions, without a chain of causes in the log."""
     with pytest.raises(AirflowException) as told, told_to_airflow():
         raise error
     assert type(told.value) is expected and "direct cause" not in "".join(traceback.format_exception(told.value))
@@ -105,6 +106,7 @@ def test_a_taken_lease_comes_back_soon():
 
 
 def test_an_xcom_holds_figures_and_short_texts_only():
+    """Keep figures, lengths of lists and texts of at most 500 characters in XCom."""
     shown = small(
         {
             "ok": True,

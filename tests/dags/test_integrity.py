@@ -74,6 +74,7 @@ def test_tasks_time_out_and_retry_with_backoff(dags):
 
 
 def test_what_grows_with_a_run_has_hours(dags):
+    """Steps whose time grows with the run may take at least six hours."""
     for name in ("deliver_orders", "deliver_products"):
         limits = {task.task_id: task.execution_timeout for task in dags[name].tasks}
         assert all(limits[step] >= timedelta(hours=6) for step in ("seal", "push", "close"))

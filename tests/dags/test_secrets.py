@@ -186,6 +186,7 @@ def test_job_report_outranks_exit_status(spark_submit, monkeypatch):
 
 
 def test_a_job_that_was_killed_is_tried_again(spark_submit, monkeypatch):
+    """Jobs that were killed fail with a plain AirflowException, which Airflow retries."""
     monkeypatch.setenv("SPY_REPORT", "")
     monkeypatch.setenv("SPY_EXIT", "137")
     with pytest.raises(AirflowException, match="died without a report") as told:

@@ -84,6 +84,7 @@ def test_large_payloads_lie_in_bounded_row_groups(spark, tmp_path: Path) -> None
 
 
 def test_of_each_id_the_first_event_is_told(spark, tmp_path: Path, monkeypatch) -> None:
+    """Keep the first event of each id across files, as counting one by one does."""
     monkeypatch.setattr(firsts, "COMPARED_AT_ONCE", 300)
     files, staged = RunFiles(str(tmp_path)), []
     tables = [events(count, 40) for count in (700, 1100)]

@@ -52,6 +52,7 @@ def test_sessions_begin_in_one_place() -> None:
 
 
 def test_command_interrupted_while_it_imports_says_nothing() -> None:
+    """Ctrl-C during the imports of a command ends it silently by the signal."""
     interrupt = "threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGINT)).start()"
     program = f"import os, signal, threading; from tagmill.cli import command; {interrupt}; command()"
     done = subprocess.run([sys.executable, "-c", program, "version"], capture_output=True, text=True, timeout=60, cwd=ROOT)

@@ -17,6 +17,7 @@ def raised(code: int | None) -> None:
 
 @pytest.mark.parametrize("code", [None, 209, 225, 236, 241, 286, 722])
 def test_what_passes_is_worth_another_try(code: int | None) -> None:
+    """Errors that may pass, or that have no code, say to run the same command again."""
     with pytest.raises(StoreUnavailable, match="Run the same command again"):
         raised(code)
 

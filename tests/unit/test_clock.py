@@ -16,6 +16,7 @@ def reading(where: str, ahead: timedelta) -> clock.Reading:
 
 
 def test_read_local_clock_ahead_measures_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure by how much the local clock is ahead of the server's."""
     monkeypatch.setattr(clock, "local", lambda: HERE + DAYS)
     assert clock.read("A", lambda: HERE).ahead == pytest.approx(DAYS, abs=timedelta(seconds=1))
 

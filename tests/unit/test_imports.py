@@ -97,6 +97,7 @@ def within(module: str, package: str) -> bool:
 
 @pytest.mark.parametrize("room", FORBIDDEN)
 def test_a_room_imports_only_what_lies_below_it(room):
+    """Packages import none of the modules that are forbidden to them."""
     place = ROOT / room
     files = sorted(place.rglob("*.py")) if place.is_dir() else [place]
     assert files, f"{room} is gone: adapt this test"

@@ -48,6 +48,7 @@ def test_hostile_identifiers_are_refused(name: str, quote) -> None:
 
 @given(st.text(max_size=60))
 def test_what_comes_through_is_plain_ascii(name: str) -> None:
+    """Identifiers that pass are unchanged and plain ASCII; only texts of another form are refused."""
     try:
         found = names.identifier(name)
     except ValueError:

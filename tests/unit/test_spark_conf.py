@@ -50,6 +50,7 @@ def test_other_options_stay_and_come_last(processors: int, tmp_path: Path) -> No
 
 
 def test_an_archive_that_is_there_is_used(tmp_path: Path) -> None:
+    """Use a class archive if its file exists and its path has no blank."""
     assert "SharedArchiveFile" not in options(tmp_path, archive='class_archive = "classes.jsa"')
     (tmp_path / "classes.jsa").touch()
     assert f"-XX:SharedArchiveFile={tmp_path}/classes.jsa" in options(tmp_path, archive='class_archive = "classes.jsa"')

@@ -102,6 +102,7 @@ def test_tags_of_old_columns_are_tags(tags: list[str] | None, old: tuple[str | N
     ],
 )
 def test_what_is_wrong_with_an_event_is_said(changes: dict, reason: Reason | None) -> None:
+    """Name the flaw of an event with tags; events without tags have none."""
     assert flaw(("message",), **{"message": None, **changes}) == (reason and reason.value)
 
 

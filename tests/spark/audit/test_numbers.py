@@ -28,6 +28,7 @@ def view(id_: str, rows: Sequence[tuple[int, int]]) -> list[tuple[Any, ...]]:
 
 
 def test_a_journal_is_broken_when_counting_says_so(spark: SparkSession) -> None:
+    """Sums call a journal broken exactly if counting its sequence_nrs finds a gap or a double."""
     random = Random(7)
     journals: dict[str, list[int]] = {
         "far": list(range(3_000_000_000, 3_000_000_005)),
@@ -49,6 +50,7 @@ def test_a_journal_is_broken_when_counting_says_so(spark: SparkSession) -> None:
 
 
 def test_holes_and_second_writers_are_named(spark: SparkSession) -> None:
+    """Name gaps of the journal above deleted events, and each sequence_nr with two writers."""
     journal = spark.createDataFrame(
         events("hole", [1, 2, 5, 6]) + events("below", [1, 4, 5]) + events("cut", [3, 6]) + events("start", [4, 5])
         + events("two", [1, 2, 3]) + events("two", [2, 3], writer="z"),

@@ -41,5 +41,6 @@ def said(spark: SparkSession) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_progress_differs_where_it_should(said: dict[str, str], name: str) -> None:
+    """Report progress that disagrees with ClickHouse, unless missing rows explain it."""
     expected = CASES[name][-1]
     assert (said.get(name) is None) if expected is None else (expected in said[name])

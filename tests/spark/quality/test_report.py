@@ -54,6 +54,7 @@ def hours(bucket: int, count: int = 60) -> list[tuple[Any, ...]]:
 
 
 def test_one_line_a_tag_with_every_count(spark: SparkSession) -> None:
+    """Report one line per tag with all counts, first and last ticks and the smallest TTL."""
     rows = [
         row(1, SEVEN * 10_000),
         row(2, SEVEN * 10_000 + 3_600_000 * 10_000, ttl_seconds=50),  # the first tick of the next hour
@@ -110,6 +111,7 @@ def test_dispositions_are_counted_by_tag_reason_and_action(spark: SparkSession) 
 
 
 def test_everybodys_first_row_is_named_before_anybodys_second(spark: SparkSession) -> None:
+    """Name the first row of each persistence_id before a second one of any."""
     rows = [suspect("a", n) for n in range(9, 2, -1)] + [suspect("b", 4), suspect("c", 8), suspect("d", 1, "late", "late")]
     found = [
         (line.reason, line.persistence_id, line.tag_pid_sequence_nr)

@@ -38,4 +38,5 @@ def test_may_move_batch_follows_life_cycle() -> None:
     [("", True), ("IN_CLICKHOUSE VOIDED", True), ("IN_CLICKHOUSE NEW", False), ("NEW", False)],
 )
 def test_a_run_closes_when_no_batch_is_new(states: str, closes: bool) -> None:
+    """Close a run once all of its batches are in ClickHouse or voided; a run without batches may close, too."""
     assert may_close([BatchState(state) for state in states.split()]) is closes

@@ -53,6 +53,7 @@ def test_cleanup_allows_bucket_without_objection():
     ],
 )
 def test_every_other_reader_is_beyond_it(readers, expected):
+    """Readers must be stated, if only as an empty list, and have read past the bucket and the next one."""
     assert reason(replace(STATE, readers=readers)) == expected
 
 
@@ -71,6 +72,7 @@ def test_cleanup_refuses_bucket_still_read(start, needs_from, expected):
 
 
 def test_no_run_is_open_that_might_read_it():
+    """Open runs that might read the bucket keep it, also those of another pipeline unless that starts behind the bucket."""
     assert reason(replace(STATE, cleaning=replace(STATE.cleaning, open_run=7))) == Reason.STILL_READ
     withdrawing = Delivered("mirror", ticks(days=-9), ticks(days=2), open_run=3)
     assert reason(replace(STATE, others=[withdrawing])) == Reason.STILL_READ
@@ -81,6 +83,7 @@ def test_no_run_is_open_that_might_read_it():
     ("first", "last", "expected"), [(-2, -1, None), (-2, 0, Reason.HELD), (0, 0, Reason.HELD), (-1, 1, Reason.HELD), (1, 3, None)]
 )
 def test_no_hold_may_find_its_rows_in_it(first, last, expected):
+    """Holds keep all buckets in which their missing rows may lie."""
     held = Held(BUCKET.timebucket + first * HOUR, BUCKET.timebucket + last * HOUR, "p")
     away = Held(BUCKET.timebucket - 9 * HOUR, BUCKET.timebucket - 8 * HOUR, "q")
     assert reason(replace(STATE, cleaning=replace(STATE.cleaning, holds=[away, held]))) == expected
@@ -91,6 +94,7 @@ def test_no_hold_may_find_its_rows_in_it(first, last, expected):
     [({}, Reason.NOT_AUDITED), ({"orders": replace(PROOF, agrees=False)}, Reason.AUDIT_DISAGREES), ({"orders": PROOF}, None)],
 )
 def test_its_audit_agrees(proofs, expected):
+    """Buckets may go only after an audit of theirs that agrees."""
     assert reason(proofs=proofs) == expected
 
 
@@ -106,6 +110,7 @@ def test_its_audit_agrees(proofs, expected):
     ],
 )
 def test_every_pipeline_that_delivers_it_has_proven_it(other, proof, there, expected):
+    """Pipelines that deliver the bucket as well need an audit that agrees and all rows in ClickHouse, too."""
     proofs = {"orders": PROOF} | ({"mirror": proof} if proof else {})
     now = replace(NOW, in_clickhouse={"orders": 16, "mirror": there})
     assert reason(replace(STATE, others=[other]), proofs, now) == expected
@@ -128,6 +133,7 @@ def test_every_pipeline_that_delivers_it_has_proven_it(other, proof, there, expe
     ],
 )
 def test_it_is_still_what_the_audit_saw(now, expected):
+    """Buckets stay if rows came, went or changed since the audit, or if ClickHouse has fewer rows."""
     assert reason(now=now) == expected
 
 
@@ -138,6 +144,7 @@ def test_delete_up_to_is_oldest_audit():
 
 
 def test_a_candidate_ends_before_its_ttl_begins():
+    """Candidates end at or before the moment that lies older_than_days back."""
     assert rules.limit(NOON + timedelta(days=30, hours=1), 30) == BUCKET.end
 
 
@@ -153,4 +160,5 @@ def test_merged_holds_cover_all_ranges():
     [(False, NOON, True), (False, AUDITED, False), (True, NOON, False), (False, None, False)],
 )
 def test_what_is_under_way_is_never_past_retention(is_open, finished_at, gone):
+    """Records of open or unfinished work are kept; finished work is past retention once it finished before the limit."""
     assert rules.past_retention(is_open, finished_at, NOON + timedelta(hours=1)) is gone

@@ -14,6 +14,7 @@ def missing(intervals: tuple[tuple[int, int], ...]) -> set[int]:
 
 
 def test_numbers_become_intervals_beside_those_that_were_missing() -> None:
+    """Numbers noted as not delivered join the intervals that were missing before."""
     before = Progress(9, 12, 0, "", ((2, 3),))
     assert without(before, [4, 5, 9, 7]) == Progress(9, 12, 0, "", ((2, 5), (7, 7), (9, 9)))
 

@@ -28,6 +28,7 @@ def test_judge_next_number_is_delivered() -> None:
 
 
 def test_without_progress_number_one_is_next() -> None:
+    """Expect number 1 next if there is no progress."""
     assert told(judge(None, rows(1, 2), policy())) == ["1 deliver next", "2 deliver next"]
 
 
@@ -37,6 +38,7 @@ def test_judge_takes_rows_by_number() -> None:
 
 
 def test_sequence_nrs_between_two_numbers_may_be_missing() -> None:
+    """Events without the tag take sequence_nrs, so these may jump between two numbers."""
     assert delivered(judge(progress(1), [row(2, 1000), row(3, 5000)], policy())) == [2, 3]
 
 
@@ -135,11 +137,13 @@ def test_judge_gap_holds_events_behind_it() -> None:
 
 
 def test_a_hole_that_filled_by_itself_is_delivered() -> None:
+    """Gaps whose rows arrive in a later run are delivered in order."""
     first = judge(progress(2), rows(4), policy())
     assert delivered(judge(first.progress, rows(3, 4), policy())) == [3, 4]
 
 
 def test_only_the_first_hole_counts() -> None:
+    """Report the first gap only; rows behind it are held for it."""
     judgement = judge(progress(2), rows(4, 8), policy())
     assert judgement.holes == [Hole(3, 3, 20, 40)]
     assert told(judgement) == ["4 hold hole", "8 hold hole"]
@@ -227,6 +231,7 @@ def test_judge_deleted_first_events_raise_first_number() -> None:
 
 
 def test_neighbouring_closed_holes_become_one_interval() -> None:
+    """Closing neighbouring gaps leaves one missing interval."""
     once = close(progress(3), Hole(4, 5, 30, 60))
     assert close(once, Hole(6, 6, 59, 70)).missing == ((4, 6),)
 
@@ -288,6 +293,7 @@ def test_judge_given_up_event_written_is_late() -> None:
 
 
 def test_require_one_holds_a_first_number_above_one() -> None:
+    """Policy require_one holds a first number above 1, even if nothing lies before it."""
     judgement = judge(None, rows(3, 4), policy(FirstSeen.REQUIRE_ONE), earlier=Earlier(None))
     assert told(judgement) == ["3 hold first_seen", "4 hold first_seen"]
     assert judgement.held is not None and judgement.held.hole == Hole(1, 2, 0, 30)
@@ -307,6 +313,7 @@ def test_assume_first_in_current_bucket_holds() -> None:
 
 
 def test_assume_first_says_nothing_of_later_holes() -> None:
+    """Policy assume_first covers the first number only; later gaps are held."""
     assert told(judge(None, rows(3, 5), policy(FirstSeen.ASSUME_FIRST))) == ["3 deliver next", "5 hold hole"]
 
 

@@ -77,6 +77,7 @@ evidence = st.builds(
 @given(progresses, any_rows(), policies, evidence)
 @quick
 def test_every_row_gets_exactly_one_decision(known: Progress | None, read: list[Row], chosen: Any, found: Evidence) -> None:
+    """Decide on each row read exactly once; events that the journal adds come on top."""
     judgement = judge_with_journal(known, read, chosen, lambda _: found)
     told = [d.row for d in judgement.decisions if d.reason != "healed_from_journal"]
     assert sorted(told, key=repr) == sorted(read, key=repr)
@@ -87,6 +88,7 @@ def test_every_row_gets_exactly_one_decision(known: Progress | None, read: list[
 def test_nothing_at_or_behind_what_holds_is_delivered(
     known: Progress | None, read: list[Row], chosen: Any, found: Evidence
 ) -> None:
+    """Deliver only numbers below the gap that holds."""
     judgement = judge_with_journal(known, read, chosen, lambda _: found)
     held_rows = [d.row for d in judgement.decisions if d.action == Action.HOLD]
     assert bool(held_rows) == (judgement.held is not None)
@@ -154,6 +156,7 @@ def test_order_ticks_rise_with_the_numbers(known: Progress | None, read: list[Ro
 @given(arrivals())
 @quick
 def test_runs_deliver_what_one_run_over_everything_delivers(runs: Runs) -> None:
+    """Runs without gaps deliver together what one run over all rows delivers."""
     pipeline = Pipeline(policy())
     for new, again in runs:
         pipeline.run(new, again)

@@ -24,5 +24,6 @@ def test_in_turn_reaches_all_holds_changed_first() -> None:
 
 
 def test_all_are_looked_at_when_they_are_few() -> None:
+    """Look at all holds if there are no more than a plan can look at."""
     few = [replace(HOLD, persistence_id=f"p-{n}") for n in range(5)]
     assert {hold.persistence_id for hold in in_turn(few, NOW)} == {hold.persistence_id for hold in few}

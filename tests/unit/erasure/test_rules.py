@@ -40,6 +40,7 @@ def test_names_are_found_however_escaped():
 
 
 def test_all_of_a_text_but_the_name_stays():
+    """Mask names only; the text around them stays."""
     assert (
         Names(["a b", "a"]).masked("run void of a b, a and 'a'; ab stays")
         == "run void of (erased), (erased) and '(erased)'; ab stays"

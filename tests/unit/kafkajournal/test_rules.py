@@ -70,6 +70,7 @@ def test_mark_changes_nothing():
 
 
 def test_what_was_applied_before_changes_nothing_again():
+    """Records at or below the entry's offset change nothing."""
     fold = Fold(STANDING, 10)
     assert not fold.add(record("append", 1, 5)) and fold.entry == STANDING
     assert fold.add(record("append", 2, 6))

@@ -26,6 +26,7 @@ def test_staged_id_is_any_key_text(key):
     ("key", "why"), [(None, "without a key"), (b"\xff", "utf-8"), (b"k" * (LONGEST_ID + 1), "an id of 65270 bytes, more than")]
 )
 def test_what_is_no_id_cannot_be_read(key, why):
+    """Keys that are missing, not UTF-8 or too long are staged as broken, with the key and the reason."""
     found = staged(key)
     assert found["kind"] == "broken" and why in found["reason"] and found["key"] == key
 

@@ -47,6 +47,7 @@ def script(tmp_path):
     ids=" ".join,
 )
 def test_script_wrong_option_is_told_before_setup(script, call) -> None:
+    """Report a wrong option in one line with status 2 before the set-up begins."""
     code, out, said = script(*call)
     assert code == 2 and not out
     assert said.startswith("error: ") and said.count("\n") == 1 and call[1].split("=")[0] in said

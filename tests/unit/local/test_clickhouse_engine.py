@@ -28,6 +28,7 @@ def test_other_statements_do_not(sql):
 
 
 def test_the_spool_file_takes_the_place_of_input():
+    """Statements read the spooled body from a file where they named input() or no source."""
     assert _reading("INSERT INTO t SELECT a FROM input('a String, b Enum(\\'x\\')') FORMAT Parquet", SPOOL) == (
         "INSERT INTO t SELECT a FROM file('/x/spool\\'1', 'Parquet', 'a String, b Enum(\\'x\\')')"
     )

@@ -15,6 +15,7 @@ Usage = namedtuple("Usage", "total used free")
 
 
 def test_a_missing_java_names_what_was_looked_at(monkeypatch):
+    """Name the places that were searched for Java, and what is wrong with each."""
     java.find_java.cache_clear()
     monkeypatch.setattr(java, "_candidates", lambda: iter([("JAVA_HOME", "/nowhere/bin/java")]))
     with pytest.raises(

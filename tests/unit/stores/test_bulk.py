@@ -115,6 +115,7 @@ def test_write_rows_joins_small_splits_large_parts(monkeypatch):
 
 
 def test_nothing_is_asked_where_there_are_no_rows():
+    """Writing no rows sends no query and no statement."""
     to = Sent(V5)
     assert bulk.write_rows(to, Target("ks", "t", 1), [pa.table({"k": pa.array([], pa.string())})]) == 0
     assert not to.asked and not to.statements

@@ -38,6 +38,7 @@ def test_path_that_matches_is_no_matter(path, monkeypatch):
 
 
 def test_known_path_is_no_matter(monkeypatch):
+    """Say nothing of a path that the schemas have, or of a column that a person has set apart."""
     assert said([{"name": "x"}], monkeypatch, known={"x"}) == [] == said([{"name": "x"}], monkeypatch, set_apart=["x"])
 
 
