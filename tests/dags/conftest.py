@@ -1,4 +1,4 @@
-"""An Airflow without a server or a database, set up before the first import of Airflow: no developer's settings leak in."""
+"""Airflow without a server or a database, set up before the first import of Airflow so that no developer's settings leak in."""
 
 import os
 import tempfile
@@ -58,7 +58,10 @@ for name in [name for name in os.environ if name.startswith(("AIRFLOW_CONN_", "T
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A configuration file with three pipelines, named by TAGMILL_CONFIG; its storage root is the test's own folder."""
+    """Write a configuration file with several pipelines, name it in TAGMILL_CONFIG and return its path.
+
+    Its storage root is the test's own folder.
+    """
     file = tmp_path / "tagmill.toml"
     jars = tmp_path / "build" / "jars" / "spark"
     jars.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""When a cleanup that Airflow starts deletes, and what is told of it."""
+"""When a cleanup that Airflow starts deletes, and what Airflow shows of it."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -19,7 +19,7 @@ REPORT = {
 
 
 class Run:
-    """As much of a DagRun as a cleanup looks at; it began `late` after it was due."""
+    """Part of a DagRun that a cleanup reads; the run began `late` after it was due."""
 
     def __init__(self, run_type, late=timedelta(seconds=10)):
         self.run_type, self.dag_id, self.run_id = run_type, "d", "r"
@@ -29,7 +29,7 @@ class Run:
 
 @pytest.fixture
 def asked(config, monkeypatch):
-    """What the library was asked for; its answer is in `asked["answer"]`."""
+    """Patch the library's clean and return what it was asked for. It answers with `asked["answer"]`."""
     from tagmill.cleanup import clean as module
 
     found = {"answer": REPORT}
@@ -61,12 +61,13 @@ DRY = {"dry_run": True}
     ],
 )
 def test_cleanup_deletes_by_schedule_or_param(asked, schedule, run, params, deletes):
-    """A run that makes up for a missed one only reports: triggering a dry run by the form unpauses the DAG."""
+    """Runs that make up for a missed one only report, because triggering a dry run by the form unpauses the DAG."""
     steps.cleanup("orders", schedule, {"dag_run": run, "params": params})
     assert asked["delete"] is deletes and asked["owner"] == "airflow/d/r"
 
 
-def test_figures_go_to_xcom_and_lists_become_their_lengths(asked):
+def test_cleanup_xcom_has_figures_and_list_lengths(asked):
+    """Figures go to XCom as they are, lists as their lengths."""
     shown = steps.cleanup("orders", None, {"dag_run": Run("manual"), "params": DRY})
     assert shown == {**REPORT, "partitions": 2, "refused": 1, "warnings": 0}
 
@@ -78,7 +79,8 @@ def test_figures_go_to_xcom_and_lists_become_their_lengths(asked):
         (errors.LeaseTaken("at work"), AirflowRescheduleException),
     ],
 )
-def test_a_cleanup_that_is_off_fails_and_one_that_has_to_wait_comes_back(asked, raised, told):
+def test_cleanup_error_decides_fail_or_reschedule(asked, raised, told):
+    """Cleanups that are switched off fail for good; those that find the lease taken are rescheduled."""
     asked["answer"] = raised
     with pytest.raises(told):
         steps.cleanup("orders", None, {"dag_run": Run("manual"), "params": {"dry_run": False}})

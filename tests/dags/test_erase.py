@@ -1,4 +1,4 @@
-"""What a person may ask of `erase_<pipeline>`, and what the library is asked for then."""
+"""What a person may ask of `erase_<pipeline>`, and what the DAG then asks of the library."""
 
 from types import SimpleNamespace
 
@@ -19,7 +19,7 @@ REPORT = {
 
 
 class Run:
-    """As much of a DagRun as a step looks at."""
+    """Part of a DagRun that a step reads."""
 
     dag_id, run_id, run_type = "d", "r", "manual"
 
@@ -33,7 +33,7 @@ def dag(config):
 
 @pytest.fixture
 def asked(monkeypatch, tmp_path):
-    """What the library was asked for."""
+    """Patch the library's erase and return what it was asked for."""
     from tagmill.erasure import erase as module
 
     found = {}
@@ -49,19 +49,21 @@ def asked(monkeypatch, tmp_path):
 
 
 def chosen(dag, **params):
-    """The context of a run with these params."""
+    """Return the context of a run with these params."""
     dag.params.update(params)
     return {"dag_run": Run(), "params": dag.params.validate()}
 
 
-def test_nothing_but_a_person_starts_it_and_then_it_is_a_dry_run_with_no_ids(dag, asked):
+def test_erase_is_unscheduled_dry_run_by_default(dag, asked):
+    """Erasures are started by hand only; with default params they are dry runs without ids."""
     assert dag.schedule is None
     done = erase.erase("orders", chosen(dag))
     assert asked["delete"] is False and asked["ids"] == [] and asked["owner"] == "airflow/d/r"
     assert (done["persistence_ids"], done["erasures"], "counts" in done) == (2, 0, False)
 
 
-def test_the_params_are_what_the_library_is_asked_for_and_a_reason_is_needed(dag, asked, tmp_path):
+def test_erase_passes_params_and_needs_reason(dag, asked, tmp_path):
+    """Params and the ids of the file reach the library; without a reason the library is not called."""
     file = tmp_path / "ids"
     file.write_text("p-2\n\np-3\n")
     params = {"persistence_ids": ["p-1"], "persistence_ids_file": str(file), "dry_run": False}

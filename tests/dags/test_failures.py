@@ -1,4 +1,4 @@
-"""What Airflow is told about each way in which a step or a job can end."""
+"""What Airflow does after each way in which a step or a job can end."""
 
 import json
 import traceback
@@ -42,18 +42,21 @@ def report(exit_code, error_type, error="what happened", **more):
         (None, RETRIED),
     ],
 )
-def test_a_jobs_report_decides_between_failing_retrying_and_coming_back(given, expected):
+def test_job_report_decides_fail_retry_or_reschedule(given, expected):
+    """Map the report of a job, or its absence, to the exception that makes Airflow fail, retry, reschedule or skip."""
     assert type(failure_of_job(given, JOB)) is expected
 
 
-def test_a_quality_stop_says_why_and_where_the_page_is():
+def test_quality_stop_gives_reason_and_page():
+    """Quality stops show the reason and, on a line of its own, the link to Data Docs."""
     told = failure_of_job(
         report(3, "DataQualityStop", "12 % of the rows are held", docs="http://airflow/tagmill/docs/x.html"), JOB
     )
     assert str(told) == f"{JOB}: 12 % of the rows are held\nData Docs: http://airflow/tagmill/docs/x.html"
 
 
-def test_a_death_without_a_report_says_that_a_retry_is_safe():
+def test_death_without_report_says_retry_safe():
+    """Jobs that die without a report fail with the words that trying again is safe."""
     assert "trying again is safe" in str(failure_of_job(None, JOB))
 
 
@@ -85,12 +88,14 @@ def test_a_whole_report_is_read(tmp_path):
     ],
 )
 def test_a_steps_error_becomes_what_airflow_understands(error, expected):
+    """Map the library's errors to Airflow's exceptions, without a chain of causes in the log."""
     with pytest.raises(AirflowException) as told, told_to_airflow():
         raise error
     assert type(told.value) is expected and "direct cause" not in "".join(traceback.format_exception(told.value))
 
 
-def test_an_error_that_nobody_foresaw_stays_as_it_is_and_is_retried():
+def test_unforeseen_error_passes_unchanged():
+    """Unforeseen errors pass unchanged, so that Airflow retries."""
     with pytest.raises(KeyError), told_to_airflow():
         raise KeyError("a bug")
 
@@ -101,6 +106,7 @@ def test_a_taken_lease_comes_back_soon():
 
 
 def test_an_xcom_holds_figures_and_short_texts_only():
+    """Keep figures, lengths of lists and texts of at most 500 characters in XCom."""
     shown = small(
         {
             "ok": True,
@@ -116,7 +122,10 @@ def test_an_xcom_holds_figures_and_short_texts_only():
     ("name", "expected"), [("right to read", AirflowFailException), ("no node", RETRIED), (None, ZeroDivisionError)]
 )
 def test_foreign_error_ends_task_like_command(name, expected):
-    """A step that runs in Airflow's own process may meet what passed its store; a defect stays what it is."""
+    """Steps in Airflow's own process may meet an error that passed its store: it ends the task as it ends a command.
+
+    Defects pass unchanged.
+    """
     from tests.support.sparkfailures import FAILURES, SparkFailure
 
     with pytest.raises(expected) as told, told_to_airflow():

@@ -1,4 +1,4 @@
-"""Files that a param names: of one folder only, read without following a link, and shown in no message."""
+"""Input files that a param names: they lie in one folder, are read without following links, and appear in no message."""
 
 import os
 
@@ -20,7 +20,7 @@ FILE = "persistence_ids_file"
 
 @pytest.fixture
 def section(tmp_path) -> AirflowSettings:
-    """A folder of two lists, and what must not be read in it and beside it."""
+    """Write a folder with two lists and return its settings. In it and next to it lie files that must not be read."""
     folder = tmp_path / "inputs"
     (folder / "deep").mkdir(parents=True)
     (folder / "ids").write_text("p-1\np-2\n")
@@ -55,7 +55,11 @@ def test_ids_of_files_below_the_folder_are_read(section):
         ("n" * 5000, "links are not followed"),
     ],
 )
-def test_file_that_is_none_of_the_folder_is_refused(section, name, reason):
+def test_open_input_unfit_file_is_refused(section, name, reason):
+    """Refuse files outside of the folder, links, irregular, missing and too large files.
+
+    The message is short and shows no content.
+    """
     with pytest.raises(ConfigurationError, match=reason) as refused:
         open_input(FILE, name, section)
     message = str(refused.value)
@@ -70,7 +74,7 @@ def test_no_file_is_read_without_a_configured_folder():
 @pytest.mark.parametrize("name", ["/proc/self/environ", "../key", "link"])
 @pytest.mark.parametrize(("form", "task"), [(erase._params, erase.erase), (journal_clean._params, journal_clean.clean)])
 def test_dags_that_take_files_read_no_secret(config, section, form, task, name, monkeypatch, caplog):
-    """Neither the error nor the log of the task has a word of the file."""
+    """Keep the content of a refused file out of the task's error and log."""
     config.write_text(f'{config.read_text()}[airflow]\ninput_dir = "{section.input_dir}"\n')
     monkeypatch.setenv("PASSWORD_OF_A_SERVER", SECRET)
     monkeypatch.setattr(connections, "find", lambda _: None)
@@ -81,6 +85,6 @@ def test_dags_that_take_files_read_no_secret(config, section, form, task, name, 
 
 
 class Run:
-    """As much of a DagRun as a step looks at."""
+    """Part of a DagRun that a step reads."""
 
     dag_id, run_id, run_type = "d", "r", "manual"

@@ -1,4 +1,4 @@
-"""What the DAG processor does with dags/, and the house's policies. No server, no database."""
+"""DAGs as the DAG processor loads them, and the policies for DAGs and tasks. No server, no database."""
 
 import json
 import os
@@ -51,7 +51,8 @@ def test_each_pipeline_of_the_configuration_is_a_dag(dags):
     assert set(dags) == of_views | of_kafka
 
 
-def test_every_dag_has_tags_no_catchup_and_one_run_at_a_time(dags):
+def test_dags_have_tags_no_catchup_single_run(dags):
+    """DAGs have tags and documentation, no catch-up and one active run at a time."""
     for dag in dags.values():
         assert dag.tags
         assert dag.catchup is False
@@ -64,7 +65,8 @@ def test_no_two_dags_share_a_param(dags):
     assert len({id(param) for param in params}) == len(params) > 20
 
 
-def test_every_task_ends_some_day_and_retries_with_growing_pauses(dags):
+def test_tasks_time_out_and_retry_with_backoff(dags):
+    """Tasks have a time limit and at least three retries with exponential backoff."""
     for task in (task for dag in dags.values() for task in dag.tasks):
         assert task.execution_timeout, task.task_id
         assert task.retries >= 3, task.task_id
@@ -72,12 +74,14 @@ def test_every_task_ends_some_day_and_retries_with_growing_pauses(dags):
 
 
 def test_what_grows_with_a_run_has_hours(dags):
+    """Steps whose time grows with the run may take at least six hours."""
     for name in ("deliver_orders", "deliver_products"):
         limits = {task.task_id: task.execution_timeout for task in dags[name].tasks}
         assert all(limits[step] >= timedelta(hours=6) for step in ("seal", "push", "close"))
 
 
-def test_dags_that_are_due_at_one_moment_have_owners_of_their_own():
+def test_owner_of_simultaneous_dags_differs():
+    """DAGs that are due at the same moment share a run id and must still act as different owners in the ledger."""
     from types import SimpleNamespace
 
     from tagmill.airflow.steps import owner
@@ -106,14 +110,16 @@ def test_each_step_waits_for_the_one_before_it(dags):
     assert tasks["again"].upstream_task_ids == {"plan", "close"}
 
 
-def test_a_view_that_tagmill_keeps_is_built_before_a_run_is_planned(dags):
+def test_deliver_dag_builds_own_view_before_plan(dags):
+    """Pipelines whose view Tagmill keeps build it before they plan a run; others have no such task."""
     tasks = dags["deliver_payments"].task_dict
     assert tasks["plan"].upstream_task_ids == {"build"} and tasks["build"].upstream_task_ids == set()
     assert tasks["build"].pool == "spark" and tasks["build"].application.endswith("/spark_jobs/build.py")
     assert "build" not in dags["deliver_orders"].task_dict
 
 
-def test_an_audit_is_one_spark_job_over_the_tags_of_its_params(dags):
+def test_audit_dag_is_one_spark_job(dags):
+    """Audits are one Spark job over the tags of the param; an unknown tag is refused."""
     from airflow.sdk.exceptions import ParamValidationError
 
     dag = dags["audit_orders"]
@@ -128,7 +134,8 @@ def test_an_audit_is_one_spark_job_over_the_tags_of_its_params(dags):
         params.validate()
 
 
-def test_an_audit_repairs_when_its_param_says_so_for_a_reason_that_names_the_run(dags):
+def test_audit_dag_repair_param_starts_repair(dags):
+    """Switching on param repair makes the audit repair, for a reason that names the DAG run."""
     from types import SimpleNamespace
 
     from airflow.sdk.exceptions import ParamValidationError
@@ -144,7 +151,8 @@ def test_an_audit_repairs_when_its_param_says_so_for_a_reason_that_names_the_run
         dag.params.validate()
 
 
-def test_a_replication_looks_first_and_then_is_one_spark_job(dags):
+def test_replicate_dag_looks_before_spark_job(dags):
+    """Replications look for work first and are one Spark job then; param accept_lost reaches the job."""
     from airflow.sdk.exceptions import ParamValidationError
 
     dag = dags["replicate_carts"]
@@ -160,7 +168,8 @@ def test_a_replication_looks_first_and_then_is_one_spark_job(dags):
         dag.params.validate()
 
 
-def test_expired_ids_are_purged_daily_or_up_to_a_day_and_a_dry_run_publishes_nothing(dags):
+def test_purge_dag_is_daily_or_dry_run(dags):
+    """Scheduled purges run daily. By hand they are dry runs, or purge up to a day; a param that is not a day is refused."""
     from airflow.sdk.exceptions import ParamValidationError
 
     from tagmill.errors import ConfigurationError
@@ -181,7 +190,8 @@ def test_expired_ids_are_purged_daily_or_up_to_a_day_and_a_dry_run_publishes_not
         task.chosen({"until": "2026-02-30"})
 
 
-def test_a_topic_is_delivered_by_the_same_four_steps(dags):
+def test_topic_dag_has_four_delivery_steps(dags):
+    """Topics are delivered by plan, seal, push and close, and a task that triggers the next run."""
     from airflow.sdk.exceptions import ParamValidationError
 
     dag = dags["deliver_products"]
@@ -196,21 +206,23 @@ def test_a_topic_is_delivered_by_the_same_four_steps(dags):
         dag.params.update({name: False})
 
 
-def test_of_a_kafka_journal_there_is_nothing_to_ask_and_retention_is_off_until_it_has_a_schedule(dags):
+def test_kafka_journal_dag_has_no_params(dags):
+    """Deliveries of a Kafka journal have the same steps and no params. Retention runs only if it has a schedule."""
     journal = dags["deliver_cart_events"]
     assert set(journal.task_dict) == {"plan", "seal", "push", "close", "again"} and not journal.params
     assert dags["ttl_cleanup_products"].schedule is None
     assert dags["ttl_cleanup_cart_events"].timetable.expression == "0 0 * * 0"
 
 
-def test_a_backlog_of_a_topic_goes_on_with_a_run_of_its_own(dags, monkeypatch):
+def test_topic_backlog_triggers_another_run(dags, monkeypatch):
+    """Remaining records trigger another run. It repeats the params only if an earlier DAG run planned the run at hand."""
     from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
     from airflow.sdk.exceptions import AirflowSkipException
 
     task, triggered = dags["deliver_products"].task_dict["again"], []
     monkeypatch.setattr(TriggerDagRunOperator, "execute", lambda self, context: triggered.append(self.conf))
     asked = {"accept_lost": True, "replay_dead_letters": True}
-    task.planned = {"more": True, "planned_now": True}  # and what was asked was said to that run
+    task.planned = {"more": True, "planned_now": True}  # This run applied the params itself.
     task.execute({"params": asked})
     task.planned = {"more": True, "planned_now": False}
     task.execute({"params": asked})
@@ -221,7 +233,8 @@ def test_a_backlog_of_a_topic_goes_on_with_a_run_of_its_own(dags, monkeypatch):
         task.execute({"params": {}})
 
 
-def test_ids_expire_and_are_made_again_by_hand_only_unless_there_is_a_schedule(dags):
+def test_dedup_dags_are_manual_dry_runs(dags):
+    """Expiry and rekeying of ids are not scheduled unless configured so, and are dry runs by default."""
     expire, rekey = dags["dedup_expire_products"], dags["dedup_rekey_products"]
     assert expire.schedule is None and rekey.schedule is None
     for dag, arguments in ((expire, ["--operation", "expire", "--dry-run"]), (rekey, ["--operation", "rekey", "--dry-run"])):
@@ -230,7 +243,8 @@ def test_ids_expire_and_are_made_again_by_hand_only_unless_there_is_a_schedule(d
         assert list(task._job_arguments()) == arguments and task.application.split("/")[-1] == "dedup.py"
 
 
-def test_a_rebucket_is_never_scheduled_and_only_counts_unless_told_otherwise(dags):
+def test_rebucket_dag_is_manual_dry_run(dags):
+    """Rebucketing has no schedule and is a dry run by default; its params become the job's arguments."""
     from airflow.sdk.exceptions import ParamValidationError
 
     dag = dags["views_rebucket_orders"]
@@ -273,7 +287,8 @@ def test_the_schedule_is_the_configurations(dags):
     }
 
 
-def test_a_cleanup_has_a_schedule_only_where_it_is_switched_on(config, dags):
+def test_cleanup_dag_scheduled_only_if_enabled(config, dags):
+    """Cleanups run daily for pipelines that enable them and have no schedule for others."""
     assert dags["ttl_cleanup_orders"].schedule is None and dags["ttl_cleanup_payments"].schedule is None
     config.write_text(config.read_text() + "[pipelines.payments.cleanup]\nenabled = true\n")
     switched = bag().dags
@@ -338,7 +353,10 @@ def test_cleanup_dry_run_is_true_or_false(dags, dry_run):
 
 
 def test_every_form_can_be_triggered_as_it_opens(dags):
-    """The form counts an emptied field as null, and null as missing unless its type allows it; REST checks only the schema."""
+    """Airflow's form counts an emptied field as null, and null as missing unless its type allows it.
+
+    REST checks only the schema.
+    """
     for dag_id, dag in dags.items():
         assert dag.params.validate() is not None
         for name in dag.params:
@@ -354,7 +372,7 @@ def test_forms_list_what_can_be_chosen(dags):
 
 
 def test_dry_run_is_on_wherever_it_is(dags):
-    """One convention: what changes or deletes by hand only reports until a person switches `dry_run` off."""
+    """Keep one convention: what changes or deletes by hand only reports until a person switches `dry_run` off."""
     with_it = {dag_id for dag_id, dag in dags.items() if "dry_run" in dag.params}
     assert all(dags[dag_id].params["dry_run"] is True for dag_id in with_it)
     reading = ("deliver_", "audit_", "views_tags_", "replicate_")
@@ -362,7 +380,7 @@ def test_dry_run_is_on_wherever_it_is(dags):
 
 
 def test_dag_switched_on_waits_for_its_next_moment(dags, config):
-    """Airflow would begin with the missed one, beside the run by whose form a person has unpaused the DAG."""
+    """Airflow would otherwise begin with the missed run, next to the one by whose form a person has unpaused the DAG."""
     from airflow.serialization.serialized_objects import DagSerialization
 
     config.write_text(config.read_text() + "[pipelines.payments.cleanup]\nenabled = true\n")
@@ -373,7 +391,8 @@ def test_dag_switched_on_waits_for_its_next_moment(dags, config):
         assert stored.next_dagrun_info(last_automated_run_info=None).run_after > datetime.now(tz=UTC), dag.dag_id
 
 
-def test_an_unknown_key_is_an_import_error_that_names_it(config):
+def test_unknown_key_is_named_import_error(config):
+    """Name an unknown key of the configuration in the import error of every DAG file."""
     config.write_text(config.read_text().replace("bucket_size =", "bucket_sise =", 1))
     errors = bag().import_errors
     assert {Path(file).name for file in errors} == {path.name for path in (PROJECT / "dags").glob("*.py")}
@@ -381,14 +400,16 @@ def test_an_unknown_key_is_an_import_error_that_names_it(config):
 
 
 @pytest.mark.parametrize("key", ["schedule", "audit_schedule"])
-def test_a_schedule_that_is_none_is_an_import_error_that_names_the_pipeline(config, key):
+def test_invalid_schedule_is_import_error_naming_pipeline(config, key):
+    """Name pipeline, DAG and text in the import error if the text is not a schedule."""
     config.write_text(config.read_text().replace('schedule = "@hourly"', f'{key} = "every day"', 1))
     (error,) = bag().import_errors.values()
     kind = "audit" if key == "audit_schedule" else "deliver"
     assert f"pipelines.orders: the schedule 'every day' of {kind}_orders is none" in error
 
 
-def test_a_missing_configuration_file_is_an_import_error_that_names_it(config):
+def test_missing_configuration_is_named_import_error(config):
+    """Name the missing configuration file in each import error."""
     config.unlink()
     errors = bag().import_errors
     assert errors and all(str(config) in error for error in errors.values())
@@ -413,7 +434,7 @@ print("loaded:", *[name for name in stores if name in sys.modules])
 
 
 class Run:
-    """As much of a DagRun as the range is read from."""
+    """Part of a DagRun that the range to read again is taken from."""
 
     run_id = "r"
 
@@ -427,7 +448,8 @@ SEVEN_TO_EIGHT = ("2026-11-21T07:00:00+00:00", "2026-11-21T08:00:00+00:00")
 
 
 @pytest.mark.parametrize("run", [Run("manual"), Run("scheduled", EIGHT, EIGHT, EIGHT), Run("scheduled", SEVEN, SEVEN, EIGHT)])
-def test_an_ordinary_run_reads_no_range_again_whatever_its_interval(run):
+def test_reread_range_of_ordinary_run_is_none(run):
+    """Manual and scheduled runs read no range again, whatever their interval is."""
     from tagmill.airflow.reread import reread_range
 
     assert reread_range(NO_RANGE, run, "@hourly") is None
@@ -442,7 +464,8 @@ def test_an_ordinary_run_reads_no_range_again_whatever_its_interval(run):
         Run("backfill", None, EIGHT, EIGHT),
     ],
 )
-def test_a_backfill_reads_its_interval_or_the_schedules_last_period(run):
+def test_reread_range_of_backfill_is_interval(run):
+    """Backfills read their interval again, or the schedule's last period if the interval is missing or empty."""
     from tagmill.airflow.reread import reread_range
 
     assert reread_range(NO_RANGE, run, "@hourly") == SEVEN_TO_EIGHT
@@ -465,7 +488,8 @@ def test_params_name_the_range_in_any_zone():
         (NO_RANGE, Run("backfill"), "reread_from and reread_until instead"),
     ],
 )
-def test_a_range_that_makes_no_sense_is_refused_with_a_reason(params, run, named):
+def test_reread_range_senseless_params_are_refused(params, run, named):
+    """Refuse ranges with a missing end, without a time zone, empty or outside of the calendar, and backfills without a date."""
     from tagmill.airflow.reread import reread_range
     from tagmill.errors import ConfigurationError
 
@@ -473,7 +497,8 @@ def test_a_range_that_makes_no_sense_is_refused_with_a_reason(params, run, named
         reread_range(params, run, "@hourly")
 
 
-def test_what_is_done_to_views_by_hand_has_no_schedule_and_is_a_dry_run_by_default(dags):
+def test_views_dags_are_manual_dry_runs(dags):
+    """Operations on views have no schedule, are dry runs by default, and pass ids to the job as they are."""
     from airflow.sdk.exceptions import ParamValidationError
 
     for name in ("rebuild", "delete", "truncate", "pids", "migrate"):
@@ -503,7 +528,7 @@ def test_what_is_done_to_views_by_hand_has_no_schedule_and_is_a_dry_run_by_defau
     ],
 )
 def test_views_job_says_what_form_lacks(dags, operation, params, lacking):
-    """With its defaults a form's dry run ends well, and says what to fill in; without dry run it fails at once."""
+    """Dry runs with a form's defaults succeed and say what to fill in; without dry run they fail at once."""
     from types import SimpleNamespace
 
     from airflow.sdk.exceptions import AirflowFailException
@@ -517,7 +542,8 @@ def test_views_job_says_what_form_lacks(dags, operation, params, lacking):
         task.execute({**context, "params": {**context["params"], "dry_run": False}})
 
 
-def test_a_migration_does_what_its_params_say_and_drops_nothing_unless_told(dags):
+def test_migrate_dag_params_become_arguments(dags):
+    """Params become the job's arguments. Nothing is dropped unless drop_old is on."""
     from airflow.sdk.exceptions import ParamValidationError
 
     params = dags["views_migrate_orders"].params

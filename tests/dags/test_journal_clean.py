@@ -1,4 +1,4 @@
-"""What a person may ask of `journal_clean_<pipeline>`, what the library is asked for then, and how Airflow is told what was refused."""
+"""What a person may ask of `journal_clean_<pipeline>`, what the DAG asks of the library, and how Airflow learns of refusals."""
 
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ REFUSAL = {"persistence_id": "p", "tag": "t", "reason": "held", "text": "persist
 
 
 class Run:
-    """As much of a DagRun as a step looks at."""
+    """Part of a DagRun that a step reads."""
 
     dag_id, run_id, run_type = "d", "r", "manual"
 
@@ -35,7 +35,7 @@ def dag(config):
 
 @pytest.fixture
 def asked(monkeypatch, tmp_path):
-    """What the library was asked for; its answer is in `asked["answer"]`."""
+    """Patch the library's clean and return what it was asked for. It answers with `asked["answer"]`."""
     from tagmill.journal import clean as module
 
     found = {"answer": REPORT}
@@ -51,12 +51,13 @@ def asked(monkeypatch, tmp_path):
 
 
 def chosen(dag, **params):
-    """The context of a run with these params."""
+    """Return the context of a run with these params."""
     dag.params.update(params)
     return {"dag_run": Run(), "params": dag.params.validate()}
 
 
-def test_nothing_but_a_person_starts_it_and_then_it_is_a_dry_run_with_no_ids(dag, asked):
+def test_journal_clean_is_unscheduled_dry_run_by_default(dag, asked):
+    """Journal cleanups are started by hand only and are dry runs by default."""
     assert dag.schedule is None
     done = journal_clean.clean("orders", chosen(dag, to=5, persistence_ids=["p"]))
     assert asked["delete"] is False and asked["ids"] == ["p"] and asked["owner"] == "airflow/d/r"
@@ -67,7 +68,8 @@ def test_dry_run_that_names_none_says_so(dag, asked):
     assert "fill in persistence_ids" in journal_clean.clean("orders", chosen(dag))["message"] and "ids" not in asked
 
 
-def test_the_params_are_what_the_library_is_asked_for(dag, asked, tmp_path):
+def test_journal_clean_passes_params_to_library(dag, asked, tmp_path):
+    """Params and the ids of the file, odd characters included, reach the library."""
     file = tmp_path / "ids"
     file.write_text('p-2\n\nit\'s "odd" \n')
     params = {
@@ -104,13 +106,15 @@ def test_wrong_params_are_refused_before_a_run_exists(dag, params):
         chosen(dag, **params)
 
 
-def test_params_that_do_not_go_together_fail_at_once(dag, asked):
+def test_journal_clean_contradicting_params_fail(dag, asked):
+    """Contradicting params fail before the library is asked."""
     with pytest.raises(AirflowFailException, match="never-again is for deleting all"):
         journal_clean.clean("orders", chosen(dag, to=5, never_again=True, persistence_ids=["p"]))
     assert "ids" not in asked
 
 
-def test_the_task_fails_for_good_when_a_persistence_id_was_refused(dag, asked):
+def test_journal_clean_refused_id_fails_task(dag, asked):
+    """Refused persistence_ids fail the task for good, with the first refusal in the message."""
     asked["answer"] = {**REPORT, "refused": 1, "refusals": [REFUSAL]}
     with pytest.raises(AirflowFailException, match="The first refused: persistence id 'p'.*--force-undelivered"):
         journal_clean.clean("orders", chosen(dag, to=5, persistence_ids=["p"]))

@@ -1,4 +1,4 @@
-"""Credentials of the Airflow connections reach the Spark driver only: no command line, log, XCom or field in the UI."""
+"""Credentials of Airflow connections reach the Spark driver only: no command line, log, XCom or field in the UI shows them."""
 
 import json
 import logging
@@ -48,7 +48,7 @@ OK = json.dumps(
 
 @pytest.fixture
 def spark_submit(tmp_path, monkeypatch, config):
-    """spark_submit(master, deploy_mode) runs the operator with a spark-submit that writes down what it was given."""
+    """Return spark_submit(master, deploy_mode), which runs the operator with a spark-submit that records what it is given."""
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin" / "spark-submit"
     program.write_text(SPY)
@@ -88,7 +88,8 @@ def spark_submit(tmp_path, monkeypatch, config):
     return run
 
 
-def test_the_password_is_in_the_environment_of_the_job_only(spark_submit, tmp_path, caplog, capfd):
+def test_password_is_only_in_job_environment(spark_submit, tmp_path, caplog, capfd):
+    """Arguments, logs, output, XCom and template fields show no password; the job's environment holds it."""
     caplog.set_level(logging.DEBUG)
     result = spark_submit()
     seen = spark_submit.seen()
@@ -101,7 +102,8 @@ def test_the_password_is_in_the_environment_of_the_job_only(spark_submit, tmp_pa
     assert not [text for text in shown if PASSWORD in text or "s3cr3t" in text]
 
 
-def test_the_job_can_load_the_settings_from_that_environment(spark_submit, monkeypatch, tmp_path):
+def test_job_loads_settings_from_environment(spark_submit, monkeypatch, tmp_path):
+    """Settings loaded from the job's environment hold the connection's user, password and TLS."""
     spark_submit()
     for name, value in spark_submit.seen()["environment"].items():
         if name.startswith("TAGMILL_"):
@@ -122,7 +124,8 @@ def test_airflows_own_secrets_do_not_reach_the_job(spark_submit):
 @pytest.mark.parametrize(
     ("master", "prefix"), [("yarn", "spark.yarn.appMasterEnv"), ("k8s://https://cluster:6443", "spark.kubernetes.driverEnv")]
 )
-def test_a_cluster_driver_gets_them_by_a_file_that_only_we_can_read(spark_submit, master, prefix, monkeypatch):
+def test_cluster_driver_gets_credentials_by_private_file(spark_submit, master, prefix, monkeypatch):
+    """Drivers in a cluster get the credentials by a properties file of mode 600, which is removed afterwards."""
     if master.startswith("k8s"):
         pytest.importorskip("kubernetes")
     spark_submit(master, "cluster")
@@ -162,12 +165,14 @@ def test_without_a_connection_the_configurations_master_holds(spark_submit, monk
     assert arguments[arguments.index("--master") + 1] == "local[2]"
 
 
-def test_a_run_that_is_sealed_already_starts_no_spark(spark_submit):
+def test_sealed_run_starts_no_spark(spark_submit):
+    """Runs that are sealed already need no Spark job."""
     assert "SEALED already" in spark_submit(state="SEALED")["message"]
     assert not spark_submit.started()
 
 
-def test_the_jobs_words_decide_and_not_spark_submits_exit_status(spark_submit, monkeypatch):
+def test_job_report_outranks_exit_status(spark_submit, monkeypatch):
+    """Reports of the job decide how the task ends, not the exit status of spark-submit."""
     stopped = {"ok": False, "exit_code": 3, "error_type": "DataQualityStop", "error": "12 % held"}
     monkeypatch.setenv(
         "SPY_REPORT",
@@ -181,6 +186,7 @@ def test_the_jobs_words_decide_and_not_spark_submits_exit_status(spark_submit, m
 
 
 def test_a_job_that_was_killed_is_tried_again(spark_submit, monkeypatch):
+    """Jobs that were killed fail with a plain AirflowException, which Airflow retries."""
     monkeypatch.setenv("SPY_REPORT", "")
     monkeypatch.setenv("SPY_EXIT", "137")
     with pytest.raises(AirflowException, match="died without a report") as told:
@@ -188,20 +194,22 @@ def test_a_job_that_was_killed_is_tried_again(spark_submit, monkeypatch):
     assert type(told.value) is AirflowException
 
 
-def test_the_report_of_an_earlier_attempt_is_never_read_again(spark_submit, monkeypatch):
+def test_report_of_earlier_attempt_is_ignored(spark_submit, monkeypatch):
+    """Attempts without a report of their own have died, even if an earlier attempt left a report."""
     spark_submit()
     monkeypatch.setenv("SPY_REPORT", "")
     with pytest.raises(AirflowException, match="died without a report"):
         spark_submit()
 
 
-def test_spark_is_in_a_process_group_of_its_own_so_that_it_can_be_stopped_whole(spark_submit):
+def test_spark_submit_has_own_process_group(spark_submit):
+    """Spark runs in its own process group, so that it can be stopped as a whole."""
     spark_submit()
     assert spark_submit.seen()["group"]
 
 
 def test_arguments_of_any_size_go_by_file(spark_submit, tmp_path):
-    """A command line bears 128 KiB an argument, and shows everybody what a person named."""
+    """Command lines take at most 128 KiB per argument, and show every user what a person named."""
     from spark_jobs import views
 
     names = [f'--persistence-id=odd {number} \n"ü" {"x" * 200}' for number in range(5000)]
@@ -216,7 +224,7 @@ def test_arguments_of_any_size_go_by_file(spark_submit, tmp_path):
 
 
 def test_error_of_job_is_the_last_word(spark_submit, monkeypatch):
-    """Behind the sentence there is no chain of errors, and the task's link leads to the page that shows why."""
+    """End the traceback with the job's own sentence. The task's link leads to the page that shows why."""
     page = os.environ["TAGMILL_CONFIG"].replace("tagmill.toml", "data/orders/docs/run-00000007/index.html")
     stopped = {"ok": False, "exit_code": 3, "error_type": "DataQualityStop", "error": "12 % held", "docs": page}
     monkeypatch.setenv("SPY_REPORT", json.dumps(stopped))
@@ -229,7 +237,8 @@ def test_error_of_job_is_the_last_word(spark_submit, monkeypatch):
     assert link.get_link(spark_submit.operator, ti_key=None).endswith("/tagmill/docs/orders/run-00000007/index.html")
 
 
-def test_a_misspelt_key_of_a_connection_is_an_error_and_not_no_tls(config, monkeypatch):
+def test_misspelt_connection_key_is_an_error(config, monkeypatch):
+    """Misspelt keys of a connection are errors: `tsl` must not mean a connection without TLS."""
     from tagmill.airflow.connections import load_settings
     from tagmill.errors import ConfigurationError
 
@@ -245,7 +254,8 @@ def test_credentials_without_a_connection_come_from_the_environment(config, monk
     assert load_settings().clickhouse.username == "from the environment"
 
 
-def test_kafkas_credentials_reach_only_the_job_that_reads_kafka(spark_submit, monkeypatch):
+def test_kafka_credentials_reach_only_kafka_jobs(spark_submit, monkeypatch):
+    """Kafka's credentials are in the environment of jobs that read Kafka, and of no others."""
     from tagmill.airflow import connections
     from tagmill.airflow.operators import ReplicateOperator
 

@@ -1,4 +1,4 @@
-"""The pages in Airflow's UI: nothing without a login, no way out of the folder of pages, and no name that becomes markup."""
+"""Pages in Airflow's UI: none without a login, none outside of the folder of pages, and no name becomes markup."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,7 +35,7 @@ def user(app, stranger):
 
 @pytest.fixture
 def pages(config) -> Path:
-    """A page of run 7 of orders, and things that are nobody's business."""
+    """Write a page of run 7 of orders and files that must not be served; return the run's folder."""
     folder = config.parent / "data" / "orders" / "docs" / "run-00000007"
     folder.mkdir(parents=True)
     (folder / "index.html").write_text("the page")
@@ -72,7 +72,8 @@ def test_every_route_asks_for_the_login(app):
         assert get_user in [dependency.call for dependency in route.dependant.dependencies], route.path
 
 
-def test_a_page_of_a_run_is_served_and_may_run_no_script(user, pages):
+def test_docs_page_is_served_without_scripts(user, pages):
+    """Pages of runs are served with a policy that allows no script."""
     answer = user.get("/docs/orders/run-00000007/index.html")
     assert (answer.status_code, answer.text) == (200, "the page")
     assert "script-src" not in answer.headers["Content-Security-Policy"]
@@ -125,7 +126,8 @@ def test_names_of_applications_never_become_markup(user, monkeypatch):
     assert user.get("/api/pipelines").json()[0]["tags"][0]["tag"] == HOSTILE
 
 
-def test_topics_and_kafka_journals_are_shown_and_what_keeps_them_from_it(user, monkeypatch):
+def test_overview_shows_streams_and_problems(user, monkeypatch):
+    """Topics and Kafka journals are shown with their figures, or with the problem that prevents it. Hostile names are escaped."""
     from tagmill.airflow import overview, web
     from tagmill.kafkajournal.model import PartitionStatus
 
@@ -145,7 +147,8 @@ def test_topics_and_kafka_journals_are_shown_and_what_keeps_them_from_it(user, m
     assert text.count("no run yet") == 2 and "Not audited" not in text
 
 
-def test_a_ledger_that_does_not_answer_is_one_line_and_no_trace(user, monkeypatch):
+def test_overview_without_ledger_is_one_line(user, monkeypatch):
+    """Ledgers that do not answer give status 503 and one escaped line without a traceback."""
     from tagmill.airflow import web
     from tagmill.errors import StoreUnavailable
 
@@ -159,7 +162,8 @@ def test_a_ledger_that_does_not_answer_is_one_line_and_no_trace(user, monkeypatc
     assert user.get("/api/pipelines").json() == {"detail": "Cassandra <b>does not answer</b>"}
 
 
-def test_the_plugin_registers_and_loads_no_web_framework_where_nothing_is_served(config):
+def test_plugin_loads_web_only_where_served(config):
+    """Registering the plugin loads no web framework in a process that serves no pages."""
     import subprocess
     import sys
 
@@ -183,7 +187,8 @@ def test_the_plugin_registers_and_loads_no_web_framework_where_nothing_is_served
         ("{root}/orders/run-00000007/x.html", "{root}/orders/run-00000007/x.html"),
     ],
 )
-def test_the_link_in_an_errors_text_leads_to_the_page_behind_the_login(config, monkeypatch, page, link):
+def test_docs_link_leads_behind_login(config, monkeypatch, page, link):
+    """Links to pages of runs lead to the page in Airflow's UI, behind its login; other texts stay unchanged."""
     from tagmill.airflow import pages
     from tagmill.settings import Settings
 

@@ -1,4 +1,4 @@
-"""One small local Spark session for a module of tests."""
+"""A small local Spark session for each module of tests."""
 
 import os
 import sys
@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    """Two threads, no UI, nothing bound but the loopback."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers run whatever python3 is on PATH
+    """Yield a Spark session of two threads that has no UI and listens on the loopback only."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Otherwise workers run the python3 of PATH.
     session = (
         SparkSession.builder.master("local[2]")
         .appName("tagmill-tests")

@@ -1,4 +1,4 @@
-"""Rows of many files are put in order slot by slot: each comes once, those of a partition together, and few are in memory at once."""
+"""Loading rows of many files slot by slot: each row comes once, a partition's rows come together, few are in memory at once."""
 
 from itertools import groupby
 from pathlib import Path
@@ -20,7 +20,10 @@ SLOTS = 4
 
 
 def written(root: Path, count: int) -> tuple[RunFiles, list[str], int]:
-    """So many files of rows of three tags and two buckets each, whose partitions have a slot; the last without slots."""
+    """Write `count` files with rows of three tags and two buckets, grouped by slot.
+
+    Return the files, their names and the number of rows. The last file has no slots.
+    """
     files, names, number, random = RunFiles(str(root)), [], 0, Random(1)
     for file in range(count):
         groups: dict[int, list[dict]] = {slot: [] for slot in range(SLOTS)}
@@ -45,7 +48,8 @@ def keys(table: pa.Table) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("shares", [1, 3, SLOTS])
-def test_every_row_comes_once_and_a_partition_in_time(tmp_path: Path, shares: int) -> None:
+def test_merged_rows_come_once_ordered_by_time(tmp_path: Path, shares: int) -> None:
+    """Merge files so that each row comes once and a partition's rows come in order of time, in at most two pieces."""
     files, names, count = written(tmp_path, 5)
     seen, of_partition = [], dict[tuple[str, int], int]()
     for share in range(shares):
@@ -57,11 +61,12 @@ def test_every_row_comes_once_and_a_partition_in_time(tmp_path: Path, shares: in
                 assert times == sorted(times)
                 of_partition[key] = of_partition.get(key, 0) + 1
     assert sorted(seen) == list(range(count))
-    # the file without slots may come by itself
+    # The file without slots may come as a piece of its own, so a partition comes in at most two pieces.
     assert len(of_partition) == 6 and max(of_partition.values()) <= 2
 
 
-def test_no_more_than_some_bytes_are_merged_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_merged_pieces_are_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Merge in pieces of limited size without losing a row."""
     files, names, count = written(tmp_path, 5)
     monkeypatch.setattr(loading, "MERGED_BYTES", 1000)
     sizes = [(rows.num_rows, rows.nbytes) for rows in loading._merged(files, names, range(SLOTS))]

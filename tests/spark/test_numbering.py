@@ -1,6 +1,6 @@
-"""Runs give the numbers that counting event by event gives, however the rows lie in the files, and whatever the build's steps.
+"""Numbers given in Spark equal those of counting event by event, for any layout of files and any steps of the build.
 
-Many random journals, one persistence_id each, are staged at once; the rules judge each beside it.
+Many random journals, one persistence_id each, are staged at once and compared with the rules.
 """
 
 from collections import Counter
@@ -39,7 +39,7 @@ STANDS = (
 
 
 def journal(random: Random) -> list[Event]:
-    """A journal with at most one or two things wrong with it."""
+    """Return a random journal with at most two flaws."""
     events = [
         Event(number, tuple(sorted(random.sample(TAGS, random.choice([0, 0, 1, 1, 2, 3])))))
         for number in range(1, random.choice([1, 2, 7, 8, 9, 40]) + 1)
@@ -58,7 +58,7 @@ def journal(random: Random) -> list[Event]:
 
 
 def stand(random: Random, events: list[Event]) -> Stand:
-    """Nothing yet, or where a build of the first events stopped; perhaps some of them are deleted."""
+    """Return the stand after a build of the first events, perhaps of none; some events may be deleted."""
     highest = events[-1].sequence_nr
     begun = build(Stand(), [event for event in events if event.sequence_nr <= random.randint(0, highest)])[1]
     begun.deleted_to = random.choice([0, 0, random.randint(0, highest)])
@@ -66,7 +66,11 @@ def stand(random: Random, events: list[Event]) -> Stand:
 
 
 def staged(files: RunFiles, rows: list[dict[str, Any]], random: Random, *, row_group: int, in_order: bool) -> list[str]:
-    """The rows in three files of small row groups; a persistence_id's rows are in order, and together but for their partitions, or not."""
+    """Write the rows to three files of small row groups and return their names.
+
+    `in_order`: a persistence_id's rows are in order, and together unless their partitions differ; otherwise all rows are
+    shuffled.
+    """
     if in_order:
         rows = sorted(rows, key=lambda row: hash((row["persistence_id"], row["partition_nr"])))
     else:
@@ -82,7 +86,10 @@ def staged(files: RunFiles, rows: list[dict[str, Any]], random: Random, *, row_g
 def numbered(
     spark: SparkSession, root: Path, cases: dict[str, tuple[Stand, list[Event]]], seed: int, **layout: Any
 ) -> dict[str, Any]:
-    """Numbers by (tag, sequence_nr), upto and reason of each persistence_id, and its record."""
+    """Number the cases in Spark.
+
+    Return numbers by (tag, sequence_nr), upto, reason and progress record of each persistence_id.
+    """
     rows, known = [], []
     payload = {"event": b"e", "event_manifest": "", "ser_id": 4, "ser_manifest": "", "writer_uuid": "w"}
     for name, (begun, events) in cases.items():
@@ -156,8 +163,8 @@ def test_runs_give_the_numbers_that_counting_gives(spark, tmp_path, seed, layout
 
 
 @given(st.integers(0, 2**32), st.lists(st.integers(0, 60), max_size=4))
-def test_numbers_do_not_depend_on_the_steps_in_which_they_are_given(seed, stops):
-    """The rule itself: a build in steps, over a journal that grows, gives what one build at the end gives."""
+def test_build_in_steps_equals_build_at_once(seed, stops):
+    """Builds in steps, over a journal that grows, give what one build at the end gives."""
     events = journal(Random(seed))
     in_one, at_once, _ = build(Stand(), events)
     begun, in_steps = Stand(), {}
@@ -169,7 +176,8 @@ def test_numbers_do_not_depend_on_the_steps_in_which_they_are_given(seed, stops)
 
 
 @given(st.integers(0, 2**32))
-def test_each_tag_of_a_persistence_id_is_numbered_from_one_without_a_gap(seed):
+def test_build_numbers_each_tag_from_one_gapless(seed):
+    """Numbers of each tag of a persistence_id start at 1 and have no gap."""
     numbers, _, _ = build(Stand(), journal(Random(seed)))
     for tag in TAGS:
         found = [number for (name, _), number in sorted(numbers.items(), key=lambda item: item[0][1]) if name == tag]

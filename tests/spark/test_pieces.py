@@ -1,4 +1,4 @@
-"""Records of any size go through Python as they are, and never many large ones at once."""
+"""Records of any size pass through Python unchanged, and never many large ones at once."""
 
 from collections.abc import Iterable, Iterator
 
@@ -18,7 +18,8 @@ def told(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         )
 
 
-def test_records_of_any_size_go_through_python_as_they_are_and_few_at_once(spark: SparkSession) -> None:
+def test_in_python_keeps_records_and_bounds_pieces(spark: SparkSession) -> None:
+    """Records of any size pass through Python unchanged, in pieces of limited rows and bytes."""
     contents = [None if size is None else bytes([at]) * size for at, size in enumerate(SIZES)]
     rows = spark.createDataFrame(list(enumerate(contents)), "number int, value binary").coalesce(1)
     for at_once in (1, 3, 1000):

@@ -1,4 +1,4 @@
-"""A store that does not answer a Spark job is one error with one line, however the job was started."""
+"""Stores that do not answer a Spark job are reported as one error with one line, however the job was started."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ from tagmill.topics.firsts import unknown
 
 @pytest.fixture
 def silent() -> CassandraSettings:
-    """A Cassandra that isn't there."""
+    """Return settings of a Cassandra at a port where no server listens."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
@@ -25,7 +25,8 @@ def silent() -> CassandraSettings:
 
 
 @pytest.mark.parametrize("action", ["first", "write"])
-def test_a_python_worker_whose_cassandra_is_down_is_no_defect(spark, silent, tmp_path, action) -> None:
+def test_worker_without_cassandra_raises_store_unavailable(spark, silent, tmp_path, action) -> None:
+    """Report a Cassandra that a Python worker can't reach as an unavailable store, not as a defect."""
     ids = spark.createDataFrame([(1, "a", 0)], "shard int, unique_id string, place long")
     found = unknown(ids, silent, "tagmill", "p", "rule%1", datetime.now(UTC), 0)
     act = {"first": found.first, "write": lambda: found.write.parquet(str(tmp_path / "out"))}[action]
@@ -36,7 +37,8 @@ def test_a_python_worker_whose_cassandra_is_down_is_no_defect(spark, silent, tmp
             act()
 
 
-def test_what_a_python_worker_raises_otherwise_is_a_defect(spark) -> None:
+def test_worker_other_exception_stays_a_defect(spark) -> None:
+    """Pass any other exception of a Python worker on as Spark raises it, because it is a defect."""
     from pyspark.errors import PythonException
 
     def wrong(parts):
@@ -48,7 +50,7 @@ def test_what_a_python_worker_raises_otherwise_is_a_defect(spark) -> None:
 
 @pytest.fixture
 def shared(spark, settings, monkeypatch):
-    """The session that all tests share, as one that a command starts."""
+    """Return the session that all tests share, patched in where a command would start its own."""
     monkeypatch.setattr(sparksession, "session", lambda *_, **__: spark)
     monkeypatch.setattr(spark, "stop", lambda: None)
     configured = settings("none", tags=["t"], bucket_size="Hour", first_time_bucket="2026-01-01")
@@ -62,20 +64,22 @@ def killed(parts):
 
 
 def idle_workers_killed(parts):
-    """Those that wait for more work, and this one goes on."""
+    """Kill all other Python workers, which wait for work, and pass the rows on."""
     for other in psutil.Process(os.getppid()).children():
         if other.pid != os.getpid():
             other.kill()
     yield from parts
 
 
-def test_a_python_worker_that_is_killed_is_told_in_one_line(shared) -> None:
+def test_killed_worker_is_reported_in_one_line(shared) -> None:
+    """Killing a Python worker at work ends the command with one line that says that every step is safe to repeat."""
     with pytest.raises(SparkEnded, match="^a Python worker of Spark ended. .*every step is safe to repeat$"):
         with sparksession.spark_session(shared.configured, "test") as spark:
             spark.range(1).mapInArrow(killed, "id long").collect()
 
 
-def test_a_python_worker_that_is_killed_while_it_waits_is_told_too(shared) -> None:
+def test_killed_idle_worker_is_reported_in_one_line(shared) -> None:
+    """Killing Python workers that wait for work is reported like killing one at work."""
     lines = shared.range(0, 4, numPartitions=4).mapInArrow(lambda parts: parts, "id long")
     lines.collect()
     with pytest.raises(SparkEnded, match="^a Python worker of Spark ended"):
@@ -89,7 +93,8 @@ def exhausted(parts):
     raise RuntimeError("java.io.IOException: No space left on device")
 
 
-def test_a_full_disk_of_sparks_is_told_in_one_line(shared) -> None:
+def test_full_spark_disk_is_reported_in_one_line(shared) -> None:
+    """Name spark.local.dir in one line when Spark runs out of disk space."""
     with pytest.raises(SparkEnded, match="^Spark has no space left on its disk: spark.local.dir"):
         with sparksession.spark_session(shared.configured, "test") as spark:
             spark.range(1).mapInArrow(exhausted, "id long").collect()

@@ -1,6 +1,6 @@
-"""The fast path agrees with the rules: what it calls clean is delivered by them row for row, and healthy journals are clean.
+"""The fast path agrees with the rules: they deliver all rows that it calls clean, and it calls healthy journals clean.
 
-Many random journals, one persistence_id each, go through Spark in one job; the rules judge each beside it.
+Many random journals, one persistence_id each, go through Spark in one job and are compared with the rules.
 """
 
 from dataclasses import dataclass, field, replace
@@ -36,7 +36,7 @@ KNOWN = (
 
 @dataclass
 class Case:
-    """One persistence_id: its rows with their bucket (in hours), and what was delivered of it before."""
+    """Persistence_id with its rows, each with its bucket (in hours), and with what was delivered of it before."""
 
     name: str
     rows: list[tuple[int, Row]]
@@ -53,7 +53,10 @@ def moved(row: Row, ticks: int) -> Row:
 
 
 def healthy(random: Random, name: str) -> Case:
-    """Events of some hours with rising numbers, sequence_nrs and times; some of them delivered by earlier runs."""
+    """Return a case with events of some hours.
+
+    Numbers, sequence_nrs and times rise; earlier runs delivered some of the events.
+    """
     ticks, sequence_nr, events = START, 0, []
     for number in range(1, random.randint(2, 9)):
         ticks += random.choice([1, 10_000, HOUR // 3, HOUR])
@@ -106,7 +109,7 @@ def _other_progress(random: Random, case: Case) -> None:
 
 
 def _missing_below(_: Random, case: Case) -> None:
-    """Progress without a hole is written for clean ones, so these have to be judged."""
+    """Let number 1 be missing below progress, which alone makes no case a suspect."""
     if case.known:
         case.known = replace(case.known, missing=((1, 1),))
 
@@ -146,7 +149,10 @@ def cases(seed: int) -> list[Case]:
 
 
 def as_staged(journals: list[Case]) -> dict[str, list[dict[str, Any]]]:
-    """Rows as the scan stages them, by file: a unit of some buckets in Cassandra's order, cut into files by rows."""
+    """Return rows as the scan stages them, by file.
+
+    A unit holds some buckets in Cassandra's order and is cut into files by rows.
+    """
     rows = [(hour, row.ticks, case.name, row) for case in journals for hour, row in case.rows]
     rows.sort(key=lambda item: (item[0] // BUCKETS_A_UNIT, item[0], item[1], item[2], item[3].number))
     files: dict[str, list[dict[str, Any]]] = {}
@@ -163,7 +169,7 @@ def as_staged(journals: list[Case]) -> dict[str, list[dict[str, Any]]]:
 
 
 def summaries(spark: SparkSession, root: Path, journals: list[Case]) -> DataFrame:
-    """What staged.summaries says of files with these rows."""
+    """Write the journals' rows to files and return what staged.summarise says of them."""
     files = as_staged(journals)
     for name, rows in files.items():
         root.joinpath("staged").mkdir(parents=True, exist_ok=True)
@@ -179,7 +185,7 @@ def journals() -> dict[str, Case]:
 
 @pytest.fixture(scope="module")
 def clean(spark: SparkSession, journals: dict[str, Case], tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """The persistence_ids that the fast path calls clean."""
+    """Return the persistence_ids that the fast path calls clean."""
     by_file = summaries(spark, tmp_path_factory.mktemp("all"), list(journals.values()))
     known = spark.createDataFrame(
         [
@@ -192,11 +198,12 @@ def clean(spark: SparkSession, journals: dict[str, Case], tmp_path_factory: pyte
     runs = suspects.run_summaries(by_file).join(known, list(suspects.KEY), "left")
     judged = runs.select("persistence_id", suspects.is_clean(written_to=1).alias("clean")).collect()
     assert {row.persistence_id for row in judged} == set(journals)
-    assert all(row.clean is not None for row in judged)  # null would be neither clean nor a suspect
+    assert all(row.clean is not None for row in judged)  # A null would be neither clean nor a suspect.
     return {row.persistence_id for row in judged if row.clean}
 
 
-def test_what_is_called_clean_is_delivered_by_the_rules_as_simply_next(journals: dict[str, Case], clean: set[str]) -> None:
+def test_clean_rows_are_delivered_as_next(journals: dict[str, Case], clean: set[str]) -> None:
+    """Rows of a persistence_id that the fast path calls clean are all delivered by the rules, each as the next number."""
     for name in clean:
         judgement = judge(journals[name].known, [row for _, row in journals[name].rows], POLICY)
         assert {(d.action, d.reason) for d in judgement.decisions} == {(Action.DELIVER, Reason.NEXT)}, journals[name]
@@ -211,13 +218,15 @@ def test_each_damage_makes_some_journal_a_suspect(journals: dict[str, Case], cle
     assert found >= set(DAMAGE) - {"other bucket", "missing below"}
 
 
-def test_what_is_missing_below_progress_makes_nobody_a_suspect(journals: dict[str, Case], clean: set[str]) -> None:
+def test_numbers_missing_below_progress_stay_clean(journals: dict[str, Case], clean: set[str]) -> None:
+    """Numbers that are missing below progress do not make a persistence_id a suspect."""
     alone = {name for name, case in journals.items() if case.damage == ["missing below"]}
     assert alone
     assert alone <= clean
 
 
-def test_clean_rows_stand_in_their_files_in_the_rules_order(journals: dict[str, Case], clean: set[str]) -> None:
+def test_clean_rows_are_staged_in_rules_order(journals: dict[str, Case], clean: set[str]) -> None:
+    """Files hold the rows of a clean persistence_id in the order in which the rules deliver them."""
     in_files: dict[str, list[int]] = {}
     for rows in as_staged(list(journals.values())).values():
         for row in rows:
@@ -225,9 +234,10 @@ def test_clean_rows_stand_in_their_files_in_the_rules_order(journals: dict[str, 
     assert all(in_files[name] == sorted(in_files[name]) for name in clean)
 
 
-def test_the_summary_of_a_clean_journal_ends_where_the_rules_end(
+def test_summary_of_clean_journal_equals_rules_progress(
     spark: SparkSession, journals: dict[str, Case], clean: set[str], tmp_path: Path
 ) -> None:
+    """Summaries of clean journals end with the progress that the rules reach."""
     ends = {
         row.persistence_id: row
         for row in summaries(spark, tmp_path, [journals[name] for name in clean]).orderBy("high").collect()
@@ -240,7 +250,8 @@ def test_the_summary_of_a_clean_journal_ends_where_the_rules_end(
         assert progress == Progress(end.high, end.high_sequence_nr, end.high_ticks, end.high_offset, missing)
 
 
-def test_totals_are_those_of_the_rows_of_their_files(journals: dict[str, Case], spark: SparkSession, tmp_path: Path) -> None:
+def test_totals_of_files_equal_their_rows(journals: dict[str, Case], spark: SparkSession, tmp_path: Path) -> None:
+    """File totals (rows, size, checksum, first and last ticks, rows in the window) equal those of the file's rows."""
     after, until, bucket = WINDOWS["order"]
     summaries(spark, tmp_path, list(journals.values()))
     totals = staged.summarise(RunFiles(str(tmp_path)), "staged", "again.parquet", WINDOWS, {0, 1}, BucketSize.HOUR)
@@ -269,12 +280,13 @@ KEY_ROWS = (
 
 
 def key_rows(rows: list[Row], known: Progress | None) -> list[tuple[Any, ...]]:
-    """Key rows with progress, as KEY_ROWS names their columns."""
+    """Return key rows with progress, in the columns of KEY_ROWS."""
     of_progress = (known.number, known.sequence_nr, known.ticks, known.offset, "") if known else (None,) * 5
     return [(row.number, row.sequence_nr, row.ticks, row.offset, *of_progress) for row in rows]
 
 
-def test_rows_called_delivered_are_those_that_the_rules_drop(spark: SparkSession) -> None:
+def test_is_delivered_column_agrees_with_rules(spark: SparkSession) -> None:
+    """Rows that Spark's column calls delivered are those that the rules drop. Without progress it calls no row delivered."""
     known = Progress(4, 40, START, str(lowest(START)))
     rows = [event(n, s, START - 4 + n) for n in range(1, 7) for s in (10, 40, 41, 90)]
     frame = spark.createDataFrame(key_rows(rows, known) + key_rows(rows, None), KEY_ROWS)
@@ -285,7 +297,7 @@ def test_rows_called_delivered_are_those_that_the_rules_drop(spark: SparkSession
 
 
 def test_in_doubt_column_agrees_with_rule(spark: SparkSession) -> None:
-    """Rows of delivered numbers that may be of another life: Spark's column says what the rule says."""
+    """Spark's column and the rule agree on which rows of delivered numbers may belong to another life."""
     known = Progress(4, 40, START, str(lowest(START)))
     rows = [event(n, 10 * n, START + ticks) for n in range(1, 7) for ticks in (-1, 0, 1)]
     without_time = Progress(4, 40, 0, "")
@@ -296,7 +308,8 @@ def test_in_doubt_column_agrees_with_rule(spark: SparkSession) -> None:
     assert sum(wanted) == 5
 
 
-def test_numbers_in_or_below_what_is_missing_are_left_to_the_rules(spark: SparkSession) -> None:
+def test_is_delivered_leaves_missing_numbers_to_rules(spark: SparkSession) -> None:
+    """Numbers within or below what is missing, and number 0, are not called delivered, so that the rules judge them."""
     numbers = [(3, 30, 4, 40, "3-3"), (1, 10, 4, 40, "2-2"), (4, 40, 4, 40, "1-1"), (4, 40, 4, 40, "1-1,3-3"), (0, 0, 4, 40, "")]
     frame = spark.createDataFrame(
         [(number, nr, 0, "o", known, known_nr, 0, "o", missing) for number, nr, known, known_nr, missing in numbers], KEY_ROWS

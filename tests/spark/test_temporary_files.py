@@ -1,4 +1,4 @@
-"""Temporary files of a real Spark driver under TLS: none outside of its folder, and none of a killed one when the next has started."""
+"""Temporary files of a real Spark driver under TLS: they stay in its folder, and the next start removes a killed driver's."""
 
 import os
 import signal
@@ -26,7 +26,10 @@ spark.stop()
 
 @pytest.fixture
 def start(tmp_path):
-    """start(out, seconds) runs a job whose temporary files go below `temporary`; returns its process and the JVM's pid."""
+    """Yield start(out, seconds), which runs a job whose temporary files go below `temporary`.
+
+    It returns the job's process and the JVM's pid.
+    """
     (tmp_path / "ca.pem").write_bytes(authority("one"))
     (tmp_path / "temporary").mkdir()
     config = tmp_path / "tagmill.toml"
@@ -48,12 +51,15 @@ def start(tmp_path):
 
 
 def left(folder: Path) -> list[str]:
-    """Return what is below a folder, but for the lock of all jobs."""
+    """Return the names of the files below a folder, except the lock of all jobs."""
     return sorted(path.name for path in folder.rglob("*") if path.is_file() and path.name != "lock")
 
 
 def test_killed_driver_leaves_nothing_to_next(start, tmp_path):
-    """Both processes are killed, so that none of them can tidy up; Spark's own files are kept from others, too."""
+    """Kill driver and JVM so that neither can tidy up; the next job removes their files.
+
+    Spark's own files are hidden from other users, too.
+    """
     temporary = tmp_path / "temporary"
     job, jvm = start("first", 60)
     assert "trusted.p12" in left(temporary)

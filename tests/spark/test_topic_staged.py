@@ -1,4 +1,4 @@
-"""What a run of a topic stages: checksums as Spark computes them, every row in a file that is named, the first of each id."""
+"""What a run of a topic stages: checksums equal to Spark's, rows only in named files, and the first record of each id."""
 
 from pathlib import Path
 from random import Random
@@ -84,6 +84,7 @@ def test_large_payloads_lie_in_bounded_row_groups(spark, tmp_path: Path) -> None
 
 
 def test_of_each_id_the_first_event_is_told(spark, tmp_path: Path, monkeypatch) -> None:
+    """Keep the first event of each id across files, as counting one by one does."""
     monkeypatch.setattr(firsts, "COMPARED_AT_ONCE", 300)
     files, staged = RunFiles(str(tmp_path)), []
     tables = [events(count, 40) for count in (700, 1100)]
@@ -105,7 +106,8 @@ def test_of_each_id_the_first_event_is_told(spark, tmp_path: Path, monkeypatch) 
         assert {kind: getattr(one, kind) for kind in KINDS} == {kind: table["kind"].to_pylist().count(kind) for kind in KINDS}
 
 
-def test_a_folder_that_cant_be_written_is_one_line(spark, tmp_path: Path) -> None:
+def test_staged_unwritable_folder_is_one_line(spark, tmp_path: Path) -> None:
+    """Report a folder that can't be written in one line that says that nothing was committed."""
     (tmp_path / "staged").write_text("a file where the folder should be")
     with pytest.raises(StoreUnavailable, match="staged/.* can't be written: .*Nothing was committed$"), explained("there"):
         staged_of(spark, events(10, 5), tmp_path)

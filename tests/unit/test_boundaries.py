@@ -1,4 +1,4 @@
-"""No failure passes the one place that explains it: sessions begin there, and every command and job ends there."""
+"""Failures never pass the one place that explains them: sessions begin there, and every command and job ends there."""
 
 import ast
 import re
@@ -13,12 +13,12 @@ import typer.main
 from tagmill.cli.main import app
 
 ROOT = Path(__file__).resolve().parents[2]
-# what lists its commands, or starts servers and has a handler of its own
+# Commands outside of the boundary: `version` uses no store, `local` starts servers and has a handler of its own.
 OTHERS = ("tagmill version", "tagmill local ")
 
 
 def commands(command, path):
-    """Each command that does something, with its path."""
+    """Yield path and callback of each command that does something."""
     for name, below in getattr(command, "commands", {}).items():
         yield from commands(below, f"{path} {name}")
     if not hasattr(command, "commands"):
@@ -52,6 +52,7 @@ def test_sessions_begin_in_one_place() -> None:
 
 
 def test_command_interrupted_while_it_imports_says_nothing() -> None:
+    """Ctrl-C during the imports of a command ends it silently by the signal."""
     interrupt = "threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGINT)).start()"
     program = f"import os, signal, threading; from tagmill.cli import command; {interrupt}; command()"
     done = subprocess.run([sys.executable, "-c", program, "version"], capture_output=True, text=True, timeout=60, cwd=ROOT)

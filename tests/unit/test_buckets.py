@@ -16,7 +16,8 @@ TICKS = st.integers(0, 10**17)
     ("size", "start"),
     [(BucketSize.DAY, "2026-11-21T00:00"), (BucketSize.HOUR, "2026-11-21T07:00"), (BucketSize.MINUTE, "2026-11-21T07:59")],
 )
-def test_a_moment_falls_in_the_bucket_that_began_last(size: BucketSize, start: str) -> None:
+def test_start_is_bucket_that_began_last(size: BucketSize, start: str) -> None:
+    """Moments fall in the bucket that began last before them."""
     moment = from_datetime(datetime(2026, 11, 21, 7, 59, 59, 999999, tzinfo=UTC))
     assert size.start(moment) == datetime.fromisoformat(start + "Z").timestamp() * 1000
 
@@ -29,7 +30,8 @@ def test_every_tick_is_inside_its_bucket(size: BucketSize, tick: int) -> None:
 
 
 @given(st.sampled_from(BucketSize), TICKS)
-def test_first_and_last_tick_of_a_bucket_are_in_it_and_their_neighbours_are_not(size: BucketSize, tick: int) -> None:
+def test_bucket_holds_first_and_last_tick(size: BucketSize, tick: int) -> None:
+    """Buckets hold their first and last tick; the ticks next to these are in the neighbouring buckets."""
     start = size.start(tick)
     first = first_ticks(start)
     assert [size.start(first + n) for n in (0, size.ticks - 1)] == [start, start]

@@ -15,7 +15,8 @@ def test_names_are_printed_as_they_are(capsys):
     assert all(name in printed for name in names)
 
 
-def test_names_that_are_too_long_for_a_key_are_named_wherever_they_come_from():
+def test_names_too_long_for_key_are_refused():
+    """Refuse names that are too long for a key, with their size, wherever they come from."""
     long = 70_000 * "x"
     for mistake in (
         lambda: must_be_keys([None, 3, ["o-1", long]]),

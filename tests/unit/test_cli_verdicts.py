@@ -1,4 +1,4 @@
-"""Lines of many pipelines on the command line, and the exit status of all together."""
+"""Lines of many pipelines on the command line, and their common exit status."""
 
 import pytest
 import typer

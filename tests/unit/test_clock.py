@@ -1,4 +1,4 @@
-"""Clocks that agree, and those that don't: who is named, and by how much."""
+"""Clocks that agree, and those that don't: which one is named, and by how much it differs."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -16,12 +16,13 @@ def reading(where: str, ahead: timedelta) -> clock.Reading:
 
 
 def test_read_local_clock_ahead_measures_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure by how much the local clock is ahead of the server's."""
     monkeypatch.setattr(clock, "local", lambda: HERE + DAYS)
     assert clock.read("A", lambda: HERE).ahead == pytest.approx(DAYS, abs=timedelta(seconds=1))
 
 
 def test_read_within_the_round_trip_is_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that takes its time may have read its clock at any moment of it."""
+    """Servers that answer slowly may have read their clock at any moment of the round trip."""
     monkeypatch.setattr(clock, "local", lambda: HERE)
     moments = iter((10.0, 100.0))
     monkeypatch.setattr(clock.time, "monotonic", lambda: next(moments))

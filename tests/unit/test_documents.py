@@ -1,4 +1,4 @@
-"""The documents hold what they say: the configuration page is the model's, links lead somewhere, the compose file fits its schema."""
+"""Documents are true: the configuration page is the model's, links lead somewhere, the compose file fits its schema."""
 
 import json
 import re
@@ -28,7 +28,7 @@ def test_links_lead_to_files_that_are_there(file):
 
 
 def test_the_compose_file_fits_the_compose_specification():
-    # the specification's schema, as docker-compose 1.29 ships it (Apache License 2.0)
+    # This is the specification's schema as docker-compose 1.29 ships it (Apache License 2.0).
     schema = json.loads((ROOT / "tests" / "fixtures" / "compose-spec.json").read_text(encoding="utf-8"))
     content = yaml.safe_load((ROOT / "docker-compose.yaml").read_text(encoding="utf-8"))
     jsonschema.validate(content, schema)

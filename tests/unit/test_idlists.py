@@ -1,4 +1,4 @@
-"""Files of persistence ids: checked as a whole before the first is used, and never shown."""
+"""Files of persistence_ids: checked as a whole before the first is used, and never shown."""
 
 import os
 from pathlib import Path
@@ -12,7 +12,8 @@ from tagmill.names import LONGEST_KEY_BYTES, quoted
 SECRET = "2b7e151628aed2a6abf7158809cf4f3c"
 
 
-def test_ids_of_file_with_mark_and_crlf_are_plain(tmp_path):
+def test_ids_of_strips_mark_and_crlf(tmp_path):
+    """Strip byte order mark, line ends and empty lines from a file of ids, but no blanks of an id."""
     file = tmp_path / "ids.txt"
     file.write_bytes("\ufeffo-1\r\n\r\n o-2 \n".encode())
     assert list(ids_of(["x"], file)) == ["x", "o-1", " o-2 "]
@@ -35,7 +36,7 @@ def test_file_of_something_else_is_refused_unquoted(tmp_path, content, reason):
 
 
 def test_pipe_is_read_once():
-    """A list may come from a process substitution, which can't be read a second time."""
+    """Lists may come from a process substitution, which can't be read a second time."""
     read, write = os.pipe()
     os.write(write, b"o-1\no-2\n")
     os.close(write)

@@ -18,7 +18,7 @@ IO = (
     "tagmill.cli",
     "tagmill.airflow",
 )
-# room: what nothing in it may import
+# Package: modules that nothing in it may import.
 FORBIDDEN = {
     "tagmill/continuity": IO,
     "tagmill/batches": IO,
@@ -83,7 +83,7 @@ FORBIDDEN = {
 
 
 def imported(file: Path) -> Iterator[str]:
-    """Modules that a file imports, anywhere in it."""
+    """Yield the modules that a file imports, anywhere in it."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -97,6 +97,7 @@ def within(module: str, package: str) -> bool:
 
 @pytest.mark.parametrize("room", FORBIDDEN)
 def test_a_room_imports_only_what_lies_below_it(room):
+    """Packages import none of the modules that are forbidden to them."""
     place = ROOT / room
     files = sorted(place.rglob("*.py")) if place.is_dir() else [place]
     assert files, f"{room} is gone: adapt this test"

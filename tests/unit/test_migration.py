@@ -12,14 +12,16 @@ from tagmill.views.model import Step
 SAFE = (Step.TABLES, Step.TAGS_COLUMN, Step.COLUMNS, Step.PIDS)
 
 
-def test_tags_are_among_the_steps_once_it_is_said_who_may_not_write():
+def test_plan_includes_tags_once_writers_excluded():
+    """Tags are among the steps once ids or offline say which applications do not write, and in dry runs."""
     assert Plan.of() == Plan(SAFE)
     assert Plan.of(offline=True) == Plan((*SAFE, Step.TAGS), Chosen())
     assert Plan.of(persistence_ids=["a"]) == Plan((*SAFE, Step.TAGS), Chosen(("a",)))
     assert Plan.of(dry_run=True) == Plan((*SAFE, Step.TAGS))
 
 
-def test_steps_come_in_their_order_and_only_those_that_look_at_rows_need_spark():
+def test_plan_orders_steps_and_needs_spark():
+    """Steps come in their own order, and only those that look at rows need Spark."""
     plan = Plan.of(["columns", "tables"])
     assert plan.steps == (Step.TABLES, Step.COLUMNS) and not plan.needs_spark
     assert all(Plan.of([step], offline=True).needs_spark for step in ("pids", "tags"))
@@ -36,5 +38,6 @@ def test_steps_come_in_their_order_and_only_those_that_look_at_rows_need_spark()
     ],
 )
 def test_what_could_lose_something_is_refused(options, words):
+    """Refuse plans that could lose rows because an application may write meanwhile, and plans that contradict themselves."""
     with pytest.raises(ConfigurationError, match=words):
         Plan.of(**options)

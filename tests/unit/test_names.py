@@ -1,4 +1,4 @@
-"""Identifiers in CQL and SQL text: nothing but letters, digits and _ comes through."""
+"""Identifiers in CQL and SQL text contain only letters, digits and _; keys are text that Cassandra can look up."""
 
 import re
 
@@ -19,7 +19,8 @@ def test_plain_identifiers_come_through(name: str) -> None:
     assert names.sql(name) == f"`{name}`"
 
 
-def test_a_key_is_text_that_cassandra_can_look_up() -> None:
+def test_key_is_text_cassandra_can_hold() -> None:
+    """Keys are UTF-8 text of at most 65521 bytes; other text is refused."""
     for text in ("", "o-1", "\U0001f600", "x" * names.LONGEST_KEY_BYTES):
         assert names.key(text) == text
     with pytest.raises(
@@ -47,6 +48,7 @@ def test_hostile_identifiers_are_refused(name: str, quote) -> None:
 
 @given(st.text(max_size=60))
 def test_what_comes_through_is_plain_ascii(name: str) -> None:
+    """Identifiers that pass are unchanged and plain ASCII; only texts of another form are refused."""
     try:
         found = names.identifier(name)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The configuration file and the environment: what is read, and what one line says of a mistake."""
+"""The configuration file and the environment: what is read, and the one line that names a mistake."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -48,7 +48,8 @@ def mistake(load: Callable[..., Settings], text: str, **environment: str) -> str
 # -- what is read
 
 
-def test_a_file_with_one_pipeline_has_everything_else_by_default(load) -> None:
+def test_load_one_pipeline_defaults_the_rest(load) -> None:
+    """Files with one pipeline have defaults for all other settings."""
     settings = load(pipeline())
     assert settings.pipeline("orders").tags == ["order", "billing"]
     assert (settings.cassandra.read_consistency, settings.cassandra.port, settings.clickhouse.port) == (
@@ -71,22 +72,25 @@ def test_a_file_with_one_pipeline_has_everything_else_by_default(load) -> None:
         ('"2026-11-21"', datetime(2026, 11, 21, tzinfo=UTC)),
     ],
 )
-def test_moments_are_read_in_the_plugin_s_form_and_in_iso_as_utc(load, written: str, expected: datetime) -> None:
+def test_load_moments_of_plugin_and_iso(load, written: str, expected: datetime) -> None:
+    """Moments are read in the plugin's form and in ISO 8601, as UTC if they name no zone."""
     read = load(pipeline(first_time_bucket=written)).pipeline("orders")
     assert read.first_time_bucket == expected
     assert read.start_ticks("order") == from_datetime(expected)
 
 
-def test_a_tag_starts_where_it_is_told_but_never_before_the_first_time_bucket(load) -> None:
+def test_start_ticks_never_before_first_bucket(load) -> None:
+    """Tags start where start_from says, but never before the first time bucket."""
     read = load(pipeline(start_from='{ order = "2026-12-01T00:00:00Z", billing = "2020-01-01" }')).pipeline("orders")
     assert read.start_ticks("order") == from_datetime(datetime(2026, 12, 1, tzinfo=UTC))
     assert read.start_ticks("billing") == from_datetime(SEVEN)
-    # the plugin's readers begin with the whole bucket that it lies in
+    # The plugin's readers begin with the whole bucket in which first_time_bucket lies.
     within = load(pipeline(first_time_bucket='"20261121T07:25"', bucket_size='"Hour"')).pipeline("orders")
     assert within.start_ticks("order") == from_datetime(SEVEN)
 
 
-def test_relative_paths_count_from_the_folder_of_the_file(load, tmp_path: Path) -> None:
+def test_load_relative_paths_from_files_folder(load, tmp_path: Path) -> None:
+    """Relative paths count from the folder of the configuration file."""
     topic = (
         '[pipelines.t]\nkind = "topic"\ntopics = ["t"]\ndestination = "t"\nformat = "avro"\nschema_files = { 1 = "event.avsc" }\n'
     )
@@ -131,7 +135,8 @@ def test_replication_defaults_to_one_copy_and_takes_datacenters(load) -> None:
     assert load(text).cassandra.replication.options() == {"class": "NetworkTopologyStrategy", "eu": "3", "us": "2"}
 
 
-def test_that_nobody_else_reads_is_something_else_than_not_stated(load) -> None:
+def test_other_readers_empty_differs_from_unset(load) -> None:
+    """Stating that there are no other readers differs from stating nothing."""
     stated = pipeline() + "[pipelines.orders.cleanup]\nother_readers = []\n"
     assert load(stated).pipeline("orders").cleanup.other_readers == []
     assert load(pipeline()).pipeline("orders").cleanup.other_readers is None
@@ -226,7 +231,8 @@ def topic_with_columns(*names: str) -> str:
         ("[cassandra\n", "can't be read as TOML"),
     ],
 )
-def test_a_mistake_is_one_line_that_names_the_key(load, text: str, named: str) -> None:
+def test_load_mistake_is_line_naming_key(load, text: str, named: str) -> None:
+    """Report a mistake in one line that names the key."""
     assert named in mistake(load, text)
 
 
@@ -237,7 +243,8 @@ def test_all_mistakes_are_named_at_once(load) -> None:
 
 @pytest.mark.parametrize("section", ["cassandra", "clickhouse"])
 @pytest.mark.parametrize("key", ["username", "password"])
-def test_a_secret_in_the_file_is_refused_and_not_repeated(load, section: str, key: str) -> None:
+def test_load_secret_in_file_is_refused(load, section: str, key: str) -> None:
+    """Refuse a secret in the file, name its environment variable, and do not repeat the secret."""
     text = mistake(load, f'[{section}]\n{key} = "hunter2"\n')
     assert f"{section}.{key}" in text and f"TAGMILL_{section.upper()}__{key.upper()}" in text
     assert "hunter2" not in text
@@ -247,7 +254,8 @@ def test_an_unknown_key_in_the_environment_is_named(load) -> None:
     assert "cassandra.prot: unknown key" in mistake(load, "", CASSANDRA__PROT="1")
 
 
-def test_a_value_in_the_environment_that_does_not_fit_is_named(load) -> None:
+def test_load_unfit_environment_value_is_named(load) -> None:
+    """Name the key of a value in the environment that does not fit."""
     assert "cassandra.port: " in mistake(load, "", CASSANDRA__PORT="many")
 
 
@@ -261,12 +269,14 @@ def test_a_missing_file_says_how_to_name_one(tmp_path: Path) -> None:
         Settings.load(tmp_path / "none.toml")
 
 
-def test_a_folder_instead_of_a_file_is_one_line(tmp_path: Path) -> None:
+def test_load_folder_is_refused(tmp_path: Path) -> None:
+    """Refuse a folder in place of the file in one line."""
     with pytest.raises(ConfigurationError, match="can't be read"):
         Settings.load(tmp_path)
 
 
-def test_an_unknown_pipeline_is_answered_with_those_there_are(load) -> None:
+def test_unknown_pipeline_lists_configured_ones(load) -> None:
+    """Name the configured pipelines if another one is asked for."""
     with pytest.raises(ConfigurationError, match="pipeline 'refunds' is not in the configuration .there: orders"):
         load(pipeline()).pipeline("refunds")
 
@@ -280,7 +290,8 @@ def test_a_journal_is_built_by_one_pipeline(load) -> None:
     load(first + second.replace('"orders"', '"another"'))
 
 
-def test_a_kafka_journal_is_a_pipeline_of_its_own_kind(load) -> None:
+def test_kafka_journal_is_own_kind(load) -> None:
+    """Kafka journals are pipelines of their own kind; asking for one as another kind is refused."""
     text = pipeline() + '[pipelines.carts]\nkind = "kafka_journal"\nkeyspace = "carts"\ntopic_prefixes = ["journal-"]\n'
     settings = load(text, KAFKA__PASSWORD="s3cr3t", PIPELINES__CARTS__SEGMENT_SIZE="500")
     assert list(settings.pipelines) == ["orders"] and list(settings.kafka_journals) == ["carts"]
@@ -303,7 +314,8 @@ def test_a_kafka_journal_is_a_pipeline_of_its_own_kind(load) -> None:
         ('topics = ["a"]', 'topics = ["b"]\ntopic_prefixes = ["ab"]', None),
     ],
 )
-def test_a_topic_is_replicated_to_a_keyspace_by_one_pipeline(load, one: str, other: str, shared: str | None) -> None:
+def test_topic_has_one_pipeline_per_keyspace(load, one: str, other: str, shared: str | None) -> None:
+    """Topics, named or by prefix, are replicated to a keyspace by one pipeline only."""
     first, second = (
         f'[pipelines.{n}]\nkind = "kafka_journal"\nkeyspace = "j"\n{topics}\n' for n, topics in (("m", one), ("n", other))
     )

@@ -1,4 +1,4 @@
-"""The flags of a job's JVM: what Tagmill adds gives way to what the configuration says."""
+"""JVM flags of a job: those that Tagmill adds give way to the configuration."""
 
 import os
 from pathlib import Path
@@ -25,7 +25,8 @@ def processors(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 COLLECTOR, COMPILER = "-XX:+UseSerialGC", [f"-XX:Tier4{name}={value}" for name, value in HOT.items()]
 
 
-def test_few_processors_have_the_serial_collector_and_compile_less(processors: int, tmp_path: Path) -> None:
+def test_options_few_processors_use_serial_collector(processors: int, tmp_path: Path) -> None:
+    """Jobs with one or two processors use the serial collector and compile less."""
     assert options(tmp_path).split() == ([COLLECTOR, *COMPILER] if processors <= 2 else [])
 
 
@@ -49,6 +50,7 @@ def test_other_options_stay_and_come_last(processors: int, tmp_path: Path) -> No
 
 
 def test_an_archive_that_is_there_is_used(tmp_path: Path) -> None:
+    """Use a class archive if its file exists and its path has no blank."""
     assert "SharedArchiveFile" not in options(tmp_path, archive='class_archive = "classes.jsa"')
     (tmp_path / "classes.jsa").touch()
     assert f"-XX:SharedArchiveFile={tmp_path}/classes.jsa" in options(tmp_path, archive='class_archive = "classes.jsa"')

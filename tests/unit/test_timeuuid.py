@@ -10,33 +10,36 @@ from hypothesis import strategies as st
 
 from tagmill import timeuuid
 
-# 1582-10-15 to the year 5236: all that 60 bits can say
+# Ticks from 1582-10-15 to the year 5236, the range of the 60 bits of a time UUID.
 TICKS = st.integers(-timeuuid.GREGORIAN_TICKS, 2**60 - 1 - timeuuid.GREGORIAN_TICKS)
 
 
 def cassandra_order(offset: UUID) -> tuple[int, bytes]:
-    """TimeUUIDType.compare: by time, then the last eight bytes as signed ones."""
+    """Return the key of TimeUUIDType.compare: the time, then the last eight bytes as signed ones."""
     return offset.time, bytes(byte ^ 0x80 for byte in offset.bytes[8:])
 
 
-def test_the_time_of_an_offset_made_now_is_now() -> None:
+def test_ticks_of_new_offset_are_now() -> None:
+    """Offsets made now have the current time."""
     before = timeuuid.from_datetime(datetime.now(UTC) - timedelta(milliseconds=1))
     found = timeuuid.ticks(uuid1())
     assert before <= found <= timeuuid.from_datetime(datetime.now(UTC) + timedelta(milliseconds=1))
 
 
 def test_a_recorded_offset_has_its_known_time() -> None:
-    # made by the driver for 2026-11-21T07:00:00.001Z
+    # The driver makes this offset for 2026-11-21T07:00:00.001Z.
     assert timeuuid.ticks(min_uuid_from_time(1_795_244_400.001)) == 17_952_444_000_010_000
 
 
 @given(TICKS)
-def test_lowest_and_highest_have_the_tick_that_they_were_made_of(tick: int) -> None:
+def test_lowest_and_highest_keep_their_tick(tick: int) -> None:
+    """Lowest and highest offset of a tick have that tick."""
     assert timeuuid.ticks(timeuuid.lowest(tick)) == timeuuid.ticks(timeuuid.highest(tick)) == tick
 
 
 @given(TICKS, st.integers(0, 2**62 - 1))
-def test_every_offset_of_a_tick_lies_between_lowest_and_highest(tick: int, rest: int) -> None:
+def test_offsets_lie_between_lowest_and_highest(tick: int, rest: int) -> None:
+    """Offsets of a tick lie between its lowest and highest offset in Cassandra's order."""
     low, high = timeuuid.lowest(tick), timeuuid.highest(tick)
     offset = UUID(int=(low.int >> 64 << 64) | 0x8000000000000000 | rest)
     assert cassandra_order(low) <= cassandra_order(offset) <= cassandra_order(high)

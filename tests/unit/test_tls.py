@@ -1,4 +1,4 @@
-"""A TLS connection that no retry can bring is told in one line with exit status 2, whichever server it is."""
+"""TLS connections that can't succeed by a retry end in one line with exit status 2, whichever server it is."""
 
 import time
 
@@ -29,7 +29,7 @@ def connect(store, port, ca_file):
 
 
 def refused(store, port, ca_file):
-    """The one line, told soon."""
+    """Return the one line that refuses the connection, after checking that it came soon."""
     begin = time.monotonic()
     with pytest.raises(ConfigurationError) as error:
         connect(store, port, ca_file)
@@ -65,7 +65,7 @@ def test_client_certificate_asked_for_is_told(store, tmp_path):
 
 @pytest.mark.parametrize("store", STORES)
 def test_authorities_not_there_are_named_at_load(store, tmp_path):
-    """The file and its key are named when the configuration is read, before anything is connected to."""
+    """Name the file and its key when the configuration is read, before anything is connected to."""
     for content, words in ((None, "is not there"), ("nothing", "holds no certificate in PEM")):
         if content:
             (tmp_path / "ca.pem").write_text(content)

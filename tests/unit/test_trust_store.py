@@ -1,4 +1,4 @@
-"""Certificate authorities reach Java as a trust store that it reads."""
+"""Certificate authorities reach Java as a trust store that it can read."""
 
 import datetime
 import stat
@@ -40,7 +40,8 @@ def test_java_trusts_every_authority_of_the_file(tmp_path):
     assert stat.S_IMODE(Path(store).stat().st_mode) == 0o600
 
 
-def test_a_file_that_holds_no_certificates_is_one_line(tmp_path):
+def test_trust_store_without_certificates_is_refused(tmp_path):
+    """Name tls_ca_file in the error if the file holds no certificates."""
     (tmp_path / "ca.pem").write_text("nothing")
     with pytest.raises(ConfigurationError, match="tls_ca_file"):
         trust_store(tmp_path / "ca.pem", tmp_path)

@@ -1,4 +1,4 @@
-"""Rows of messages as staged events: places and payloads as they are, tags as the plugin sees them, and what is wrong with each."""
+"""Rows of messages as staged events: places and payloads unchanged, tags as the plugin sees them, and the flaw of each."""
 
 from uuid import UUID
 
@@ -35,10 +35,10 @@ def journal(*also: str) -> Journal:
 
 
 def staged(*rows: dict, also: tuple[str, ...] = ()) -> list[dict]:
-    """What becomes of EVENT with these changes."""
+    """Return the staged events that EVENT gives with these changes, one per row."""
     columns = [*REQUIRED, *also]
     batch = pa.RecordBatch.from_pylist([{**EVENT, **row} for row in rows], pa.schema([(name, TYPES[name]) for name in columns]))
-    # a slice, as workers get them
+    # Workers get slices of batches, so read a batch that does not start at its first row.
     together = pa.concat_tables([pa.Table.from_batches([batch]).slice(0, 1), pa.Table.from_batches([batch])]).combine_chunks()
     return as_events(together.to_batches()[0].slice(1), schema_of(journal(*also)), UNTIL, LARGEST).to_pylist()
 
@@ -47,7 +47,8 @@ def flaw(also: tuple[str, ...] = (), **changes: object) -> str | None:
     return staged(changes, also=also)[0]["flaw"]
 
 
-def test_an_event_is_staged_as_it_is_with_its_time() -> None:
+def test_staged_event_is_unchanged_with_time() -> None:
+    """Events are staged unchanged, with their time and without a flaw."""
     (found,) = staged({})
     assert found == {**EVENT, "timestamp": str(lowest(UNTIL)), "ticks": UNTIL, "flaw": None}
 
@@ -101,11 +102,13 @@ def test_tags_of_old_columns_are_tags(tags: list[str] | None, old: tuple[str | N
     ],
 )
 def test_what_is_wrong_with_an_event_is_said(changes: dict, reason: Reason | None) -> None:
+    """Name the flaw of an event with tags; events without tags have none."""
     assert flaw(("message",), **{"message": None, **changes}) == (reason and reason.value)
 
 
 @given(st.lists(st.uuids(), min_size=1, max_size=20), st.lists(st.integers(-(2**48), 2**59), min_size=1, max_size=20))
-def test_any_uuid_has_its_text_and_a_time_uuid_its_time(some: list[UUID], times: list[int]) -> None:
+def test_staged_uuid_has_text_and_time(some: list[UUID], times: list[int]) -> None:
+    """UUIDs of any version give their text; time UUIDs also give their ticks."""
     versions = [*some, *map(lowest, times)]
     found = staged(*({"timestamp": one.bytes} for one in versions))
     assert [row["timestamp"] for row in found] == list(map(str, versions))

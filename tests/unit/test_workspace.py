@@ -1,4 +1,4 @@
-"""Folders of jobs: a dead one's goes, a living one's stays, whoever holds its lock."""
+"""Folders of jobs: a dead job's folder goes, a living one's stays, whichever process holds its lock."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ def test_workspace_is_private_and_gone_afterwards(tmp_path):
 
 
 def test_workspace_of_killed_job_is_swept(tmp_path):
-    """It stays as long as the JVM that inherited the lock runs on, then the next job removes it."""
+    """Keep the folder as long as the JVM that inherited the lock runs; then the next job removes it."""
     job = subprocess.Popen([sys.executable, "-c", JOB, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert job.stdout
     path, child = job.stdout.readline().split()
@@ -40,7 +40,7 @@ def test_workspace_of_killed_job_is_swept(tmp_path):
     with workspace(str(tmp_path)):
         assert os.path.exists(f"{path}/spark-1")
     os.kill(int(child), signal.SIGKILL)
-    job.stdout.read()  # ends with the child, which has it open
+    job.stdout.read()  # The pipe ends with the child, which has it open.
     with workspace(str(tmp_path)):
         assert not os.path.exists(path)
 

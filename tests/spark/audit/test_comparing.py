@@ -1,4 +1,4 @@
-"""The rules of the comparison, each on rows made by hand: which finding comes of what is in journal, view and ClickHouse."""
+"""Findings of the audit's comparison, case by case, from handmade rows of journal, view and ClickHouse."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -27,26 +27,26 @@ STORED = (
 )
 SCOPE = Scope("p", ("t",), BucketSize.HOUR, {"t": 0}, {"t": NOW + HOUR - 100}, NOW + HOUR - 1, {"t": NOW + HOUR - 50})
 
-# between what is due and what may be delivered
+# Ticks between what is due and the watermark: a row may have been delivered or may still be pending.
 LATE = NOW + HOUR - 60
 
 
 def event(hash_: int = 1, ticks: int = NOW, flaw: str | None = None) -> tuple[Any, ...]:
-    """A row of the journal."""
+    """Return a row of the journal."""
     return ("j", 0, f"o-{hash_}", ticks, hash_, flaw)
 
 
 def row(hash_: int = 1, number: int = 1, ticks: int = NOW, timebucket: int = BUCKET) -> tuple[Any, ...]:
-    """A row of the view."""
+    """Return a row of the view."""
     return ("v", number, f"o-{hash_}", ticks, hash_, timebucket)
 
 
 def stored(hash_: int = 1, number: int = 1, ticks: int = NOW) -> tuple[Any, ...]:
-    """A row in ClickHouse."""
+    """Return a row of ClickHouse's table."""
     return ("c", number, f"o-{hash_}", ticks, hash_, "b-1")
 
 
-# what is there of one event -> the kinds found; `deleted` and `held` say what holds of its persistence_id, `cleaned` of its bucket
+# Rows of one event in each store -> kinds of findings. `deleted` and `held` describe its persistence_id, `cleaned` its bucket.
 CASES: dict[str, tuple[list[Any], list[str]]] = {
     "all agree": ([event(), row(), stored()], []),
     "pending": ([event(ticks=NOW + HOUR - 50), row(ticks=NOW + HOUR - 50)], []),
@@ -88,7 +88,7 @@ CASES: dict[str, tuple[list[Any], list[str]]] = {
 
 @pytest.fixture(scope="module")
 def kinds(spark: SparkSession) -> Iterator[dict[str, list[str]]]:
-    """The kinds found in each case; all go through Spark at once, a persistence_id each."""
+    """Yield the kinds of findings by case. All cases go through one Spark job, each as its own persistence_id."""
     journal, view, clickhouse, deleted, held = [], [], [], [], []
     for name, (rows, _) in CASES.items():
         own = BUCKET if "cleaned" not in rows else BUCKET - 3_600_000

@@ -1,4 +1,4 @@
-"""Sums tell whole journals from broken ones, and ranks the numbers that the plugin would give; both against counting one by one."""
+"""Sums that find broken journals, and ranks that give the plugin's numbers, compared with counting one by one."""
 
 from collections.abc import Sequence
 from random import Random
@@ -28,6 +28,7 @@ def view(id_: str, rows: Sequence[tuple[int, int]]) -> list[tuple[Any, ...]]:
 
 
 def test_a_journal_is_broken_when_counting_says_so(spark: SparkSession) -> None:
+    """Sums call a journal broken exactly if counting its sequence_nrs finds a gap or a double."""
     random = Random(7)
     journals: dict[str, list[int]] = {
         "far": list(range(3_000_000_000, 3_000_000_005)),
@@ -49,6 +50,7 @@ def test_a_journal_is_broken_when_counting_says_so(spark: SparkSession) -> None:
 
 
 def test_holes_and_second_writers_are_named(spark: SparkSession) -> None:
+    """Name gaps of the journal above deleted events, and each sequence_nr with two writers."""
     journal = spark.createDataFrame(
         events("hole", [1, 2, 5, 6]) + events("below", [1, 4, 5]) + events("cut", [3, 6]) + events("start", [4, 5])
         + events("two", [1, 2, 3]) + events("two", [2, 3], writer="z"),
@@ -68,7 +70,7 @@ def test_holes_and_second_writers_are_named(spark: SparkSession) -> None:
     )
 
 
-# persistence_id: (journal, deleted_to, view as (sequence_nr, number), what is wrong as (sequence_nr, number, expected))
+# persistence_id: (journal, deleted_to, view as (sequence_nr, number), wrong numbers as (sequence_nr, number, expected number))
 NUMBERED: dict[str, tuple[list[tuple[Any, ...]], int, list[tuple[int, int]], list[tuple[int, int, int]]]] = {
     "all tagged": (events("all tagged", range(1, 6)), 0, [(n, n) for n in range(1, 6)], []),
     "some tagged": (events("some tagged", range(1, 7), lambda n: n % 2), 0, [(1, 1), (3, 2), (5, 3)], []),
@@ -84,7 +86,10 @@ NUMBERED: dict[str, tuple[list[tuple[Any, ...]], int, list[tuple[int, int]], lis
 
 @pytest.fixture(scope="module")
 def wrong(spark: SparkSession) -> dict[str, list[tuple[int, int, int]]]:
-    """What is wrong with the numbers of each case; all go through Spark at once."""
+    """Return the wrong numbers of each case as (sequence_nr, view number, expected number).
+
+    All cases go through Spark at once.
+    """
     journal = spark.createDataFrame([row for case in NUMBERED.values() for row in case[0]], JOURNAL)
     in_view = spark.createDataFrame([row for id_, case in NUMBERED.items() for row in view(id_, case[2])], VIEW)
     deleted = spark.createDataFrame([(id_, case[1]) for id_, case in NUMBERED.items() if case[1]], DELETED)

@@ -1,4 +1,4 @@
-"""Progress against the figures of ClickHouse, also where journal and view have nothing more to say."""
+"""Progress compared with ClickHouse's figures, also where journal and view have no rows left to compare."""
 
 import pytest
 from pyspark.sql import SparkSession
@@ -7,7 +7,7 @@ from tagmill.audit.comparing import FINDING_SCHEMA
 from tagmill.audit.progress import progress_findings
 from tagmill.audit.stored import IDS
 
-# name: progress (number, missing), ClickHouse (rows, numbers, events, last), last number in the view, rows found missing -> finding
+# name: progress (number, missing), ClickHouse (rows, numbers, events, last), last number in view, missing rows -> finding
 CASES = {
     "all there": ((5, 0), (5, 5, 5, 5), 5, 0, None),
     "the view was cleaned up": ((5, 0), (5, 5, 5, 5), None, 0, None),
@@ -23,7 +23,7 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def said(spark: SparkSession) -> dict[str, str]:
-    """What is found in each case; a persistence_id each."""
+    """Return the detail of the finding in each case. Each case is its own persistence_id."""
     progress = [("t", name, done, 9, missing) for name, ((done, missing), *_) in CASES.items()]
     stored = [("t", name, *figures, figures[-1]) for name, (_, figures, *_) in CASES.items() if figures]
     view = [("t", name, last) for name, (_, _, last, *_) in CASES.items() if last]
@@ -41,5 +41,6 @@ def said(spark: SparkSession) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_progress_differs_where_it_should(said: dict[str, str], name: str) -> None:
+    """Report progress that disagrees with ClickHouse, unless missing rows explain it."""
     expected = CASES[name][-1]
     assert (said.get(name) is None) if expected is None else (expected in said[name])

@@ -1,4 +1,4 @@
-"""What a repair makes of an audit's findings before it mends: where the journal has the event, and whose number is claimed twice."""
+"""What a repair stages from an audit's findings: where the journal holds the event, and which numbers two events claim."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ def finding(kind: Kind, sequence_nr: int, **columns: Any) -> tuple[Any, ...]:
 
 @pytest.fixture
 def staged(spark: SparkSession, tmp_path: Path) -> Any:
-    """staged(findings, journal) -> what is to be mended, by sequence_nr."""
+    """Return staged(findings, journal), which stages a repair and returns its rows by sequence_nr."""
 
     def make(findings: list[tuple[Any, ...]], journal: list[tuple[Any, ...]]) -> dict[int, Any]:
         spark.createDataFrame(findings, FINDING_SCHEMA).write.parquet(f"{tmp_path}/findings")
@@ -33,7 +33,11 @@ def staged(spark: SparkSession, tmp_path: Path) -> Any:
     return make
 
 
-def test_findings_in_the_view_get_the_place_of_their_event_and_the_others_are_left_out(staged: Any) -> None:
+def test_stage_view_findings_get_their_events_place(staged: Any) -> None:
+    """Findings in the view get partition and offset of their event; an extra row gets none.
+
+    Findings in ClickHouse and of held persistence_ids are left out.
+    """
     found = staged(
         [
             finding(Kind.MISPLACED, 1, expected_number=1),
@@ -48,7 +52,8 @@ def test_findings_in_the_view_get_the_place_of_their_event_and_the_others_are_le
     assert places == {1: ("misplaced", 0, "o1"), 2: ("missing_in_view", 7, "own"), 3: ("extra_in_view", None, None)}
 
 
-def test_a_number_that_two_events_claim_is_taken_and_a_copy_of_one_event_claims_nothing(staged: Any) -> None:
+def test_stage_number_claimed_by_two_events_is_taken(staged: Any) -> None:
+    """Mark a number as taken if two events of a tag claim it; a copy of one event claims no number."""
     found = staged(
         [
             finding(Kind.MISSING_IN_VIEW, 1, expected_number=1),

@@ -1,4 +1,4 @@
-"""The reports on small frames: what they count, which rows they name, how many Spark jobs they cost."""
+"""Quality reports on small frames: their counts, the rows that they name, and the passes over the rows that they cost."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -49,18 +49,19 @@ def suspect(
 
 
 def hours(bucket: int, count: int = 60) -> list[tuple[Any, ...]]:
-    """A row a minute from the bucket's start, all in that bucket."""
+    """Return rows one minute apart, from the bucket's start on and all in that bucket."""
     return [row(n + 1, bucket * 10_000 + n * MINUTE, bucket) for n in range(count)]
 
 
 def test_one_line_a_tag_with_every_count(spark: SparkSession) -> None:
+    """Report one line per tag with all counts, first and last ticks and the smallest TTL."""
     rows = [
         row(1, SEVEN * 10_000),
         row(2, SEVEN * 10_000 + 3_600_000 * 10_000, ttl_seconds=50),  # the first tick of the next hour
         row(3, SEVEN * 10_000 - 1, ttl_seconds=20),  # the last tick of the hour before
         row(4, SEVEN * 10_000 + 3_600_000 * 10_000 - 1, event_missing=True),
         row(0, SEVEN * 10_000, bad_key=True, persistence_id=None),
-        row(5, None),  # a broken offset has no time to compare
+        row(5, None),  # A broken offset has no time to compare.
         row(1, SEVEN * 10_000, SEVEN + 1, tag="billing", persistence_id="o-2"),
     ]
     billing, order = tag_report(judged(spark, rows), BucketSize.HOUR.milliseconds).collect()
@@ -78,14 +79,16 @@ def test_hour_data_judged_as_day_is_misaligned(spark: SparkSession) -> None:
     assert (report.fits_day, report.fits_hour, report.fits_minute) == (0, 60, 1)
 
 
-def test_day_data_judged_as_hour_is_aligned_with_rows_outside(spark: SparkSession) -> None:
+def test_report_day_data_as_hour_finds_rows_outside(spark: SparkSession) -> None:
+    """Judged as Hour, data in day buckets is aligned, but all rows after the first hour lie outside of their bucket."""
     day = [row(n + 1, MIDNIGHT * 10_000 + n * 60 * MINUTE, MIDNIGHT) for n in range(24)]
     (report,) = tag_report(judged(spark, day), BucketSize.HOUR.milliseconds).collect()
     assert (report.timebucket_misaligned, report.wrong_bucket) == (0, 23)
     assert (report.fits_day, report.fits_hour, report.fits_minute) == (24, 1, 1)
 
 
-def test_minute_data_judged_as_hour_is_misaligned_but_for_full_hours(spark: SparkSession) -> None:
+def test_report_minute_data_as_hour_is_misaligned(spark: SparkSession) -> None:
+    """Judged as Hour, minute buckets are misaligned unless they start on a full hour."""
     minutes = [row(n + 1, (SEVEN + n * 60_000) * 10_000 + 5, SEVEN + n * 60_000) for n in range(60)]
     (report,) = tag_report(judged(spark, minutes), BucketSize.HOUR.milliseconds).collect()
     assert (report.timebucket_misaligned, report.fits_minute, report.fits_hour) == (59, 60, 1)
@@ -108,6 +111,7 @@ def test_dispositions_are_counted_by_tag_reason_and_action(spark: SparkSession) 
 
 
 def test_everybodys_first_row_is_named_before_anybodys_second(spark: SparkSession) -> None:
+    """Name the first row of each persistence_id before a second one of any."""
     rows = [suspect("a", n) for n in range(9, 2, -1)] + [suspect("b", 4), suspect("c", 8), suspect("d", 1, "late", "late")]
     found = [
         (line.reason, line.persistence_id, line.tag_pid_sequence_nr)
@@ -116,7 +120,8 @@ def test_everybodys_first_row_is_named_before_anybodys_second(spark: SparkSessio
     assert found == [("hole", "a", 3), ("hole", "a", 4), ("hole", "b", 4), ("hole", "c", 8), ("late", "d", 1)]
 
 
-def test_damaged_keys_and_buckets_are_named_with_their_file_up_to_the_limit(spark: SparkSession) -> None:
+def test_damaged_rows_name_file_up_to_limit(spark: SparkSession) -> None:
+    """Rows with a damaged key or a wrong bucket are named with their file, at most as many as the limit."""
     rows = [*hours(SEVEN, 5), row(0, SEVEN * 10_000, bad_key=True, persistence_id=None, file="f-2"), row(9, SEVEN * 10_000 - 1)]
     found = [
         OffendingRow(**line.asDict()) for line in damaged_rows(judged(spark, rows), BucketSize.HOUR.milliseconds, 3).collect()
@@ -129,7 +134,7 @@ def test_damaged_keys_and_buckets_are_named_with_their_file_up_to_the_limit(spar
 
 
 def test_newly_held_open_holds_are_left_out(spark: SparkSession) -> None:
-    """Only persistence_ids without an open hold count, each once, and a tag's hold says nothing of another tag."""
+    """Count persistence_ids without an open hold, each once. A hold of one tag does not cover another tag."""
     rows = [suspect("a", 6), suspect("a", 7), suspect("b", 3), suspect("b", 4, tag="t"), suspect("c", 5, "late", "late")]
     waiting = spark.createDataFrame([("order", "b")], "tag string, persistence_id string")
     assert newly_held(suspects(spark, rows), None) == (4, 2)
@@ -137,7 +142,8 @@ def test_newly_held_open_holds_are_left_out(spark: SparkSession) -> None:
     assert newly_held(suspects(spark, []), waiting) == (0, 0)
 
 
-def test_a_clean_run_costs_one_pass_over_the_rows(spark: SparkSession, tmp_path: Path) -> None:
+def test_read_reports_clean_run_reads_rows_once(spark: SparkSession, tmp_path: Path) -> None:
+    """Make all reports of a run without suspects in one pass over its rows."""
     judged(spark, hours(SEVEN)).write.parquet(str(tmp_path / "keys"))
     reads = spark.sparkContext.accumulator(0)
     schema = spark.read.parquet(str(tmp_path / "keys")).schema
@@ -154,9 +160,8 @@ def test_a_clean_run_costs_one_pass_over_the_rows(spark: SparkSession, tmp_path:
 
 
 @pytest.mark.parametrize("size", [BucketSize.DAY, BucketSize.MINUTE])
-def test_hour_data_under_another_bucket_size_is_stopped_with_rows_named(
-    spark: SparkSession, tmp_path: Path, size: BucketSize
-) -> None:
+def test_gate_other_bucket_size_stops_naming_rows(spark: SparkSession, tmp_path: Path, size: BucketSize) -> None:
+    """Hour data configured as Day or Minute stops the run; the failure names a row and the size that fits."""
     reports = read_reports(judged(spark, hours(SEVEN)), suspects(spark, []), [], size, 20)
     limits = QualitySettings(min_rows_for_share=60)
     verdict = gate.judge(reports, limits, docs_dir=str(tmp_path), run_name="run-00000001")
@@ -166,7 +171,8 @@ def test_hour_data_under_another_bucket_size_is_stopped_with_rows_named(
     assert "o-1" in Path(verdict.docs_page).read_text()
 
 
-def test_a_row_found_by_both_reports_is_named_once(spark: SparkSession) -> None:
+def test_read_reports_shared_row_is_named_once(spark: SparkSession) -> None:
+    """Rows that the tag report and the suspects both find are named once."""
     rows = judged(spark, [row(1, SEVEN * 10_000 - 1)])
     found = suspects(spark, [("order", "o-1", 1, 1, SEVEN * 10_000 - 1, SEVEN, "deliver", "wrong_bucket")])
     reports = read_reports(rows, found, [], BucketSize.HOUR, 20)

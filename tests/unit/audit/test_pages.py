@@ -1,4 +1,4 @@
-"""The page of an audit: what it says of a sound and of a damaged one, and that names of applications never become markup on it."""
+"""Pages of sound and damaged audits, and that names of applications never become markup on them."""
 
 import json
 from datetime import UTC, datetime
@@ -44,7 +44,8 @@ def verdict(page: str) -> dict[str, object]:
     return content
 
 
-def test_a_sound_audit_has_a_page_without_a_failed_check(docs: str) -> None:
+def test_written_sound_audit_has_no_failures(docs: str) -> None:
+    """Sound audits get a page without a failed check, and the list of audits links it."""
     page = pages.written(report({}, [], []), PIPELINE, docs)
     assert page == str(Path(docs) / "audit-00000007" / "index.html")
     assert (verdict(page)["severity"], verdict(page)["failures"]) == ("ok", 0)

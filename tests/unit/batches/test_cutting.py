@@ -1,4 +1,4 @@
-"""Batches are bounded in rows and bytes, lie in one month, and keep the order."""
+"""Batches are bounded in rows and bytes, lie in one month, and keep the order of the rows."""
 
 from itertools import groupby
 
@@ -22,7 +22,8 @@ from tagmill.batches.cutting import cut
     ],
     ids=["nothing", "rows", "bytes", "an oversized row goes alone", "two oversized", "month", "no bytes"],
 )
-def test_a_batch_ends_at_three_rows_ten_bytes_or_a_month(rows: list[tuple[int, int]], expected: list[int]) -> None:
+def test_cut_ends_batch_at_each_limit(rows: list[tuple[int, int]], expected: list[int]) -> None:
+    """Batches end at three rows, ten bytes or the end of a month; a row above ten bytes gets a batch of its own."""
     assert list(cut(rows, 3, 10)) == expected
 
 
@@ -30,9 +31,11 @@ ROWS = st.lists(st.tuples(st.integers(0, 15), st.integers(1, 2)), max_size=40)
 
 
 @given(ROWS, st.integers(1, 5), st.integers(1, 12))
-def test_every_batch_is_within_its_limits_in_one_month_and_as_full_as_it_can_be(
-    rows: list[tuple[int, int]], max_rows: int, max_bytes: int
-) -> None:
+def test_cut_batches_are_bounded_and_full(rows: list[tuple[int, int]], max_rows: int, max_bytes: int) -> None:
+    """Batches keep their limits and lie in one month.
+
+    They end only where the next row would pass a limit or lies in another month.
+    """
     numbers = list(cut(rows, max_rows, max_bytes))
     assert len(numbers) == len(rows)
     batches = [[row for _, row in group] for _, group in groupby(zip(numbers, rows, strict=True), key=lambda pair: pair[0])]

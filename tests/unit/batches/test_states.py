@@ -1,4 +1,4 @@
-"""States of runs and batches, and the moves between them."""
+"""States of runs and batches, and the permitted moves between them."""
 
 from itertools import product
 
@@ -7,7 +7,8 @@ import pytest
 from tagmill.batches.states import BatchState, RunState, may_close, may_move_batch, may_move_run
 
 
-def test_a_run_goes_from_planned_to_sealed_to_closed_or_is_abandoned() -> None:
+def test_may_move_run_follows_life_cycle() -> None:
+    """Runs go from PLANNED to SEALED to CLOSED, or are abandoned before they are closed."""
     moves = [(old.value, new.value) for old, new in product(RunState, RunState) if may_move_run(old, new)]
     assert moves == [("PLANNED", "SEALED"), ("PLANNED", "ABANDONED"), ("SEALED", "CLOSED"), ("SEALED", "ABANDONED")]
 
@@ -20,7 +21,8 @@ def test_nothing_follows_a_finished_run() -> None:
     assert not any(may_move_run(old, new) for old in RunState if not old.is_open for new in RunState)
 
 
-def test_a_batch_goes_to_clickhouse_or_is_voided_and_may_be_sent_again_or_withdrawn() -> None:
+def test_may_move_batch_follows_life_cycle() -> None:
+    """Batches go to ClickHouse or are voided; they may be sent again, and withdrawn from ClickHouse."""
     moves = [(old.value, new.value) for old, new in product(BatchState, BatchState) if may_move_batch(old, new)]
     assert moves == [
         ("NEW", "NEW"),
@@ -36,4 +38,5 @@ def test_a_batch_goes_to_clickhouse_or_is_voided_and_may_be_sent_again_or_withdr
     [("", True), ("IN_CLICKHOUSE VOIDED", True), ("IN_CLICKHOUSE NEW", False), ("NEW", False)],
 )
 def test_a_run_closes_when_no_batch_is_new(states: str, closes: bool) -> None:
+    """Close a run once all of its batches are in ClickHouse or voided; a run without batches may close, too."""
     assert may_close([BatchState(state) for state in states.split()]) is closes

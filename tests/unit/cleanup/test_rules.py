@@ -1,4 +1,4 @@
-"""Which partitions may be deleted: each guard by itself, and that only silence of all lets one go."""
+"""Which partitions may be deleted: each guard by itself, and that a partition goes only if no guard objects."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -26,7 +26,7 @@ NOW = Now(16, rules.microseconds(NOON), {"orders": 16})
 
 
 def reason(state=STATE, proofs=None, now=NOW):
-    """What forbids the bucket, None if nothing does."""
+    """Return the reason that forbids deletion of the bucket, or None."""
     proofs = {"orders": PROOF} if proofs is None else proofs
     found = (
         rules.refused_by_tag(BUCKET, state) or rules.refused_by_audit(BUCKET, state, proofs) or rules.refused_by_rows(proofs, now)
@@ -34,7 +34,8 @@ def reason(state=STATE, proofs=None, now=NOW):
     return found.reason if found else None
 
 
-def test_a_bucket_that_every_guard_is_silent_about_goes():
+def test_cleanup_allows_bucket_without_objection():
+    """Buckets to which no guard objects may be deleted."""
     assert reason() is None
 
 
@@ -45,13 +46,14 @@ def test_a_bucket_that_every_guard_is_silent_about_goes():
         ([], None),
         ([ReadTo("mail", None, "it has no offset yet")], Reason.READER_BEHIND),
         ([ReadTo("mail", ticks(minutes=59))], Reason.READER_BEHIND),
-        # a reader in the next bucket may still go back to this one
+        # A reader in the next bucket may still go back to this one.
         ([ReadTo("mail", ticks(minutes=119))], Reason.READER_BEHIND),
         ([ReadTo("mail", ticks(hours=2))], None),
         ([ReadTo("mail", ticks(hours=2)), ReadTo("search", ticks(hours=1))], Reason.READER_BEHIND),
     ],
 )
 def test_every_other_reader_is_beyond_it(readers, expected):
+    """Readers must be stated, if only as an empty list, and have read past the bucket and the next one."""
     assert reason(replace(STATE, readers=readers)) == expected
 
 
@@ -64,11 +66,13 @@ def test_every_other_reader_is_beyond_it(readers, expected):
         (ticks(), None, Reason.STILL_READ),
     ],
 )
-def test_it_was_delivered_and_no_run_reads_it_again(start, needs_from, expected):
+def test_cleanup_refuses_bucket_still_read(start, needs_from, expected):
+    """Buckets may go only if delivery began at or before their start and later runs need none of their rows."""
     assert reason(replace(STATE, cleaning=Delivered("orders", start, needs_from))) == expected
 
 
 def test_no_run_is_open_that_might_read_it():
+    """Open runs that might read the bucket keep it, also those of another pipeline unless that starts behind the bucket."""
     assert reason(replace(STATE, cleaning=replace(STATE.cleaning, open_run=7))) == Reason.STILL_READ
     withdrawing = Delivered("mirror", ticks(days=-9), ticks(days=2), open_run=3)
     assert reason(replace(STATE, others=[withdrawing])) == Reason.STILL_READ
@@ -79,6 +83,7 @@ def test_no_run_is_open_that_might_read_it():
     ("first", "last", "expected"), [(-2, -1, None), (-2, 0, Reason.HELD), (0, 0, Reason.HELD), (-1, 1, Reason.HELD), (1, 3, None)]
 )
 def test_no_hold_may_find_its_rows_in_it(first, last, expected):
+    """Holds keep all buckets in which their missing rows may lie."""
     held = Held(BUCKET.timebucket + first * HOUR, BUCKET.timebucket + last * HOUR, "p")
     away = Held(BUCKET.timebucket - 9 * HOUR, BUCKET.timebucket - 8 * HOUR, "q")
     assert reason(replace(STATE, cleaning=replace(STATE.cleaning, holds=[away, held]))) == expected
@@ -89,6 +94,7 @@ def test_no_hold_may_find_its_rows_in_it(first, last, expected):
     [({}, Reason.NOT_AUDITED), ({"orders": replace(PROOF, agrees=False)}, Reason.AUDIT_DISAGREES), ({"orders": PROOF}, None)],
 )
 def test_its_audit_agrees(proofs, expected):
+    """Buckets may go only after an audit of theirs that agrees."""
     assert reason(proofs=proofs) == expected
 
 
@@ -99,11 +105,12 @@ def test_its_audit_agrees(proofs, expected):
         (Delivered("mirror", ticks(days=-9), ticks(days=2)), None, 16, Reason.NOT_AUDITED),
         (Delivered("mirror", ticks(days=-9), ticks(days=2)), PROOF, 15, Reason.NOT_IN_CLICKHOUSE),
         (Delivered("mirror", ticks(days=-9), None), PROOF, 16, Reason.STILL_READ),
-        # it begins behind the bucket: that it was never delivered there is right
+        # This pipeline starts behind the bucket, so it need not have delivered it.
         (Delivered("mirror", ticks(hours=1), None), None, 0, None),
     ],
 )
 def test_every_pipeline_that_delivers_it_has_proven_it(other, proof, there, expected):
+    """Pipelines that deliver the bucket as well need an audit that agrees and all rows in ClickHouse, too."""
     proofs = {"orders": PROOF} | ({"mirror": proof} if proof else {})
     now = replace(NOW, in_clickhouse={"orders": 16, "mirror": there})
     assert reason(replace(STATE, others=[other]), proofs, now) == expected
@@ -114,31 +121,35 @@ def test_every_pipeline_that_delivers_it_has_proven_it(other, proof, there, expe
     [
         (replace(NOW, rows=17), Reason.CHANGED),
         (replace(NOW, rows=15), Reason.CHANGED),
-        # as many rows, but one of them is another
+        # The count of rows is the same, but one was written after the audit.
         (replace(NOW, newest_write=rules.microseconds(AUDITED) + 1), Reason.CHANGED),
         (replace(NOW, newest_write=rules.microseconds(AUDITED)), None),
         (replace(NOW, in_clickhouse={"orders": 15}), Reason.NOT_IN_CLICKHOUSE),
         (replace(NOW, in_clickhouse={}), Reason.NOT_IN_CLICKHOUSE),
         (replace(NOW, in_clickhouse={"orders": 17}), None),
-        # a late row, after sixteen that are cleaned: those in ClickHouse don't stand for it
+        # One row came late, after sixteen were cleaned: the sixteen in ClickHouse do not cover it.
         (replace(NOW, cleaned=1), Reason.NOT_IN_CLICKHOUSE),
         (replace(NOW, cleaned=1, in_clickhouse={"orders": 17}), None),
     ],
 )
 def test_it_is_still_what_the_audit_saw(now, expected):
+    """Buckets stay if rows came, went or changed since the audit, or if ClickHouse has fewer rows."""
     assert reason(now=now) == expected
 
 
-def test_what_is_written_after_the_oldest_of_the_audits_survives():
+def test_delete_up_to_is_oldest_audit():
+    """Rows written after the oldest of the pipelines' audits survive the deletion."""
     later = replace(PROOF, audited_at=AUDITED + timedelta(hours=1))
     assert rules.delete_up_to({"orders": later, "mirror": PROOF}) == AUDITED
 
 
 def test_a_candidate_ends_before_its_ttl_begins():
+    """Candidates end at or before the moment that lies older_than_days back."""
     assert rules.limit(NOON + timedelta(days=30, hours=1), 30) == BUCKET.end
 
 
-def test_ranges_of_holds_are_merged_and_none_is_lost():
+def test_merged_holds_cover_all_ranges():
+    """Overlapping ranges of holds become one range; none is lost."""
     ranges = [Held(5, 9, "c"), Held(0, 2, "a"), Held(1, 4, "b"), Held(7, 8, "d")]
     assert rules.merged(ranges) == [Held(0, 4, "a"), Held(5, 9, "c")]
     assert rules.merged([]) == []
@@ -149,4 +160,5 @@ def test_ranges_of_holds_are_merged_and_none_is_lost():
     [(False, NOON, True), (False, AUDITED, False), (True, NOON, False), (False, None, False)],
 )
 def test_what_is_under_way_is_never_past_retention(is_open, finished_at, gone):
+    """Records of open or unfinished work are kept; finished work is past retention once it finished before the limit."""
     assert rules.past_retention(is_open, finished_at, NOON + timedelta(hours=1)) is gone

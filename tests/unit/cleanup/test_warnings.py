@@ -1,4 +1,4 @@
-"""What a cleanup warns of before it looks at any row."""
+"""Warnings of a cleanup before it reads any row."""
 
 import pytest
 
@@ -18,6 +18,7 @@ DAY = 86_400
     ],
 )
 def test_an_application_that_deletes_first_is_told_of(ttl, words):
+    """Warn if the application's TTL is shorter than older_than_days or the age that a hold may reach."""
     pipeline = PipelineSettings.model_validate(
         {
             "keyspace": "orders", "bucket_size": "Day", "tags": ["t"], "first_time_bucket": "20260101T00:00", "destination": "orders",

@@ -15,7 +15,7 @@ HOUR = 3600 * SECOND
 
 
 def row(number: int, sequence_nr: int | None = None, *, at: int | None = None, writer: str = "w-1", **changes: Any) -> Row:
-    """A sound row; by default sequence_nr is ten times the number and the time a second a number."""
+    """Return a sound row. By default its sequence_nr is ten times its number, and its time grows by a second per number."""
     ticks = NOW - 100 * HOUR + (number if at is None else at) * SECOND
     sequence_nr = 10 * number if sequence_nr is None else sequence_nr
     offset = UUID(int=lowest(ticks).int + sequence_nr % 100)
@@ -27,7 +27,7 @@ def rows(*numbers: int) -> list[Row]:
 
 
 def progress(number: int, *missing: tuple[int, int]) -> Progress:
-    """Progress whose last event is row(number)."""
+    """Return the progress whose last event is row(number)."""
     last = row(number)
     return Progress(number, last.sequence_nr, last.ticks, last.offset, missing)
 
@@ -37,7 +37,7 @@ def policy(first_seen: FirstSeen = FirstSeen.REQUIRE_ONE, **changes: Any) -> Pol
 
 
 def told(judgement: Judgement) -> list[str]:
-    """Decisions in their order, as '5 deliver next'."""
+    """Return the decisions in their order, as '5 deliver next'."""
     return [f"{d.row.number} {d.action} {d.reason}" for d in judgement.decisions]
 
 
@@ -48,7 +48,7 @@ def delivered(judgement: Judgement) -> list[int]:
 def judge_with_journal(
     known: Progress | None, read: Iterable[Row], chosen: Policy, asked: Callable[[Hole], Evidence] | None = None
 ) -> Judgement:
-    """Judge, ask about the holes found, judge again, until nothing new turns up: as the seal step does."""
+    """Judge the rows as the seal step does: ask the journal about new gaps and judge again until no gap is new."""
     read, journal = list(read), {}
     while True:
         judgement = judge(known, read, chosen, journal)
@@ -60,7 +60,10 @@ def judge_with_journal(
 
 @dataclass
 class Pipeline:
-    """Runs over one persistence_id and tag; rows of a hold are read again from its gap, as are rows by look-back."""
+    """Model of runs over one persistence_id and tag.
+
+    It reads rows of a hold again from the gap on, and other rows by look-back.
+    """
 
     chosen: Policy
     asked: Callable[[Hole], Evidence] | None = None
@@ -72,7 +75,7 @@ class Pipeline:
     late: list[int] = field(default_factory=list)
 
     def run(self, arrived: Iterable[Row], again: Iterable[Row] = ()) -> Judgement:
-        """One run: what has arrived since the last one, what it looks back at, and everything behind an open gap."""
+        """Judge new arrivals, rows of the look-back and all rows behind an open gap; keep progress, hold and sent rows."""
         arrived = list(arrived)
         reached = self.known.number if self.known else 0
         gap = [r for r in self.view if self.held and r.number > reached]

@@ -1,4 +1,4 @@
-"""Rows whose numbers are delivered, and which are of another life of the persistence id."""
+"""Rows with delivered numbers that belong to another life of the persistence_id."""
 
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ def test_doubt_of_delivered_number(seen, doubt):
 
 
 def test_doubt_without_known_time_is_none():
-    """Of numbers that a person gave up nothing is known that could tell lives apart."""
+    """Numbers that a person gave up have no known time that could tell lives apart."""
     assert not is_in_doubt(Progress(3, 30, 0, ""), row(2, at=1000))
 
 
@@ -40,21 +40,21 @@ def test_copy_of_delivered_event_is_same_life():
 
 
 def test_judge_new_life_holds_all():
-    """Numbers 1 to 3 are delivered, of the earlier life; the later one's 1 to 4 wait for a person."""
+    """Numbers 1 to 3 of the earlier life are delivered; numbers 1 to 4 of the later life wait for a person."""
     judgement = judge(progress(3), NEW, policy(), strangers={one.offset for one in NEW[:3]})
     assert told(judgement) == [f"{number} hold another_life" for number in (1, 2, 3, 4)]
     assert judgement.progress == progress(3) and judgement.held
 
 
 def test_judge_new_life_with_open_gap_keeps_hold():
-    """The old life's numbers 4 and 5 are missing; the new life's must not stand in for them."""
+    """Numbers 4 and 5 of the old life are missing; those of the new life must not take their place."""
     known = [row(6), *NEW, row(5, at=1005, writer="w-2")]
     judgement = judge(progress(3), known, policy(), strangers={one.offset for one in NEW[:3]})
     assert {decision.action.value for decision in judgement.decisions} == {"hold"}
 
 
 def test_judge_late_number_in_doubt_is_delivered():
-    """A number that was given up turns up with a later time: it was never delivered, so it is no other life's."""
+    """Numbers that were given up were never delivered, so a later time does not make them another life's."""
     late = row(2, at=1000)
     judgement = judge(progress(3, (2, 2)), [late], policy(), strangers={late.offset})
     assert told(judgement) == ["2 late below_first_or_closed"]

@@ -1,4 +1,4 @@
-"""Progress worked out from delivered rows."""
+"""Progress computed from delivered rows."""
 
 import pytest
 
@@ -24,6 +24,6 @@ def at(number: int, sequence_nr: int, missing: tuple[tuple[int, int], ...] = ())
 def test_with_delivered_rows_advances_progress(
     before: Progress | None, numbers: list[int], number: int, missing: tuple[tuple[int, int], ...]
 ) -> None:
-    """The highest number counts, skipped ones are missing, and what was noted before stays."""
+    """Progress takes the highest number; skipped numbers are missing, and numbers noted before stay missing."""
     after = with_delivered(before, [(n, n, f"o{n}") for n in numbers])
     assert (after.number, after.sequence_nr, after.offset, after.missing) == (number, number, f"o{number}", missing)

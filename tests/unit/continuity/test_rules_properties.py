@@ -1,4 +1,4 @@
-"""What holds for every journal: each event once, in order, nothing from behind a hole; whatever the runs' cuts and repeats."""
+"""Properties of every journal: events come once, in order, none from behind a gap, whatever the runs cut or repeat."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ quick = settings(max_examples=100)
 
 @st.composite
 def any_rows(draw: Any) -> list[Row]:
-    """Anything that may stand in a view, sound or not."""
+    """Draw rows that may lie in a view, sound or not."""
     return draw(
         st.lists(
             st.builds(
@@ -36,7 +36,7 @@ def any_rows(draw: Any) -> list[Row]:
 
 @st.composite
 def sound_rows(draw: Any, most: int = 12) -> list[Row]:
-    """Numbers 1..n with rising sequence_nrs, times with skew, some events twice with another offset."""
+    """Draw rows with numbers 1..n, rising sequence_nrs and skewed times; some events come twice, at another offset."""
     count = draw(st.integers(1, most))
     steps = draw(st.lists(st.integers(1, 3), min_size=count, max_size=count))
     found = []
@@ -48,7 +48,7 @@ def sound_rows(draw: Any, most: int = 12) -> list[Row]:
 
 @st.composite
 def arrivals(draw: Any) -> Runs:
-    """Runs: which rows arrive in each, and which of those before are read again. Every row arrives in the end."""
+    """Draw runs: the rows that arrive in each, and the earlier rows that it reads again. In the end every row has arrived."""
     journal = draw(sound_rows())
     count = draw(st.integers(1, 4))
     when = draw(st.lists(st.integers(0, count - 1), min_size=len(journal), max_size=len(journal)))
@@ -77,6 +77,7 @@ evidence = st.builds(
 @given(progresses, any_rows(), policies, evidence)
 @quick
 def test_every_row_gets_exactly_one_decision(known: Progress | None, read: list[Row], chosen: Any, found: Evidence) -> None:
+    """Decide on each row read exactly once; events that the journal adds come on top."""
     judgement = judge_with_journal(known, read, chosen, lambda _: found)
     told = [d.row for d in judgement.decisions if d.reason != "healed_from_journal"]
     assert sorted(told, key=repr) == sorted(read, key=repr)
@@ -87,6 +88,7 @@ def test_every_row_gets_exactly_one_decision(known: Progress | None, read: list[
 def test_nothing_at_or_behind_what_holds_is_delivered(
     known: Progress | None, read: list[Row], chosen: Any, found: Evidence
 ) -> None:
+    """Deliver only numbers below the gap that holds."""
     judgement = judge_with_journal(known, read, chosen, lambda _: found)
     held_rows = [d.row for d in judgement.decisions if d.action == Action.HOLD]
     assert bool(held_rows) == (judgement.held is not None)
@@ -98,9 +100,8 @@ def test_nothing_at_or_behind_what_holds_is_delivered(
 
 @given(progresses, any_rows(), policies, evidence)
 @quick
-def test_a_number_is_delivered_once_upwards_from_progress_without_a_gap(
-    known: Progress | None, read: list[Row], chosen: Any, found: Evidence
-) -> None:
+def test_deliveries_are_unique_and_rise(known: Progress | None, read: list[Row], chosen: Any, found: Evidence) -> None:
+    """Numbers are delivered once, upwards from progress, which covers these numbers and no others afterwards."""
     judgement = judge_with_journal(known, read, chosen, lambda _: found)
     numbers = delivered(judgement)
     assert len(set(numbers)) == len(numbers)
@@ -138,9 +139,8 @@ def test_judging_the_same_rows_again_delivers_nothing(
 
 @given(progresses, any_rows(), policies, evidence)
 @quick
-def test_the_order_in_which_rows_are_read_changes_nothing(
-    known: Progress | None, read: list[Row], chosen: Any, found: Evidence
-) -> None:
+def test_reading_order_changes_nothing(known: Progress | None, read: list[Row], chosen: Any, found: Evidence) -> None:
+    """Reading the rows backwards gives the same progress, gaps and deliveries."""
     one = judge_with_journal(known, read, chosen, lambda _: found)
     other = judge_with_journal(known, list(reversed(read)), chosen, lambda _: found)
     assert (one.progress, one.holes, delivered(one)) == (other.progress, other.holes, delivered(other))
@@ -156,6 +156,7 @@ def test_order_ticks_rise_with_the_numbers(known: Progress | None, read: list[Ro
 @given(arrivals())
 @quick
 def test_runs_deliver_what_one_run_over_everything_delivers(runs: Runs) -> None:
+    """Runs without gaps deliver together what one run over all rows delivers."""
     pipeline = Pipeline(policy())
     for new, again in runs:
         pipeline.run(new, again)
@@ -168,7 +169,8 @@ def test_runs_deliver_what_one_run_over_everything_delivers(runs: Runs) -> None:
 
 @given(arrivals(), st.data())
 @quick
-def test_with_healing_every_event_arrives_once_however_late_its_row_is(runs: Runs, data: Any) -> None:
+def test_gaps_filled_deliver_each_event_once(runs: Runs, data: Any) -> None:
+    """Filling gaps from the journal delivers every event once and in order, however late its row is."""
     journal = {r.sequence_nr: r for new, _ in runs for r in new}
     lost = data.draw(st.sets(st.sampled_from(sorted({r.number for r in journal.values()}))))
 
@@ -188,7 +190,8 @@ def test_with_healing_every_event_arrives_once_however_late_its_row_is(runs: Run
 
 @given(arrivals(), st.sampled_from([FirstSeen.REQUIRE_ONE, FirstSeen.ASSUME_FIRST]))
 @quick
-def test_with_holes_closed_every_event_arrives_once_and_late_ones_are_flagged(runs: Runs, first_seen: FirstSeen) -> None:
+def test_gaps_closed_deliver_each_event_once(runs: Runs, first_seen: FirstSeen) -> None:
+    """Closing gaps as deleted loses no event: rows that arrive afterwards are delivered once, flagged as late."""
     pipeline = Pipeline(policy(first_seen), lambda _: Evidence(None, 10_000, NOW - 2 * HOUR))
     passed: set[int] = set()
     for new, again in runs:
@@ -205,7 +208,8 @@ def test_with_holes_closed_every_event_arrives_once_and_late_ones_are_flagged(ru
 
 @given(arrivals(), st.data())
 @quick
-def test_a_person_closing_holes_at_any_time_never_costs_or_doubles_an_event(runs: Runs, data: Any) -> None:
+def test_gaps_closed_by_person_lose_nothing(runs: Runs, data: Any) -> None:
+    """Closing gaps by hand at any time neither loses nor doubles an event."""
     pipeline = Pipeline(policy())
     for new, again in runs:
         judgement = pipeline.run(new, again)
@@ -219,7 +223,8 @@ def test_a_person_closing_holes_at_any_time_never_costs_or_doubles_an_event(runs
 
 @given(st.integers(1, 4), st.integers(1, 3), st.data())
 @quick
-def test_late_numbers_of_a_closed_hole_come_once_in_any_order(last: int, width: int, data: Any) -> None:
+def test_late_numbers_come_once_in_any_order(last: int, width: int, data: Any) -> None:
+    """Numbers of a closed gap are delivered late once each, in any order of arrival."""
     known = progress(last)
     held = judge(known, [row(last + width + 1)], policy()).held
     assert held is not None
@@ -235,5 +240,5 @@ def test_late_numbers_of_a_closed_hole_come_once_in_any_order(last: int, width: 
 
 @pytest.mark.parametrize("read", [[row(1, 1, event_missing=True), row(1, 1)], [row(1, 1), row(1, 1, event_missing=True)]])
 def test_copies_of_one_offset_sound_one_wins(read: list[Row]) -> None:
-    """A copy without its event in another bucket: the order of reading must not choose."""
+    """Copies of one offset may lie in two buckets, one without its event. The sound one wins in any order of reading."""
     assert delivered(judge(None, read, policy())) == [1]

@@ -15,7 +15,7 @@ CHECKSUMS = [2**63 - 1, -(2**63), -5]
 
 
 class Clock:
-    """A ClickHouse that only tells the time."""
+    """Stand-in for ClickHouse that only tells the time."""
 
     layout = TAG_VIEWS
 
@@ -24,7 +24,7 @@ class Clock:
 
 
 def sealed(*ages_ms: int) -> io.BytesIO:
-    """A sealed file with rows of these ages, in two row groups."""
+    """Return a sealed file with rows of these ages (milliseconds), in row groups of two rows."""
     times = [(NOW_MS - age) * 10_000 for age in ages_ms]
     rows = pa.table({"tag": ["t"] * len(times), "event_time": times, "row_checksum": CHECKSUMS[: len(times)]})
     sink = io.BytesIO()
@@ -43,10 +43,10 @@ def sealed(*ages_ms: int) -> io.BytesIO:
     ids=["all within", "one past", "all past", "one about to expire"],
 )
 def test_within_sums_rows_of_the_retention(ages, expected):
-    """Checksums add up modulo 2^64; what expires within the margin is neither asked for nor past."""
+    """Checksums add up modulo 2^64. Rows that expire within the margin are neither asked for nor past."""
     assert Expiry(Clock(), "table", 10).within(sealed(*ages)) == expected
 
 
 def test_times_in_reads_the_footer_of_all_groups():
-    """First and last, wherever they lie."""
+    """Find first and last time in whichever row group they lie."""
     assert times_in(sealed(5, 9, 1)) == Times(NOW_MS - 9, NOW_MS - 1)

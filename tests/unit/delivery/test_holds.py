@@ -1,4 +1,4 @@
-"""Which holds are looked at when there are more than a plan looks at."""
+"""Which holds a plan looks at when there are more than it can look at."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -11,7 +11,8 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 HOLD = HoldRow("t", "", "hole", Hole(1, 1, 0, 2), 0, 1, 1, NOW, "seen")
 
 
-def test_every_hold_has_its_turn_and_the_one_that_somebody_has_changed_is_the_first() -> None:
+def test_in_turn_reaches_all_holds_changed_first() -> None:
+    """Holds have their turn over several plans; one that a person has changed comes first."""
     holds = [replace(HOLD, persistence_id=f"p-{n}") for n in range(2 * MAX_PROBES)]
     holds[-1] = replace(holds[-1], seen="")
     looked_at = set[str]()
@@ -23,5 +24,6 @@ def test_every_hold_has_its_turn_and_the_one_that_somebody_has_changed_is_the_fi
 
 
 def test_all_are_looked_at_when_they_are_few() -> None:
+    """Look at all holds if there are no more than a plan can look at."""
     few = [replace(HOLD, persistence_id=f"p-{n}") for n in range(5)]
     assert {hold.persistence_id for hold in in_turn(few, NOW)} == {hold.persistence_id for hold in few}

@@ -42,7 +42,7 @@ def test_is_due_without_windows_is_never() -> None:
 
 
 def test_read_hours_adds_each_run_once() -> None:
-    """A close that was killed adds nothing when it is done again."""
+    """Closing a run again after a kill does not add its rows a second time."""
     first = {hour.begin: hour for hour in read_hours({BEGIN_MS: 5}, {}, 1, BEGIN)}
     assert first[BEGIN_MS].rows == 5
     assert not list(read_hours({BEGIN_MS: 5}, first, 1, BEGIN))

@@ -1,4 +1,4 @@
-"""Whether a text names a persistence id, whatever the text is, and what stands there instead."""
+"""Whether a text of any form names a persistence_id, and what replaces the name there."""
 
 import html
 import json
@@ -23,12 +23,14 @@ ODD = 'it\'s "odd" \\ ünï <b> #17'
         ("", False),
     ],
 )
-def test_a_name_is_found_where_it_is_no_part_of_a_longer_one(text, named):
+def test_names_are_found_only_as_whole(text, named):
+    """Names are found and masked unless they are part of a longer name."""
     assert Names(["o-1", "p"]).are_in(text) is named
     assert ("(erased)" in Names(["o-1"]).masked(text)) is named
 
 
-def test_it_is_found_in_documents_and_pages_however_those_escape_it():
+def test_names_are_found_however_escaped():
+    """Names are found in JSON and HTML however these escape them, also in half a document."""
     names = Names([ODD])
     assert names.are_in_json(json.dumps({"rows": [{"of": [f"is {ODD!r} held"]}]}))
     assert names.are_in_json(json.dumps({ODD: 1}, ensure_ascii=False))
@@ -38,12 +40,14 @@ def test_it_is_found_in_documents_and_pages_however_those_escape_it():
 
 
 def test_all_of_a_text_but_the_name_stays():
+    """Mask names only; the text around them stays."""
     assert (
         Names(["a b", "a"]).masked("run void of a b, a and 'a'; ab stays")
         == "run void of (erased), (erased) and '(erased)'; ab stays"
     )
 
 
-def test_a_checksum_without_rows_stays_below_two_to_the_64():
+def test_less_wraps_at_two_to_64():
+    """Checksums from which rows are taken away wrap around at 2^64."""
     assert less(5, [2**64 - 1, 3]) == 3
     assert less(2**64 - 1, []) == 2**64 - 1

@@ -14,7 +14,7 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 def undelivered(numbers, *, progress=None, **keys):
-    """Of these sequence_nrs (each tagged, at a tick of its own number) those that are not delivered."""
+    """Return those of these sequence_nrs that are not delivered. Each is tagged, at a tick equal to its number."""
     one, found = Delivered("p", progress, **keys), []
     for number in sorted(numbers, reverse=True):
         before = one.undelivered
@@ -33,23 +33,24 @@ def to(number, sequence_nr, *missing):
         ([1, 2, 3], {}, [1, 2, 3]),
         ([1, 2, 3], {"progress": to(3, 3)}, []),
         ([1, 2, 3, 4, 5], {"progress": to(3, 3)}, [4, 5]),
-        # every third event has the tag: numbers 1, 2, 3, 4 are the sequence_nrs 3, 6, 9, 12
+        # Only each third event has the tag, so numbers 1 to 4 belong to the sequence_nrs 3, 6, 9 and 12.
         ([3, 6, 9, 12], {"progress": to(4, 12, (2, 3))}, [6, 9]),
-        # the first events are deleted already
+        # The first tagged events, sequence_nrs 3 and 6, are deleted already.
         ([9, 12], {"progress": to(4, 12, (1, 1), (3, 3))}, [9]),
-        # 9 and 12 are not to go, and counted as `above`
+        # Sequence_nrs 9 and 12 are to stay, so they are counted as `above`.
         ([3, 6], {"progress": to(4, 12, (1, 1)), "above": 2}, [3]),
         ([9, 12, 15], {"progress": to(4, 12, (3, 3))}, [9, 15]),
-        # more events than numbers: nothing can be told of the lowest
+        # With more events than numbers the lowest event has no number, so it does not count as delivered.
         ([2, 3, 6, 9, 12], {"progress": to(4, 12)}, [2]),
         ([1, 2], {"progress": to(2, 2), "hold": "hole"}, []),
         ([1, 2], {"progress": to(2, 2), "hold": "renumbered"}, [1, 2]),
-        # another pipeline wants nothing before its start
+        # A pipeline does not want events before its start.
         ([1, 2, 3, 4], {"start": 3}, [3, 4]),
         ([1, 2, 3, 4], {"start": 3, "progress": to(4, 4, (1, 3))}, [3]),
     ],
 )
-def test_an_event_is_delivered_when_progress_says_so_of_its_number(numbers, keys, expected):
+def test_delivered_follows_progress_of_number(numbers, keys, expected):
+    """Events are delivered if progress covers their number, which follows from counting tagged events back from progress."""
     assert undelivered(numbers, **keys) == expected
 
 
@@ -57,8 +58,11 @@ def test_an_event_is_delivered_when_progress_says_so_of_its_number(numbers, keys
     ("keep", "newer_than", "oldest"),
     [(1, None, 8), (2, None, 6), (9, None, 2), (1, 5, 6), (2, 7, 6), (3, 7, 4), (1, 1, 2), (1, 8, 8), (1, 9, 8)],
 )
-def test_snapshots_are_kept_by_number_and_by_age_as_the_plugin_keeps_them(keep, newer_than, oldest):
-    """Snapshots 8, 6, 4, 2 were taken at these seconds; one at `newer_than` itself is not newer."""
+def test_oldest_kept_snapshot_matches_plugin(keep, newer_than, oldest):
+    """Snapshots 8, 6, 4 and 2 were taken at these seconds.
+
+    They are kept by number and age as the plugin keeps them; one at `newer_than` itself is not newer.
+    """
     taken = [Snapshot(number, number * 1000) for number in (8, 6, 4, 2)]
     moment = None if newer_than is None else datetime.fromtimestamp(newer_than, UTC)
     wanted = Wanted(What.SNAPSHOTS, keep=keep, keep_newer_than=moment)
@@ -79,6 +83,7 @@ def test_snapshots_are_kept_by_number_and_by_age_as_the_plugin_keeps_them(keep, 
         ({"what": What.ALL, "force_unread": True}, "--force-unread is about rows of the view"),
     ],
 )
-def test_what_does_not_go_together_is_refused_before_anything_is_read(wanted, said):
+def test_wanted_contradictions_are_refused(wanted, said):
+    """Refuse options that contradict each other before anything is read."""
     with pytest.raises(ConfigurationError, match=said):
         Wanted(**wanted)

@@ -1,4 +1,4 @@
-"""A backlog is cut so that no id's older records come behind newer ones, whatever the timestamps say."""
+"""Backlogs are cut so that an id's older records never come behind newer ones, whatever the timestamps say."""
 
 import pytest
 from hypothesis import given
@@ -23,7 +23,7 @@ PARTITIONS = 3
     ],
 )
 def test_murmur2_of_keys_equals_kafka_clients(key, expected):
-    """The values are those of UtilsTest in Kafka's clients."""
+    """Expected values are those of UtilsTest in Kafka's clients."""
     assert murmur2(key) == expected % 2**32
 
 
@@ -44,7 +44,7 @@ def test_in_turn_of_other_partitioners_goes_by_timestamps():
 
 @given(st.data())
 def test_cut_pieces_never_part_moved_ids(data):
-    """Piece by piece to the end: each goes on, and has no later record of a move without all of its earlier ones."""
+    """Cut to the end: every round makes progress, and takes a later record of a move only after all of its earlier ones."""
     ends = [data.draw(st.integers(1, 12)) for _ in range(PARTITIONS)]
     at = data.draw(st.integers(1, 6))
     pairs = [(a, b) for a in range(PARTITIONS) for b in range(PARTITIONS) if a != b]

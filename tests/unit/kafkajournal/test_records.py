@@ -34,7 +34,8 @@ def test_each_of_the_four_actions_is_known(content, kind):
 @pytest.mark.parametrize(
     "text", [None, b"", b"{}", b'{"other":1}', b"[]", b"nonsense", b"\xff", b'"append"', b'{"purge":{},"mark":{"id":"m"}}']
 )
-def test_what_names_none_of_them_or_several_is_no_journal_record(text):
+def test_decode_action_unknown_or_several_is_none(text):
+    """Headers that name no action, or several, do not belong to a journal record."""
     assert decode_action(text) is None
 
 
@@ -49,7 +50,8 @@ def test_what_names_none_of_them_or_several_is_no_journal_record(text):
         ({"purge": 1}, "purge"),
     ],
 )
-def test_a_known_action_that_is_not_as_it_should_be_is_refused_with_the_reason(content, why):
+def test_decode_action_malformed_is_refused(content, why):
+    """Refuse malformed content of a known action, with the reason."""
     with pytest.raises(Undecodable, match=why):
         action(**content)
 
@@ -76,7 +78,8 @@ def test_text_json_and_missing_payloads_are_told_apart():
     ]  # fmt: skip
 
 
-def test_what_is_nested_too_deeply_is_undecodable_and_never_ends_a_run():
+def test_decode_deep_nesting_is_undecodable():
+    """Content nested too deeply is undecodable, which never ends a run."""
     deep = b'{"a":' * 9999 + b"1" + b"}" * 9999
     for content in (b'{"append":' + deep + b"}", deep):
         with pytest.raises(Undecodable, match="nested too deeply"):
@@ -108,7 +111,8 @@ WHOLE = binary([(1, ["tag"], 1, b"payload"), (2, [], 3, b"text")])
 
 
 @pytest.mark.parametrize("size", range(len(WHOLE)))
-def test_a_binary_value_that_is_cut_off_anywhere_is_refused(size):
+def test_decode_events_cut_off_binary_is_refused(size):
+    """Refuse a binary value that is cut off at any byte."""
     with pytest.raises(Undecodable):
         decode_events(append("binary"), WHOLE[:size])
 
@@ -126,7 +130,8 @@ def test_a_binary_value_that_is_cut_off_anywhere_is_refused(size):
         (binary([(1, [], 2, b"\xff")]), "utf-8"),
     ],
 )
-def test_a_broken_binary_value_is_refused_with_the_reason(value, why):
+def test_decode_events_broken_binary_is_refused(value, why):
+    """Refuse broken binary values with the reason."""
     with pytest.raises(Undecodable, match=why):
         decode_events(append("binary"), value)
 
@@ -141,20 +146,23 @@ def test_a_broken_json_value_is_refused(value):
 
 
 @pytest.mark.parametrize("metadata", ["absent", 1, "text", [], None])
-def test_old_records_have_no_metadata_or_something_that_is_no_object(metadata):
+def test_row_metadata_of_old_records_is_none(metadata):
+    """Old records have no metadata, or a value that is not an object; both give None."""
     content = {"range": {"from": 1, "to": 1}, "payloadType": "json"} | ({} if metadata == "absent" else {"metadata": metadata})
     old = action(append=content)
     assert row_metadata(old, decode_events(old, b'{"events":[{"seqNr":1}]}')) is None
 
 
-def test_metadata_of_header_and_value_become_one_json_object():
+def test_row_metadata_joins_header_and_payload():
+    """Metadata of header and value become one JSON object with unchanged numbers."""
     new = append(metadata={"data": {"h": 1}})
     found = decode_events(new, b'{"events":[{"seqNr":1}],"metadata":{"expireAfter":"1 day","data":{"p":[1.10]}}}')
     assert row_metadata(new, found) == '{"header":{"data":{"h": 1}},"payload":{"expireAfter":"1 day","data":{"p":[1.10]}}}'
     assert found.expire_after_ms == 86_400_000
 
 
-def test_an_expiry_that_is_no_duration_is_a_warning_and_the_events_are_kept():
+def test_decode_events_invalid_expiry_warns():
+    """Expiries that are not durations are a warning; the events are kept."""
     found = decode_events(append(), b'{"events":[{"seqNr":1}],"metadata":{"expireAfter":"soon"}}')
     assert (len(found.events), found.expire_after_ms) == (1, None)
     assert "soon" in found.warning

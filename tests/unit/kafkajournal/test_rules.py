@@ -1,4 +1,4 @@
-"""The storage cases of Kafka Journal, and that a fold of many actions is what they do one by one."""
+"""Storage cases of Kafka Journal, and that folding many actions equals applying them one by one."""
 
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
@@ -33,7 +33,8 @@ def test_append_without_an_entry_creates_it():
     assert entry.record_id == record_id("t", 0, 7)
 
 
-def test_append_with_an_entry_updates_seq_nr_and_keeps_its_life():
+def test_append_to_entry_keeps_its_life():
+    """Appending to an entry updates seq_nr and offset, and keeps record_id and time of creation."""
     entry = folded(record("append", 7, 9), entry=STANDING).entry
     assert (entry.seq_nr, entry.offset, entry.record_id, entry.created) == (9, 7, STANDING.record_id, STANDING.created)
 
@@ -44,17 +45,20 @@ def test_without_an_entry_the_others_do_nothing(kind):
     assert fold.entry is None and fold.deletes == [] and fold.cut_to == 0
 
 
-def test_delete_with_an_entry_sets_delete_to_and_deletes_up_to_it():
+def test_delete_with_entry_sets_delete_to():
+    """Deleting with an entry sets delete_to and deletes the events up to it."""
     fold = folded(record("delete", 7, 3), entry=STANDING)
     assert (fold.entry.delete_to, fold.entry.seq_nr, fold.entry.offset, fold.cut_to) == (3, 5, 7, 3)
 
 
-def test_delete_to_may_be_above_seq_nr_and_never_goes_back():
+def test_delete_to_may_exceed_seq_nr():
+    """Accept a delete_to above seq_nr, and never lower it."""
     fold = folded(record("delete", 7, 30), record("delete", 8, 2), entry=STANDING)
     assert (fold.entry.delete_to, fold.cut_to) == (30, 5)
 
 
-def test_purge_with_an_entry_ends_its_life_and_what_came_before_is_dropped():
+def test_purge_with_entry_ends_its_life():
+    """Purging ends the entry's life and drops earlier records; a later append begins another life."""
     fold = folded(record("append", 6, 8), record("purge", 7), entry=STANDING)
     assert fold.entry is None and fold.purged and fold.cut_to == 0
     again = folded(record("purge", 7), record("append", 8, 2), entry=STANDING)
@@ -66,6 +70,7 @@ def test_mark_changes_nothing():
 
 
 def test_what_was_applied_before_changes_nothing_again():
+    """Records at or below the entry's offset change nothing."""
     fold = Fold(STANDING, 10)
     assert not fold.add(record("append", 1, 5)) and fold.entry == STANDING
     assert fold.add(record("append", 2, 6))
@@ -80,7 +85,8 @@ def test_expiry_is_that_of_the_last_append():
     assert expire_on(BEGIN, 10**15) == date.max
 
 
-def test_an_id_that_moved_to_a_new_partition_goes_on():
+def test_fold_of_moved_id_goes_on():
+    """Ids that moved to another partition go on there; reading their records again changes nothing."""
     fold = folded(record("append", 50, 6), record("append", 0, 7, partition=3), entry=STANDING)
     assert (fold.entry.partition, fold.entry.offset, fold.entry.seq_nr) == (3, 0, 7)
     assert fold.partitions == [0, 3]
@@ -114,7 +120,7 @@ def test_segments():
 
 @dataclass
 class Model:
-    """The tables of one id as the documentation's cases say, one action after the other."""
+    """Tables of one id as the documentation's cases describe them, one action after the other."""
 
     events: set[int] = field(default_factory=set)
     entry: tuple[int, int | None] | None = None
@@ -140,8 +146,11 @@ ACTIONS = st.lists(
 
 @settings(max_examples=400)
 @given(actions=ACTIONS, cuts=st.sets(st.integers(1, 24)), again=st.integers(0, 8))
-def test_folds_of_any_size_and_again_leave_what_the_actions_leave_one_by_one(actions, cuts, again):
-    """`cuts`: where a poll ends; `again`: how many records before a poll are read once more."""
+def test_folds_equal_single_actions(actions, cuts, again):
+    """Folds of any size, with records read again, leave what the actions leave one by one.
+
+    `cuts`: where a poll ends; `again`: how many records before a poll are read once more.
+    """
     model, entry, rows = Model(), None, set()
     begin = 0
     for end in sorted({*cuts, len(actions)}):

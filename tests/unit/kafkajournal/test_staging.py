@@ -1,4 +1,4 @@
-"""A record as it is staged: what is no journal record, and what can't be read, beside the facts of what is."""
+"""Records as they are staged: those that are not journal records, those that can't be read, and the facts of the others."""
 
 import json
 
@@ -17,7 +17,8 @@ def staged(key, value=b'{"events":[{"seqNr":1}]}', headers=(), **of_action):
 
 
 @pytest.mark.parametrize("key", [b"", "ü".encode(), b"k" * LONGEST_ID])
-def test_an_id_is_any_text_that_a_key_of_cassandra_holds(key):
+def test_staged_id_is_any_key_text(key):
+    """Ids are any text that a key of Cassandra holds."""
     assert (staged(key)["kind"], staged(key)["id"]) == ("append", key.decode())
 
 
@@ -25,6 +26,7 @@ def test_an_id_is_any_text_that_a_key_of_cassandra_holds(key):
     ("key", "why"), [(None, "without a key"), (b"\xff", "utf-8"), (b"k" * (LONGEST_ID + 1), "an id of 65270 bytes, more than")]
 )
 def test_what_is_no_id_cannot_be_read(key, why):
+    """Keys that are missing, not UTF-8 or too long are staged as broken, with the key and the reason."""
     found = staged(key)
     assert found["kind"] == "broken" and why in found["reason"] and found["key"] == key
 

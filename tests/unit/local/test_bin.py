@@ -1,4 +1,4 @@
-"""A wrong option of the scripts in bin/ is told at once, before anything is set up."""
+"""Wrong options of the scripts in bin/ are reported at once, before anything is set up."""
 
 import shutil
 import subprocess
@@ -13,7 +13,10 @@ SET_UP = 7
 
 @pytest.fixture
 def script(tmp_path):
-    """script(name, *arguments): a script of bin/ whose set-up only says, by exit status 7, that it was reached."""
+    """Return script(name, *arguments), which runs a script of bin/.
+
+    The script's set-up only reports, by exit status 7, that it was reached.
+    """
     folder = tmp_path / "bin"
     folder.mkdir()
     for name in ("run", "test", "check"):
@@ -44,6 +47,7 @@ def script(tmp_path):
     ids=" ".join,
 )
 def test_script_wrong_option_is_told_before_setup(script, call) -> None:
+    """Report a wrong option in one line with status 2 before the set-up begins."""
     code, out, said = script(*call)
     assert code == 2 and not out
     assert said.startswith("error: ") and said.count("\n") == 1 and call[1].split("=")[0] in said
@@ -55,7 +59,7 @@ def test_script_sound_options_reach_setup(script, call) -> None:
 
 
 def test_run_knows_each_option_of_the_demo(script) -> None:
-    """The shell checks before there is a Python that could, so both lists have to be the same."""
+    """Keep both lists of options the same: the shell checks them before there is a Python that could."""
     from local.demo import app
 
     for option in typer.main.get_command(app).params:

@@ -1,4 +1,4 @@
-"""Which statements take rows, and where their source goes."""
+"""Which statements take rows, and where a statement in the body ends."""
 
 from pathlib import Path
 
@@ -17,7 +17,8 @@ SPOOL = Path("/x/spool'1")
         "INSERT INTO t SELECT a, {b:UUID} FROM input('a String') WHERE (SELECT count() FROM t WHERE b = {b:UUID}) = 0 FORMAT X",
     ],
 )
-def test_an_insert_with_a_format_at_its_end_takes_rows(sql):
+def test_takes_rows_of_insert_with_format(sql):
+    """Inserts that end with a format take rows."""
     assert takes_rows(sql)
 
 
@@ -27,13 +28,15 @@ def test_other_statements_do_not(sql):
 
 
 def test_the_spool_file_takes_the_place_of_input():
+    """Statements read the spooled body from a file where they named input() or no source."""
     assert _reading("INSERT INTO t SELECT a FROM input('a String, b Enum(\\'x\\')') FORMAT Parquet", SPOOL) == (
         "INSERT INTO t SELECT a FROM file('/x/spool\\'1', 'Parquet', 'a String, b Enum(\\'x\\')')"
     )
     assert _reading("INSERT INTO t FORMAT Native", SPOOL) == "INSERT INTO t FROM INFILE '/x/spool\\'1' FORMAT Native"
 
 
-def test_a_statement_in_the_body_ends_at_its_first_format_line():
+def test_head_ends_at_first_format_line():
+    """Statements in the body end at the first line that ends with a format."""
     body = b"INSERT INTO t (a) FORMAT CSV\nFORMAT x\n{batch:UUID}\n"
     assert HEAD.match(body).group() == b"INSERT INTO t (a) FORMAT CSV\n"
     assert not HEAD.match(b"INSERT INTO t VALUES ('a FORMAT CSV\n')")

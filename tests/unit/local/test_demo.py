@@ -1,4 +1,4 @@
-"""bin/run before it starts anything: one at a time, a report that can be written, ports that differ, options that are understood."""
+"""What bin/run checks before it starts anything: no second run, a writable report, different ports, known options."""
 
 import os
 import signal
@@ -31,20 +31,22 @@ def places(tmp_path):
     return Places(tmp_path / "home", Ports())
 
 
-def test_a_second_run_is_refused_and_what_a_killed_one_left_is_waited_for_until_its_guard_has_ended_it(places, capsys):
+def test_alone_refuses_second_waits_for_killed(places, capsys):
+    """Refuse a second run. After a killed run, wait until its guard has stopped what it left."""
     command = [sys.executable, "-c", HOLDER, str(places.home)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as other:
         guard = int(other.stdout.readline())
         with pytest.raises(LeaseTaken, match="another bin/run uses .*it was left alone"), demo._alone(places):
             pass
         other.kill()
-        os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)  # dead, and still a zombie
+        os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)  # The process is dead, and still a zombie.
         threading.Timer(0.5, os.kill, (guard, signal.SIGKILL)).start()
         with demo._alone(places):
             assert "waiting until what a killed bin/run left is stopped" in capsys.readouterr().out
 
 
-def test_an_earlier_report_is_removed_and_the_folder_of_a_new_one_is_made(tmp_path):
+def test_fresh_removes_report_and_makes_folder(tmp_path):
+    """Remove an earlier report, and make the folder of a new one."""
     report = tmp_path / "not" / "there" / "r.json"
     demo._fresh(report)
     report.write_text("old")
@@ -59,7 +61,8 @@ def test_an_earlier_report_is_removed_and_the_folder_of_a_new_one_is_made(tmp_pa
         (["--events", "0"], "error: --events 0: give at least 1. Nothing was started"),
     ],
 )
-def test_a_wrong_option_is_one_line_and_starts_nothing(options, message, tmp_path, monkeypatch):
+def test_wrong_option_is_one_line(options, message, tmp_path, monkeypatch):
+    """Report a wrong option in one line and start nothing."""
     monkeypatch.setenv("TAGMILL_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(demo, "_stop_on_signals", lambda: None)
     done = CliRunner().invoke(demo.app, options)
@@ -67,7 +70,8 @@ def test_a_wrong_option_is_one_line_and_starts_nothing(options, message, tmp_pat
     assert message in done.stderr
 
 
-def test_one_port_for_two_parts_is_said_before_anything_starts(tmp_path):
+def test_require_port_of_two_parts_is_refused(tmp_path):
+    """Refuse one port for two parts before anything starts."""
     stack = Stack(Places(tmp_path, Ports(cassandra=PORTS["cassandra"], clickhouse=PORTS["cassandra"] + 10000)))
     with pytest.raises(ConfigurationError, match=f"port {PORTS['cassandra'] + 10000} is given to two parts"):
         stack.require()

@@ -1,4 +1,4 @@
-"""What a plan promises, counted over its events."""
+"""Promises of a plan of events, counted over its events."""
 
 from collections import Counter
 from datetime import UTC, datetime
@@ -38,7 +38,8 @@ def test_a_kept_plan_is_used_again(tmp_path):
 
 
 @given(st.integers(1, 300))
-def test_the_expected_rows_are_all_rows_bucket_by_bucket(rows):
+def test_expected_rows_are_complete_by_bucket(rows):
+    """Expected rows by tag and bucket are together all rows of the plan."""
     from pathlib import Path
 
     journal = Generated(rows, Path("/nowhere"))

@@ -1,4 +1,4 @@
-"""Every trouble of the stack is one line that says what, what was left untouched, and what to do."""
+"""Troubles of the local stack are one line each that says what happened, what was left untouched, and what to do."""
 
 import errno
 import shutil
@@ -15,6 +15,7 @@ Usage = namedtuple("Usage", "total used free")
 
 
 def test_a_missing_java_names_what_was_looked_at(monkeypatch):
+    """Name the places that were searched for Java, and what is wrong with each."""
     java.find_java.cache_clear()
     monkeypatch.setattr(java, "_candidates", lambda: iter([("JAVA_HOME", "/nowhere/bin/java")]))
     with pytest.raises(
@@ -30,7 +31,8 @@ def test_too_little_space_is_said_before_anything_starts(monkeypatch, tmp_path):
         require_space(tmp_path / "not" / "there" / "yet")
 
 
-def test_a_disk_that_got_full_meanwhile_is_said_whatever_the_servers_say(monkeypatch, tmp_path):
+def test_require_room_full_disk_is_named(monkeypatch, tmp_path):
+    """Name a disk that has filled up meanwhile, whatever the servers say."""
     require_room(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**10, 10**10, 10**6))
     with pytest.raises(ConfigurationError, match="the disk of .* is full.*Free some space, then run it again"):
@@ -41,13 +43,15 @@ def test_a_full_disk_is_named():
     assert "the disk is full (/x/spool)" in str(explained(OSError(errno.ENOSPC, "No space left", "/x/spool")))
 
 
-def test_a_log_is_told_by_its_last_telling_line():
+def test_one_line_is_last_telling_line():
+    """Pick the last line of a log that names a fault, not a stack frame or information."""
     log = "INFO starting\nERROR port taken: Address already in use\n\tat java.base/Foo\n  File x\nINFO bye\n"
     assert one_line(log) == "ERROR port taken: Address already in use"
     assert one_line("") == "nothing in the log"
 
 
-def test_ports_come_from_options_then_environment_then_what_was_started_then_defaults(tmp_path, monkeypatch):
+def test_resolve_ports_by_precedence(tmp_path, monkeypatch):
+    """Ports come from options, else from the environment, else from what was started, else from the defaults."""
     assert resolve(tmp_path).ports == Ports(**PORTS)
     Places(tmp_path, Ports(20001, 20002, 20003)).remember()
     monkeypatch.setenv("TAGMILL_LOCAL_CLICKHOUSE_PORT", "20102")

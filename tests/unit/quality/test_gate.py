@@ -1,4 +1,4 @@
-"""The gate on clean and damaged reports: every check can fail, says why, and the page of the run names the rows."""
+"""The gate on clean and damaged reports: every check can fail and says why, and the page of the run names the rows."""
 
 import json
 import re
@@ -90,14 +90,16 @@ STOPS = {
 
 
 @pytest.mark.parametrize("case", STOPS)
-def test_what_stops_a_run_stops_it_and_says_why(case: str, docs: str) -> None:
+def test_gate_stop_case_fails_with_reason(case: str, docs: str) -> None:
+    """Stop the run, with the failed check and one sentence that says why."""
     reports, names, sentence = STOPS[case]
     verdict = judge(reports, docs)
     assert failed(verdict) == names
     assert (verdict.passed, verdict.severity, verdict.failures) == (False, "stop", [sentence])
 
 
-def test_a_wrong_bucket_size_names_the_one_that_fits(docs: str) -> None:
+def test_gate_wrong_bucket_size_names_fitting_one(docs: str) -> None:
+    """Name the bucket size that fits the rows if the configured one does not."""
     (failure,) = judge(replace(tag(timebucket_misaligned=900), bucket_size=BucketSize.DAY), docs).failures
     assert failure.endswith('set bucket_size = "Hour" if the application\'s events-by-tag.bucket-size is Hour')
 
@@ -121,7 +123,8 @@ WARNINGS = {
 
 
 @pytest.mark.parametrize("name", WARNINGS)
-def test_what_is_tolerated_is_a_warning_and_names_the_tag(name: str, docs: str) -> None:
+def test_gate_tolerated_case_warns_naming_tag(name: str, docs: str) -> None:
+    """Let tolerated cases pass with a warning that names the tag."""
     reports, words = WARNINGS[name]
     verdict = judge(reports, docs)
     assert failed(verdict) == [name]
@@ -130,7 +133,7 @@ def test_what_is_tolerated_is_a_warning_and_names_the_tag(name: str, docs: str) 
 
 
 def test_gate_few_rows_or_ids_held_passes(docs: str) -> None:
-    """A share in percent means nothing of few rows, and few persistence_ids are held, however many rows they have."""
+    """Shares in percent mean nothing for few rows, and few held persistence_ids pass, however many rows they have."""
     all_held = suspects("hole", rows=2000)
     assert not judge(all_held, docs).passed
     assert judge(all_held, docs, min_rows_for_share=2001).passed
@@ -145,7 +148,7 @@ def test_gate_rows_of_earlier_holds_pass(docs: str) -> None:
 
 
 def test_gate_few_rows_in_other_partitions_stops(docs: str) -> None:
-    """One row outside of its bucket is a stray row, unless all partitions of the view are buckets of the size that it fits."""
+    """Single rows outside of their bucket are strays, unless all partitions of the view are buckets of the size that fits."""
     stray = tag(rows=8, wrong_bucket=1, fits_day=8, fits_hour=7, fits_minute=0)
     assert judge(stray, docs, min_rows_for_share=5000).passed
     other = replace(stray, tags=stray.tags[1:], other_size=BucketSize.DAY)
@@ -171,7 +174,8 @@ def test_limits_are_the_pipelines(docs: str) -> None:
         ("wrong_bucket", "deliver", "wrong_bucket"),
     ],
 )
-def test_a_reason_counts_where_a_person_would_look_for_it(reason: str, action: str, column: str | None) -> None:
+def test_column_of_reason_is_where_expected(reason: str, action: str, column: str | None) -> None:
+    """Count each reason in the column where a person would look for it."""
     assert column_of(reason, action) == column
 
 
@@ -187,6 +191,7 @@ def test_a_crashed_expectation_stops_the_run(docs: str, monkeypatch: pytest.Monk
 
 
 def test_an_expectation_without_a_result_stops_the_run(docs: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checks that give no result stop the run like checks that fail."""
     whole = expectations._expectations
     monkeypatch.setattr(expectations, "_expectations", lambda wanted: whole(wanted)[:-1])
     assert judge(CLEAN, docs).failures == [
@@ -206,7 +211,8 @@ def test_the_page_names_the_offending_row(docs: str) -> None:
     assert record["reports"]["offending"][0]["persistence_id"] == "o-000007"
 
 
-def test_hostile_names_are_escaped_on_every_page_and_come_back_whole_in_the_sentences(docs: str) -> None:
+def test_hostile_names_are_escaped_on_pages(docs: str) -> None:
+    """Hostile names are escaped on every page and appear unchanged in the sentences."""
     reports = replace(
         CLEAN,
         schema=(SchemaColumn(HOSTILE, "blob", HOSTILE),),
@@ -226,21 +232,23 @@ def test_hostile_names_are_escaped_on_every_page_and_come_back_whole_in_the_sent
     assert verdict.failures[1].startswith(f"tag {HOSTILE}: 2 rows without a persistence_id")
 
 
-def test_pages_of_earlier_runs_stay_and_the_list_links_them(docs: str) -> None:
+def test_pages_of_earlier_runs_stay_listed(docs: str) -> None:
+    """Pages of earlier runs stay and the list links them, newest first. Judging a run again replaces its line."""
     first = judge(suspects("hole"), docs, run="run-00000007")
     judge(CLEAN, docs, run="run-00000008")
     assert "o-000007" in Path(first.docs_page).read_text()
     listed = (Path(docs) / "index.html").read_text()
     assert listed.index('href="run-00000008/index.html"') < listed.index('href="run-00000007/index.html"')
     assert '<span class="warn">warn</span>' in listed
-    # the same run again, after a crash: one line, the new page
+    # Judging the same run again, as after a crash, leaves one line that links the new page.
     judge(CLEAN, docs, run="run-00000007")
     again = (Path(docs) / "index.html").read_text()
     assert again.count('href="run-00000007/index.html"') == 1
     assert '<span class="warn">' not in again
 
 
-def test_a_half_written_list_of_runs_is_made_again(docs: str) -> None:
+def test_half_written_run_list_is_rebuilt(docs: str) -> None:
+    """Rebuild the list of runs if it was half written."""
     judge(CLEAN, docs, run="run-00000007")
     (Path(docs) / "runs.json").write_text('[{"run": "run-000')
     judge(CLEAN, docs, run="run-00000008")

@@ -1,4 +1,4 @@
-"""What has to be configured after a switch."""
+"""What an operator has to configure after a switch."""
 
 from tagmill.buckets import BucketSize, View
 from tagmill.rebucket.advice import Prefix, of_another_prefix, switched
@@ -6,7 +6,8 @@ from tagmill.rebucket.advice import Prefix, of_another_prefix, switched
 LINES = switched(View("tag_views_day", BucketSize.DAY), ["orders", "payments"])
 
 
-def test_both_prefixes_and_every_pipeline_have_their_lines_in_the_order_of_the_work() -> None:
+def test_lines_name_prefixes_and_pipelines_in_order() -> None:
+    """Lines follow the order of the work: the plugin's settings under both prefixes, the pipelines' settings, the audits."""
     assert [line for line in LINES if not line.startswith("#")] == [
         'pekko.persistence.cassandra.events-by-tag.table = "tag_views_day"',
         'pekko.persistence.cassandra.events-by-tag.bucket-size = "Day"',

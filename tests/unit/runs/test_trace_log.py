@@ -1,4 +1,4 @@
-"""The log of a failure: who can read it, how long it stays, and what becomes of it where nothing can be written."""
+"""Log of a failure: which users can read it, how long it stays, and what happens if it can't be written."""
 
 import os
 import stat

@@ -1,4 +1,4 @@
-"""Each failure that Spark passes on, as the text in which it comes, is one error with one line and the right exit status."""
+"""Failures that Spark passes on, in the text in which they come, become one error with one line and the right exit status."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def test_explain_defect_gives_nothing() -> None:
 
 
 def test_explained_keeps_cause_says_state() -> None:
-    """What is untouched is asked for when the failure is there, not when the work begins."""
+    """Ask what is untouched when the failure occurs, not when the work begins."""
     state = ["Nothing was sealed"]
     with pytest.raises(errors.StoreUnavailable, match="The build is sealed") as told, explained(WHERE, lambda: state[0]):
         state[0] = "The build is sealed"
@@ -34,7 +34,7 @@ def test_explained_keeps_cause_says_state() -> None:
 
 
 def test_explained_error_behind_interrupt_is_interrupt() -> None:
-    """What comes up while a person's Ctrl-C unwinds the stack is not the reason."""
+    """Errors that occur while Ctrl-C unwinds the stack are not the reason for the end."""
     with pytest.raises(KeyboardInterrupt), explained(WHERE):
         try:
             raise KeyboardInterrupt
@@ -43,7 +43,7 @@ def test_explained_error_behind_interrupt_is_interrupt() -> None:
 
 
 def test_explained_error_without_words_is_told() -> None:
-    """Py4J asks the JVM for the words of its error; where that has ended there are none."""
+    """Py4J asks the JVM for the text of its error; there is none if the JVM has ended."""
 
     class Silent(Exception):
         def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Rows become the messages that the driver would make of them, in batches of one partition."""
+"""Rows become the messages that the driver would make of them, in batches of one partition each."""
 
 from itertools import groupby
 from types import SimpleNamespace
@@ -33,7 +33,7 @@ def prepared(names, protocol, *, ttl=False):
 
 
 class Sent:
-    """Stands in for the connection: what would be written."""
+    """Stand-in for the connection that keeps what would be written."""
 
     def __init__(self, protocol):
         self.where, self.asked, self.statements = "Cassandra at nowhere", [], []
@@ -65,7 +65,8 @@ ROWS = st.lists(st.tuples(KEYS, st.none() | INT, st.none() | st.binary(max_size=
 
 @pytest.mark.parametrize("protocol", [V4, V5])
 @given(rows=ROWS, ttl=st.none() | st.integers(1, 1000))
-def test_a_message_is_the_one_that_the_driver_makes_of_the_same_rows(protocol, rows, ttl):
+def test_write_rows_sends_the_drivers_messages(protocol, rows, ttl):
+    """Messages equal those that the driver makes of the same rows, byte for byte, in both versions of the protocol."""
     table = pa.table(
         {
             "n": pa.array([n for _, n, _ in rows], pa.int32()),
@@ -76,7 +77,7 @@ def test_a_message_is_the_one_that_the_driver_makes_of_the_same_rows(protocol, r
     )
     to = Sent(protocol)
     assert bulk.write_rows(to, Target("ks", "t", 5_000_000, ttl), [table]) == len(rows)
-    # a column that no row sets is not bound
+    # write_rows does not bind a column that no row sets.
     there = {name for name in table.column_names if table[name].null_count < len(rows)}
     groups = [list(group) for _, group in groupby(rows, key=lambda row: row[0])]
     assert len(groups) == len(to.statements)
@@ -92,7 +93,8 @@ def test_a_message_is_the_one_that_the_driver_makes_of_the_same_rows(protocol, r
         assert statement.routing_key == expected.routing_key and statement.keyspace == "ks"
 
 
-def test_values_beside_the_rows_are_the_same_in_each():
+def test_write_rows_constant_values_equal_columns():
+    """Values given next to the rows equal columns with that value in every row."""
     one, other = Sent(V5), Sent(V5)
     bulk.write_rows(one, Target("ks", "t", 1), [pa.table({"n": [1, 2], "v": [b"x", None]})], {"k": "a", "b": 7})
     same = pa.table({"k": ["a", "a"], "b": [7, 7], "n": [1, 2], "v": [b"x", None]})
@@ -101,7 +103,8 @@ def test_values_beside_the_rows_are_the_same_in_each():
     assert one.statements[0].routing_key == other.statements[0].routing_key
 
 
-def test_rows_that_come_in_small_parts_go_together_and_large_parts_in_pieces(monkeypatch):
+def test_write_rows_joins_small_splits_large_parts(monkeypatch):
+    """Rows of small parts go together, large parts go in pieces."""
     monkeypatch.setattr(bulk, "PIECE_BYTES", 1000)
     table = pa.table({"k": ["a"] * 300, "b": [1] * 300, "n": pa.array(range(300), pa.int32())})
     to = Sent(V5)
@@ -112,23 +115,27 @@ def test_rows_that_come_in_small_parts_go_together_and_large_parts_in_pieces(mon
 
 
 def test_nothing_is_asked_where_there_are_no_rows():
+    """Writing no rows sends no query and no statement."""
     to = Sent(V5)
     assert bulk.write_rows(to, Target("ks", "t", 1), [pa.table({"k": pa.array([], pa.string())})]) == 0
     assert not to.asked and not to.statements
 
 
-def test_a_row_without_partition_is_refused_with_the_column():
+def test_write_rows_without_partition_key_is_refused():
+    """Refuse rows without a partition key and name the column."""
     with pytest.raises(ConfigurationError, match="ks.t.k is text: a row has none"):
         bulk.write_rows(Sent(V5), Target("ks", "t", 1), [pa.table({"k": ["a", None], "b": [1, 1]})])
 
 
-def test_a_column_of_another_type_is_refused_with_its_name():
+def test_write_rows_other_column_type_is_refused():
+    """Refuse a column of another type and name it."""
     with pytest.raises(ConfigurationError, match="ks.t.n is int: values of Arrow's type string do not fit"):
         bulk.write_rows(Sent(V5), Target("ks", "t", 1), [pa.table({"k": ["a"], "b": [1], "n": ["x"]})])
 
 
 @given(st.lists(st.tuples(st.sampled_from([10, 700, LARGE_ROW_BYTES, LARGE_ROW_BYTES + 1, 100_000]), st.booleans()), min_size=1))
-def test_a_batch_is_of_one_partition_and_bounded_and_a_large_row_goes_alone(rows):
+def test_cut_batches_are_bounded_within_partition(rows):
+    """Batches hold rows of one partition up to a size; large rows go alone."""
     sizes = [size for size, _ in rows]
     partitions = np.cumsum([moves for _, moves in rows])
     cuts = cut_batches(np.cumsum([0, *sizes]), [pa.array([str(one) for one in partitions])])

@@ -9,7 +9,7 @@ MERGE_TREES = ("MergeTree", "ReplicatedMergeTree", "SharedMergeTree")
 
 @pytest.mark.parametrize("engine", MERGE_TREES)
 def test_engine_fault_of_plain_merge_trees_is_none(engine):
-    """Open source, replicated, and ClickHouse Cloud's."""
+    """Accept the MergeTree engines of open source, replicated and ClickHouse Cloud's tables."""
     assert engine_fault(engine) is None
 
 
@@ -24,7 +24,7 @@ def test_engine_fault_of_plain_merge_trees_is_none(engine):
     ],
 )
 def test_engine_fault_names_the_reason(engine, words):
-    """Also engines that the local server can't create."""
+    """Name the reason also for engines that the local server can't create."""
     assert words in str(engine_fault(engine))
 
 
@@ -39,13 +39,13 @@ def test_engine_fault_names_the_reason(engine, words):
     ],
 )
 def test_find_table_reads_the_deduplication_window(row, window):
-    """Stated in the table's settings, else the server's default."""
+    """Read the window from the table's settings, or else take the server's default."""
     found = find_table(lambda query, values: [row], "d", "t")
     assert found is not None and found.window == window
 
 
 def described(ttl: str) -> Table:
-    """A table with this TTL clause, as ClickHouse prints it."""
+    """Return a table with this TTL clause, as ClickHouse prints it."""
     full = f"MergeTree PARTITION BY toYYYYMM(t) ORDER BY a{ttl} SETTINGS non_replicated_deduplication_window = 1000"
     return Table("MergeTree", full, "non_replicated_deduplication_window", 1000)
 
@@ -69,7 +69,7 @@ def described(ttl: str) -> Table:
     ],
 )
 def test_ttl_fault_compares_ttl_and_declared_days(ttl, days, fault):
-    """Moves and compression keep rows; an interval that can't be read is believed to be what was declared."""
+    """Moves and compression keep rows. The declared days are believed for an interval that can't be read."""
     text = described(ttl).ttl_fault(days)
     assert text is None if fault is None else fault in str(text)
 

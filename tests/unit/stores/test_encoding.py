@@ -1,4 +1,4 @@
-"""A column is encoded as the driver encodes its values one by one; what does not fit is refused."""
+"""Columns are encoded as the driver encodes their values one by one; values that do not fit are refused."""
 
 import io
 import uuid
@@ -17,7 +17,7 @@ from tagmill.stores.encoding import encoded
 V5 = ProtocolVersion.V5
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 BIGINT, INT = st.integers(-(2**63), 2**63 - 1), st.integers(-(2**31), 2**31 - 1)
-# what the driver's own floating-point seconds hold exactly
+# Moments (milliseconds since 1970) that the driver's floating-point seconds hold exactly.
 MOMENTS = st.integers(-(2**40), 2**40).map(lambda ms: EPOCH + timedelta(milliseconds=ms))
 
 
@@ -71,7 +71,8 @@ def rows_of(parts, count):
 
 @pytest.mark.parametrize("case", CASES)
 @given(data=st.data())
-def test_a_column_is_what_the_driver_makes_of_its_values(case, data):
+def test_encoded_column_equals_drivers_values(case, data):
+    """Encode a column, also a slice of one, as the driver encodes its values one by one."""
     kind, arrow, values = CASES[case]
     given_ = data.draw(st.lists(st.none() | values, max_size=12))
     array = pa.array(given_, arrow)
@@ -83,7 +84,8 @@ def test_a_column_is_what_the_driver_makes_of_its_values(case, data):
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 @pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin"])
-def test_a_timestamp_of_any_unit_is_milliseconds_rounded_down(unit, zone):
+def test_encoded_timestamp_rounds_down_to_milliseconds(unit, zone):
+    """Timestamps of any unit and zone become milliseconds, rounded down."""
     by = {"s": 1, "ms": 1000, "us": 10**6, "ns": 10**9}[unit]
     moments = pa.array([1_790_000_000 * by + by // 2, -by, -1], pa.int64()).cast(pa.timestamp(unit, zone))
     (found,) = encoded(moments, of("TimestampType"), V5)

@@ -1,4 +1,4 @@
-"""A file that can't be written or read is told in one line that names it."""
+"""Files that can't be written or read are reported in one line that names them."""
 
 import os
 import stat
@@ -11,6 +11,7 @@ from tagmill.stores.files import RunFiles
 
 
 def test_what_can_t_be_written_is_named(tmp_path: Path) -> None:
+    """Name a file that can't be written, and say that nothing was committed."""
     (tmp_path / "p").touch()
     files = RunFiles(str(tmp_path))
     with pytest.raises(StoreUnavailable, match=f"file://{tmp_path}/p/run/one.parquet can't be written: .*Nothing was committed"):
@@ -27,7 +28,7 @@ def test_a_disk_that_gets_full_meanwhile_is_named(tmp_path: Path) -> None:
 
 
 def test_files_are_kept_from_others(tmp_path: Path) -> None:
-    """Whatever the process's umask lets others read: an Airflow worker's is not ours to set."""
+    """Hide files from other users whatever the process's umask is: an Airflow worker's is not Tagmill's to set."""
     before = os.umask(0)
     try:
         RunFiles(str(tmp_path / "root")).write("p/run/one.parquet", b"x")
@@ -38,6 +39,7 @@ def test_files_are_kept_from_others(tmp_path: Path) -> None:
 
 
 def test_what_is_gone_is_named(tmp_path: Path) -> None:
+    """Name a sealed file that is gone, however it is opened."""
     for read in (RunFiles.read, RunFiles.open, lambda files, name: files.open_sealed(name, "0" * 64)):
         with pytest.raises(SealedFileDamaged, match=f"file://{tmp_path}/one is gone"):
             read(RunFiles(str(tmp_path)), "one")

@@ -1,4 +1,4 @@
-"""Columns of UUIDs say what the standard library says of each."""
+"""Columns of UUIDs say what Python's standard library says of each UUID."""
 
 from uuid import UUID
 
@@ -30,6 +30,7 @@ def test_time_uuids_have_their_time(times: list[int]) -> None:
 
 
 def test_slices_and_nulls_are_read_where_they_are() -> None:
+    """Read slices from their own first row, and nulls as 16 zero bytes."""
     one = UUID("01234567-89ab-cdef-0123-456789abcdef")
     text = pa.array(["x", str(one).upper(), None, "y"])[1:3]
     assert uuids.of_text(text).tobytes() == one.bytes + bytes(16)
@@ -41,6 +42,7 @@ def test_slices_and_nulls_are_read_where_they_are() -> None:
     "wrong", ["", "x", "01234567-89ab-cdef-0123-456789abcde", "01234567089ab-cdef-0123-456789abcdef", "g" * 36, "é" * 18]
 )
 def test_what_is_no_uuid_is_said(wrong: str) -> None:
+    """Refuse texts and bytes that are not UUIDs."""
     with pytest.raises(ValueError, match="is no UUID"):
         uuids.of_text(pa.array([wrong]))
     with pytest.raises(ValueError, match="16 bytes"):

@@ -1,4 +1,4 @@
-"""The size of a write is what the server's settings allow, under the names of every release."""
+"""Limits of a write follow from the server's settings, under the names of every release."""
 
 import pytest
 
@@ -22,4 +22,5 @@ MIB = 1024**2
     ids=["nothing told", "5.0", "larger segment", "5.0 set", "message", "4.0", "4.0 frame", "no frame"],
 )
 def test_write_limit_is_the_smallest_told(settings, expected):
+    """Take the smallest limit that the settings give for segment, frame, message and mutation, or else the default."""
     assert largest_write(settings) == expected

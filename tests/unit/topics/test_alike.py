@@ -1,4 +1,4 @@
-"""What is read of many events at once is what is read of each alone."""
+"""Reading many events at once gives what reading each alone gives."""
 
 import io
 import json
@@ -31,7 +31,7 @@ plain = st.one_of(texts, st.integers(-200, 200), integers, st.floats(allow_nan=F
 odd = st.one_of(plain, st.none(), moments, st.dates(date(1969, 1, 1)).map(date.isoformat), st.uuids().map(str), st.just({}))
 ordinary = st.fixed_dictionaries({"project": texts, "event_type": texts, "product_id": st.integers(-9, 9), "at": moments})
 extraordinary = st.fixed_dictionaries({}, optional={"project": plain, "event_type": odd, "product_id": odd, "at": odd, "a": odd})
-# Of more digits than a double holds, of whole numbers and beyond its range.
+# Numbers with more digits than a double holds, whole numbers, and numbers beyond its range.
 numbers = st.one_of(
     st.decimals(allow_nan=False, allow_infinity=False, places=3).map("{:f}".format), st.floats(0, 1e300).map("{:.17e}".format),
     st.sampled_from(["1e400", "-0.0", "9007199254740993.0", "12345678901234567.81", "1e99999999999999999999"]),
@@ -68,7 +68,7 @@ def decoded(contents, chosen, read_alone, monkeypatch, files=None):
 
 
 def both(contents, chosen, files=None):
-    """What is read of many at once, and of each alone, with as many values that became null."""
+    """Return the rows of reading many at once and of reading each alone, after checking that equally many values became null."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         found = [decoded(contents, chosen, read_alone, monkeypatch, files) for read_alone in (1, len(contents))]
     assert found[0][2].nulled == found[1][2].nulled and found[0][2].matched == found[1][2].matched
@@ -90,7 +90,8 @@ FITTING = {
 
 @settings(max_examples=300)
 @given(st.data(), st.sampled_from(sorted(FITTING)), st.booleans())
-def test_values_of_one_type_are_read_as_each_alone(data, kind, may_miss):
+def test_values_of_type_are_read_alike(data, kind, may_miss):
+    """Values of one type are read at once as each is read alone."""
     one = FITTING[kind] | st.none() if may_miss else FITTING[kind]
     events = [{"id": number, "x": value} for number, value in enumerate(data.draw(st.lists(one, min_size=2, max_size=5)))]
     chosen = topic([{"name": "x", "type": kind, "nullable": may_miss}], unique_id=["x" if data.draw(st.booleans()) else "id"])
@@ -137,7 +138,8 @@ def test_ids_of_many_events_are_those_of_each(keys):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_ordinary_events_are_read_at_once_and_only_what_is_around_another_one_alone(kind, monkeypatch):
+def test_ordinary_events_are_read_at_once(kind, monkeypatch):
+    """Ordinary events are read at once. Reading is finer only around a broken event."""
     chosen = topic([{"name": "x", "type": kind}], created_at="at")
     event = {"project": "p", "event_type": "e", "product_id": 1, "at": 1_795_341_600_000, "x": ORDINARY[kind]}
     contents = [json.dumps({**event, "product_id": number}).encode() for number in range(1024)]
@@ -151,7 +153,7 @@ def test_ordinary_events_are_read_at_once_and_only_what_is_around_another_one_al
 
 
 def test_values_that_columns_cannot_hold_are_counted(monkeypatch):
-    """Each once, though the records around a broken one are read more than once."""
+    """Count each value once, though the records around a broken one are read more than once."""
     chosen = topic([{"name": name, "type": kind, "path": "x"} for name, kind in (("small", "Int8"), ("day", "Date"))])
     event = {"project": "p", "event_type": "e", "product_id": 1}
     contents = [json.dumps({**event, "x": 128 if number % 3 else "1969-12-31"}).encode() for number in range(999)]

@@ -1,4 +1,4 @@
-"""What a topic's run sets apart."""
+"""Records that a run of a topic sets apart."""
 
 import pyarrow as pa
 import pytest
@@ -19,7 +19,7 @@ from tagmill.topics.apart import parts, record_of, within
     ],
 )
 def test_record_of_text_is_read(item: str, record: tuple[str, int, int] | None) -> None:
-    """Only topic/partition/offset is a record."""
+    """Read topic/partition/offset as a record, and no other text."""
     assert record_of(item) == record
 
 
@@ -32,7 +32,7 @@ def test_within_ranges_keeps_only_those_read() -> None:
 
 @pytest.mark.parametrize("apart", [[], [0], [2], [4], [0, 1, 4], [0, 1, 2, 3, 4]])
 def test_parts_any_records_apart_in_order(apart: list[int]) -> None:
-    """Every record is in exactly one part, in order; those set apart are alone and carry their reason."""
+    """Parts hold every record once, in order; those set apart are alone and carry their reason."""
     batch = pa.RecordBatch.from_pydict({"topic": ["t"] * 5, "partition": [0] * 5, "offset": list(range(5))})
     found = [(part["offset"].to_pylist(), reason) for part, reason in parts(batch, {("t", 0, at): f"why {at}" for at in apart})]
     assert [at for offsets, _ in found for at in offsets] == list(range(5))

@@ -1,4 +1,4 @@
-"""Avro's binary encoding: what fastavro writes is read as it was, and what the specification forbids is refused."""
+"""Avro's binary encoding: what fastavro writes is read unchanged, and what the specification forbids is refused."""
 
 import io
 import json
@@ -140,7 +140,7 @@ def logical(base, logical_type, **more):
 PRICE = logical("bytes", "decimal", precision=40, scale=9)
 SIXTEEN = uuid.UUID("5b11713a-0000-4000-8000-00000000000b")
 NOON_MS = 1_795_348_800_123
-# type, value as its base type, value that is read, its text in a String column, its part of an id
+# Each case: type, value as its base type, value that is read, its text in a String column, its part of an id.
 LOGICAL = {
     "millis": (
         logical("long", "timestamp-millis"),
@@ -264,9 +264,9 @@ EDGES = {"int": [-(2**31), 2**31 - 1, 63, 64, -64, -65, 0], "long": [-(2**63), 2
 
 @st.composite
 def typed_values(draw, depth=3, taken=None, named=None):
-    """Return a schema and a value of it; what holds others is at most `depth` deep.
+    """Draw a schema and a value of it, nested at most `depth` deep.
 
-    `taken`: names of types; `named`: those that are whole, with a value.
+    `taken`: names of types; `named`: types that are complete, with a value.
     """
     taken, named = ([], []) if taken is None else (taken, named)
     kind = draw(st.sampled_from([*PRIMITIVES, "enum", "fixed", *(["array", "map", "record", "union", "again"] if depth else [])]))
@@ -281,7 +281,7 @@ def typed_values(draw, depth=3, taken=None, named=None):
         return typed
     schema, value = draw(typed_values(depth - 1, taken, named))
     if kind == "array":
-        most = 70 if schema in ("int", "string") else 3  # of items that take no bytes few are read
+        most = 70 if schema in ("int", "string") else 3  # Only few items that take no bytes are read.
         return {"type": "array", "items": schema}, [value] * draw(st.integers(0, most))
     if kind == "map":
         return {"type": "map", "values": schema}, dict.fromkeys(draw(st.lists(PRIMITIVES["string"], max_size=4)), value)
@@ -293,7 +293,7 @@ def typed_values(draw, depth=3, taken=None, named=None):
 
 @st.composite
 def named_values(draw, kind, name, depth, taken, named):
-    """Return a type with a name and a value of it."""
+    """Draw a type with a name, and a value of it."""
     if kind == "enum":
         symbols = [f"S{number}" for number in range(draw(st.integers(1, 70)))]
         return {"type": "enum", "name": name, "symbols": symbols}, draw(st.sampled_from(symbols))
@@ -324,7 +324,7 @@ def test_what_fastavro_writes_is_read(typed):
 @settings(max_examples=400, deadline=None)
 @given(typed_values(), st.data())
 def test_damaged_records_are_refused_or_equal(typed, data):
-    """A record with other bytes is refused, or is what fastavro reads: nothing else is raised, and nothing is read as another value."""
+    """Damaged records are refused or read as fastavro reads them. No other error is raised, and no other value is read."""
     schema = record_of("string", typed[0])
     sound = bytearray(written(schema, {"f0": "a", "f1": typed[1]}))
     for _ in range(data.draw(st.integers(1, 3))):

@@ -1,4 +1,4 @@
-"""Batches of a topic: bounded, of one month each, in Kafka's order; what keeps one from being written ends the cutting."""
+"""Batches of a topic: bounded, of one month each, in Kafka's order; an error in writing a batch ends the cutting."""
 
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
@@ -34,7 +34,8 @@ def cutter(home: Path, writer: Executor) -> Cutter:
     return Cutter(RunFiles(f"file://{home}"), "batches", COLUMNS, 10, 1_000_000, writer)
 
 
-def test_batches_have_their_rows_one_month_each_and_lie_by_id(tmp_path):
+def test_cutter_batches_by_month_sorted_by_id(tmp_path):
+    """Batches have at most ten rows, of one month each, and are sorted by id."""
     with ThreadPoolExecutor(1) as writer:
         cut = cutter(tmp_path, writer)
         cut.add(rows(range(7), NOVEMBER))
@@ -51,7 +52,8 @@ def test_batches_have_their_rows_one_month_each_and_lie_by_id(tmp_path):
     assert all(table["unique_id"].to_pylist() == sorted(table["unique_id"].to_pylist()) for table in found)
 
 
-def test_what_keeps_a_batch_from_being_written_is_raised(tmp_path):
+def test_cutter_raises_error_of_writing(tmp_path):
+    """Raise the error that keeps a batch from being written; nothing was committed."""
     (tmp_path / "batches").write_text("a file where the folder should be")
     with ThreadPoolExecutor(1) as writer:
         cut = cutter(tmp_path, writer)

@@ -1,4 +1,4 @@
-"""A record's value as a row: each format, each type of a column, and what is refused with the field's name."""
+"""Values of records as rows: each format, each type of a column, and what is refused with the field's name."""
 
 import io
 import json
@@ -48,7 +48,8 @@ def as_row(reader, value, at_ms):
     return dict(zip(reader.names, reader.read(value, at_ms), strict=True))
 
 
-def test_a_json_event_has_its_id_its_time_and_its_columns():
+def test_json_event_has_id_time_columns():
+    """JSON events give their id, their time and their columns, nested and missing fields included."""
     columns = [{"name": "price", "type": "Float64"}, {"name": "who", "path": "customer.name"}, {"name": "note"}]
     row = read(EVENT, columns=columns, created_at="at", version_field="event_type")
     assert struct.unpack(">d", row["price"].to_bytes(8, "big", signed=True)) == (1.5,)
@@ -143,8 +144,8 @@ def test_number_beyond_its_decimal_is_refused(text, why):
         ("UUID", [*range(16)]), ("UUID", dict.fromkeys("0123456789abcdef", 1)),
     ],
 )  # fmt: skip
-def test_a_field_of_another_type_is_refused_by_name(kind, value):
-    """In a nullable column it is null, and counted."""
+def test_field_of_other_type_is_refused(kind, value):
+    """Refuse a field of another type by name; in a nullable column it becomes null and is counted."""
     with pytest.raises(Unfit, match="field x is no"):
         read({**EVENT, "x": value}, columns=[{"name": "x", "type": kind, "nullable": False}])
     reader = Reader(chosen(columns=[{"name": "x", "type": kind}]), {})
@@ -172,7 +173,8 @@ def test_null_of_dead_letter_is_not_counted():
         ({**EVENT, "at": "soon"}, {"created_at": "at"}, "field at is no moment"), ({**EVENT, "at": -5}, {"created_at": "at"}, "1970"),
     ],
 )  # fmt: skip
-def test_an_event_that_does_not_fit_is_refused_with_the_reason(event, keys, why):
+def test_unfit_event_is_refused_with_reason(event, keys, why):
+    """Refuse events that are not objects, lack a field, or hold an unfit key or moment, with the reason."""
     with pytest.raises(Unfit, match=why):
         read(event, **keys)
 
@@ -211,7 +213,8 @@ def test_json_beyond_a_limit_is_refused(text, why):
         read(value, max_record_values=1000, max_record_bytes=5000)
 
 
-def test_an_event_of_a_time_that_clickhouse_cannot_hold_is_refused_unless_a_field_has_its_time():
+def test_timestamp_beyond_clickhouse_is_refused():
+    """Refuse a Kafka timestamp that ClickHouse can't hold, unless a field has the event's time."""
     value = json.dumps(EVENT).encode()
     with pytest.raises(Unfit, match="Kafka's timestamp is not between 1970 and 2100"):
         Reader(chosen(), {}).read(value, 1_795_000_000_000_000)
@@ -242,7 +245,8 @@ def avro_reader(framed=False, versions=("3",)):
     return Reader(settings, {version: json.dumps(AVRO).encode() for version in versions})
 
 
-def test_avro_with_a_schema_file_and_framed_by_a_registry_give_the_same():
+def test_avro_plain_and_framed_read_alike():
+    """Avro with a schema file and Avro framed by a registry give the same row but for the schema's version."""
     plain = as_row(avro_reader(), avro(AVRO_EVENT), 0)
     framed = as_row(
         avro_reader(framed=True, versions=("3", "70000")), b"\x00" + (70_000).to_bytes(4, "big") + avro(AVRO_EVENT), 0
@@ -257,7 +261,8 @@ def test_key_that_no_frame_has_is_refused(key):
         avro_reader(framed=True, versions=("7", key))
 
 
-def test_an_older_event_without_a_frame_is_identified_by_the_schema_that_it_came_with():
+def test_unframed_avro_identified_by_its_schema():
+    """Older events without a frame are identified by the schema that they came with."""
     newer = {**AVRO, "fields": [{"name": "price", "type": "long"}, *AVRO["fields"]]}
     both = {"1": json.dumps(AVRO).encode(), "2": json.dumps(newer).encode()}
     settings = chosen(format="avro", schema_files={version: Path("x") for version in both}, schema_version="2")
@@ -315,7 +320,8 @@ def protobuf_reader(message="shop.Event", content=None):
 PROTOBUF = b"\x0a\x01p\x12\x07created\x18\x07"
 
 
-def test_a_protobuf_event_has_the_id_that_the_same_fields_have_in_json():
+def test_protobuf_event_has_id_of_json():
+    """Protobuf events have the id that the same fields have in JSON."""
     row = as_row(protobuf_reader(), PROTOBUF, 5)
     assert (row["unique_id"], row["schema_version"], row["created_at"]) == (read(EVENT)["unique_id"], "5", 5)
 
@@ -369,12 +375,14 @@ def test_protobuf_that_is_cut_off_is_refused(value):
         (b"\x22\x01x", "none of the fields project, event_type, product_id"),
     ],
 )
-def test_a_protobuf_message_of_another_type_is_refused_where_it_shows(value, reason):
+def test_protobuf_of_other_type_is_refused(value, reason):
+    """Refuse Protobuf messages that are visibly of another type."""
     with pytest.raises(Unfit, match=reason):
         protobuf_reader().read(value, 0)
 
 
-def test_a_field_that_the_descriptor_does_not_know_yet_is_no_matter():
+def test_protobuf_unknown_field_is_ignored():
+    """Ignore a field that the descriptor does not know yet."""
     assert protobuf_reader().read(PROTOBUF + b"\x52\x03abc", 5) == protobuf_reader().read(PROTOBUF, 5)
 
 
@@ -389,7 +397,7 @@ def test_a_field_that_the_descriptor_does_not_know_yet_is_no_matter():
     ids=["most", "too many", "too long", "too deep"],
 )
 def test_protobuf_beyond_a_limit_is_refused(field, keys, why):
-    """A message within the event takes two bytes, and counts for itself and its two fields."""
+    """Messages within the event take two bytes, and count for themselves and their two fields."""
     found, kinds = descriptor_pb2.FileDescriptorSet.FromString(descriptors()), descriptor_pb2.FieldDescriptorProto
     part = found.file[0].message_type.add(name="Part")
     for number in (1, 2):
@@ -407,7 +415,10 @@ def test_protobuf_beyond_a_limit_is_refused(field, keys, why):
 
 
 def with_enum(values):
-    """The same messages with a field `state` (number 9), an enum, and `of` (number 10), a message with another one."""
+    """Return a descriptor set of the same messages with two more fields.
+
+    `state` (number 9) is an enum, `of` (number 10) a message with a `state` of its own.
+    """
     found, kinds = descriptor_pb2.FileDescriptorSet.FromString(descriptors()), descriptor_pb2.FieldDescriptorProto
     (file,) = found.file
     enum = file.enum_type.add(name="State")
@@ -422,7 +433,8 @@ def with_enum(values):
 
 
 @pytest.mark.parametrize(("path", "field"), [("state", b"\x48\x01"), ("of.state", b"\x52\x02\x08\x01")])
-def test_an_enum_of_the_key_counts_only_once_it_has_a_name(path, field):
+def test_protobuf_key_enum_needs_a_name(path, field):
+    """Refuse an enum's value of the key until the descriptor set names it; a column shows its number meanwhile."""
     settings = chosen(
         format="protobuf", schema_files={"5": Path("e.desc")}, message_type="shop.Event", unique_id=["project", path]
     )
@@ -435,7 +447,8 @@ def test_an_enum_of_the_key_counts_only_once_it_has_a_name(path, field):
     assert as_row(Reader(aside, {"5": with_enum(["NONE"])}), PROTOBUF + field, 0)["x"] == "1"
 
 
-def test_a_wrong_descriptor_is_a_mistake_in_the_configuration():
+def test_wrong_descriptor_is_configuration_error():
+    """Report wrong descriptors and schemas as mistakes in the configuration."""
     with pytest.raises(ConfigurationError, match="no message shop.Order"):
         protobuf_reader("shop.Order")
     with pytest.raises(ConfigurationError, match="no descriptor set"):
@@ -453,7 +466,7 @@ def test_moment_is_cut_to_milliseconds_towards_past(moment):
 
 
 def test_bytes_in_text_are_base64_always():
-    """Whether they happen to be UTF-8 makes no difference."""
+    """Write bytes as base64 even if they happen to be UTF-8."""
     [field] = fields(chosen(columns=[{"name": "x"}]).columns)
     texts = [field.reader()({"x": value}) for value in (b"abc", b"\xff\xfe", b"", {"a": [b"abc"]})]
     assert texts == ["YWJj", "//4=", "", '{"a":["YWJj"]}']
@@ -471,7 +484,8 @@ def test_nan_in_key_is_refused():
         key_reader(["at"])({"at": float("nan")})
 
 
-def test_what_a_decoder_makes_of_a_key_field_counts_by_its_text():
+def test_key_reader_takes_text_of_values():
+    """Times, dates and UUIDs that a decoder makes of a key's fields count by their text."""
     one = uuid.UUID(int=5)
     event = {"at": time(1, 2, 3), "on": date(2026, 11, 22), "of": one}
     assert key_reader(["at", "on", "of"])(event) == ["01:02:03", "2026-11-22", str(one)]

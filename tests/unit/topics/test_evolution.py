@@ -89,7 +89,8 @@ def test_type_that_no_column_has_is_refused(kind):
         TopicColumn(name="x", type=kind)
 
 
-def test_a_type_that_is_named_once_is_known_wherever_it_comes_again():
+def test_kinds_know_named_types_used_again():
+    """Types that a schema names once are known wherever it uses them again."""
     (found,) = kinds(chosen(), CONTENTS).values()
     assert (found["kind"], found["other"], found["second"]) == ("string", "bytes", "nested")
     assert (found["first.made"], found["second.made"], found["second.of"]) == ("string", "string", "nested")
@@ -114,5 +115,6 @@ def test_a_field_that_does_not_fit_is_named(keys, why):
 
 
 @pytest.mark.parametrize("field", ["at", "note"])
-def test_the_events_time_is_a_moment_or_its_text(field):
+def test_fits_created_at_moment_or_text(field):
+    """Accept a moment, or its text, as the time of an event."""
     fits(chosen(created_at=field), CONTENTS)

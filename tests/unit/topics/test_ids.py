@@ -14,6 +14,7 @@ from tagmill.topics.ids import UniqueId, unique_id
     ],
 )
 def test_ids_of_old_events_stay_what_they_are(values, shards, expected):
+    """Ids of known keys never change."""
     assert unique_id(values, shards) == expected
 
 
@@ -31,6 +32,7 @@ def test_shards_are_even():
 
 
 def test_rules_that_make_other_ids_are_told_apart():
+    """Settings that give other ids have another rule, whatever characters their fields contain."""
     fields = [["a", "b"], ["a+b"], ["b", "a"], ["a%2Bb"], ["a/b"]]
     rules = {
         TopicSettings(kind="topic", topics=["t"], format="json", destination="d", unique_id=one, producer_id=by).rule

@@ -9,5 +9,5 @@ from tagmill.topics.journal import _milliseconds
 
 @given(st.integers(-2_208_988_800_000, 10_413_791_999_999))
 def test_time_of_event_keeps_its_millisecond(milliseconds):
-    """From 1900 to 2299, which ClickHouse can hold."""
+    """Keep milliseconds from 1900 to 2299, the years that ClickHouse can hold."""
     assert _milliseconds(DateType.deserialize(DateType.serialize(milliseconds, 4), 4)) == milliseconds

@@ -1,4 +1,4 @@
-"""A run says which of its columns' values are null and which paths matched nothing."""
+"""What a run says of its columns: which values became null and which paths matched nothing."""
 
 import json
 
@@ -33,11 +33,12 @@ def test_path_without_match_names_nearest_field(path, like, monkeypatch):
 
 @pytest.mark.parametrize("path", ["customer.Name", "customer.id", '"service.name"', "project"])
 def test_path_that_matches_is_no_matter(path, monkeypatch):
-    """Also one that is null in all events."""
+    """Say nothing of a path that matches, also if it is null in all events."""
     assert said([{"name": "x", "path": path}], monkeypatch) == []
 
 
 def test_known_path_is_no_matter(monkeypatch):
+    """Say nothing of a path that the schemas have, or of a column that a person has set apart."""
     assert said([{"name": "x"}], monkeypatch, known={"x"}) == [] == said([{"name": "x"}], monkeypatch, set_apart=["x"])
 
 

@@ -18,7 +18,7 @@ from tests.unit.topics.test_events import as_row, chosen
 
 FILES = {"1": descriptors()}
 NEW = 1_795_341_600  # 2026-11-22T10:00:00Z
-# a field as ProtoJSON, and a path and type of a column with what that has
+# Each case: a field as ProtoJSON, path and type of a column, and the column's value.
 CASES = [
     ({"duration": "1.5s"}, "duration", "String", "1.500s"), ({"duration": "-0.25s"}, "duration", "String", "-0.250s"),
     ({"at": "2026-11-22T10:00:00.123456789Z"}, "at", "String", "2026-11-22T10:00:00.123456789Z"),
@@ -122,7 +122,7 @@ def test_nan_and_unknown_any_cost_their_column_only():
 
 
 def test_timestamp_in_key_counts_to_the_nanosecond():
-    """Whole microseconds have the ids that they have always had."""
+    """Nanoseconds count for the id. Times of full microseconds keep the ids that they have always had."""
     ids = {}
     for nanos in (0, 1000, 1001, 1999):
         message = wide_message()
