@@ -163,7 +163,7 @@ def test_gap_behind_emptied_partitions_is_filled(journal, settings, spark):
 
 
 def test_gap_filling_is_bounded_per_run(journal, settings, spark, monkeypatch):
-    """Fill gaps with at most MAX_HEALED_BYTES from the journal in one run; the next run fills the rest."""
+    """Stop filling gaps from the journal once a run reaches MAX_HEALED_BYTES; the next run fills the rest."""
     monkeypatch.setattr(evidence, "MAX_HEALED_BYTES", 1)
     written = journal()
     records = [row for pid in ("a", "b") for row in events(pid, range(1, 20), BEGIN)]
