@@ -162,7 +162,7 @@ def test_audit_healthy_delivery_agrees(healthy, stack):
 
 
 def test_every_damage_in_clickhouse_is_found(healthy, stack, spark):
-    """Delete, duplicate, change and add rows in ClickHouse: the audit names each row and its batch."""
+    """Delete, duplicate, change and add rows in ClickHouse: the audit names each row, and the batch of each that ClickHouse has."""
     configured, _ = healthy
     name = only(configured)
     rows = stack.rows(

@@ -46,7 +46,7 @@ def rows(count=1, **columns):
 
 
 def test_bulk_values_of_every_type_round_trip(stack, made, connected):
-    """Write one value of each CQL type and read the same value back."""
+    """Write a value of each of 17 CQL types and read the same values back."""
     to = made(
         "text_ text, ascii_ ascii, blob_ blob, bigint_ bigint, smallint_ smallint, tinyint_ tinyint, boolean_ boolean, double_ double, "
         "float_ float, timestamp_ timestamp, uuid_ uuid, timeuuid_ timeuuid, list_ list<text>, map_ map<text, int>, date_ date, "

@@ -265,7 +265,7 @@ def test_cleanup_every_pipeline_must_prove_partition(view):
     def dry(settings):
         return clean(settings, view.name, owner="t", delete=False)
 
-    assert reasons(dry(both)) == {("t", "still_read"): 6}  # it has delivered nothing yet
+    assert reasons(dry(both)) == {("t", "still_read"): 6}  # the mirror has delivered nothing yet
     with Ledger(view.settings.cassandra) as ledger:
         mark = ledger.delivered.watermarks(view.name)["t"]
         ledger.delivered.write_watermark("mirror", mark)
@@ -302,7 +302,7 @@ def test_cleanup_refused_while_pipeline_holds_lease(view, at_work):
         with pytest.raises(LeaseTaken, match=f"pipeline {name}: somebody at work is at work"):
             clean(view.mirrored(), view.name, owner="t", delete=True)
         lease.give_back()
-        for each in (view.name, "mirror"):  # none stays taken
+        for each in (view.name, "mirror"):  # no lease stays taken
             assert Lease(ledger.cassandra, "tagmill_test", each, "t", 30).holder() is None
 
 
@@ -511,7 +511,7 @@ def test_retention_keeps_newest_run_and_new_batches(three_runs):
 def test_retention_keeps_newest_and_newest_done_audit(view):
     """Remove audits past retention, but keep the newest and the newest that is done."""
     root = Path(view.settings.storage.root) / view.name
-    moments = {1: 60, 2: 50, 3: 45, 4: 40}  # days ago; the third is the last that came to its end
+    moments = {1: 60, 2: 50, 3: 45, 4: 40}  # days ago; audit 3 is the newest that is done
     with Ledger(view.settings.cassandra) as ledger:
         for number, days in moments.items():
             at = datetime.now(UTC) - timedelta(days=days)

@@ -158,7 +158,7 @@ class Crashed(BaseException):
     ],
 )
 def test_killed_push_asks_only_without_an_answer(viewed, instant):
-    """Kill a push at each instant: the next one asks only if ClickHouse's answer was not recorded, so that the views are unknown."""
+    """Kill a push at each instant: the next one asks only if the insert was answered but the answer was not recorded."""
 
     def reached(name):
         if name == instant:

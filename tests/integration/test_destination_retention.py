@@ -23,7 +23,7 @@ from tests.support.topics import made
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 DAYS = 30
-# ages of events in days: past the retention, around its end, and within it
+# Ages of the events in days: past the retention, around its end, and within it.
 AGES = (75, 74, 45, 31.5, 30.5, 29.5, 28, 3, 2, 0.5)
 
 

@@ -273,7 +273,7 @@ def test_erase_refused_while_other_work_unfinished(applied):
 
 
 def test_erase_unknown_id_refused_dry_run_harmless(applied):
-    """Refuse unknown ids, a missing reason and a missing confirmation; a dry run changes nothing."""
+    """Refuse a request with unknown ids only, without a reason or without confirmation; a dry run changes nothing."""
     case = applied([*of(GONE, range(1, 4)), *of("kept", range(1, 4))])
     before = case.left(SECRET)
     dry = erased(case.settings, [GONE, "nobody"], delete=False)
@@ -288,7 +288,7 @@ def test_erase_unknown_id_refused_dry_run_harmless(applied):
         code, _, wrong = case.command("erase", *options)
         assert code == 2 and said in " ".join(wrong.replace("│", " ").split()), wrong
     assert case.left(SECRET) == before
-    erased(case.settings, [GONE])  # the ledger is that of all tests
+    erased(case.settings, [GONE])  # all tests share the ledger
 
 
 def test_erase_finds_snapshots_of_every_pipeline(applied, settings):
@@ -316,12 +316,12 @@ def test_erase_finds_snapshots_of_every_pipeline(applied, settings):
     assert erased(case.settings, ["other"])["warnings"] == [said]
     with Ledger(case.settings.cassandra) as ledger:
         assert any(one.what.endswith(said) for one in ledger.interventions(case.name))
-    erased(case.settings, [GONE])  # the ledger is that of all tests
+    erased(case.settings, [GONE])  # all tests share the ledger
 
 
 def test_erase_keeps_longer_names_reports_earlier_changes(applied, stack):
     """Keep ids with a longer name; report batches that were changed before the erasure once everything is erased."""
-    far = event("key-1", 2, BEGIN, partition_nr=7)  # the plugin would not find it behind so many empty partitions
+    far = event("key-1", 2, BEGIN, partition_nr=7)  # behind more empty partitions than the plugin searches
     case = applied([*(event(name, 1, BEGIN) for name in ("key-1", "key-11", "key-1-1")), far])
     assert erased(case.settings, ["key-1"])["counts"]["events"] == 2
     assert in_journal(case.session, case.journal.keyspace).keys() == {"key-11", "key-1-1"}

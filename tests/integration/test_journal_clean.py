@@ -313,7 +313,7 @@ def test_clean_refused_during_delivery_or_open_run(applied):
 
 
 def test_clean_dry_run_counts_unknown_ids_refused(applied):
-    """Count in a dry run what would be deleted; refuse unknown ids, a missing confirmation and a missing table of snapshots."""
+    """Count in a dry run what would be deleted; refuse a request with unknown ids only, unconfirmed, or without a table of snapshots."""
     case = applied(events("x", range(1, 6), BEGIN))
     before = case.state()
     code, said, _ = case.command(
