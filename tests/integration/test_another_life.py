@@ -1,4 +1,7 @@
-"""A journal made again: numbers that look delivered belong to another life, and are neither dropped nor delivered unsaid."""
+"""Journals that were created again.
+
+Their numbers look delivered but belong to another life: Tagmill neither drops nor delivers them silently.
+"""
 
 from datetime import UTC, datetime, timedelta
 
@@ -13,14 +16,14 @@ MILLISECOND = timedelta(milliseconds=1)
 
 
 def of_now(persistence_id, numbers, **columns):
-    """Events of this moment, in their order."""
+    """Return events timestamped within the last 100 ms, in the order of their numbers."""
     begin = datetime.now(UTC) - 100 * MILLISECOND
     return [event(persistence_id, number, begin + number * MILLISECOND, **columns) for number in numbers]
 
 
 @pytest.fixture
 def started(journal, settings, spark):
-    """A pipeline that has delivered three events of two persistence ids."""
+    """Deliver three events of each of two persistence ids; return the journal, the settings, their file and the events."""
     made = journal()
     first = [*of_now("again", (1, 2, 3)), *of_now("sound", (1, 2, 3))]
     made.both(first)
@@ -37,7 +40,7 @@ def started(journal, settings, spark):
 
 
 def test_persistence_id_begun_again_is_held(started, spark):
-    """One persistence id is deleted and begins again with number 1: it is held, others flow, and a person lets it go on."""
+    """Delete a persistence id and begin it again at number 1: it is held, others flow, and `progress restart` releases it."""
     made, configured, file, first = started
     name = only(configured)
     for record in first[:3]:
@@ -61,7 +64,7 @@ def test_persistence_id_begun_again_is_held(started, spark):
 
 
 def test_journal_created_again_stops_before_planning(started, spark, stack):
-    """The journal's tables are dropped and created: nothing is delivered until a person says which life they hold."""
+    """Drop and create the journal's tables: nothing is delivered until `ledger accept-journal`, then the new rows are held."""
     made, configured, file, first = started
     name = only(configured)
     before = clickhouse_rows(configured, name)
@@ -75,7 +78,7 @@ def test_journal_created_again_stops_before_planning(started, spark, stack):
     assert clickhouse_rows(configured, name) == before
     status, _, err = tagmill(file, "ledger", "accept-journal", "-p", name, "--why", "restored", "--yes")
     assert status == 0, err
-    # it was no backup: the rows tell so themselves
+    # No backup was restored: the rows themselves show that they belong to another life.
     deliver(configured, name, spark)
     assert clickhouse_rows(configured, name) == before
     assert {hold.reason for hold in holds(configured, name).values()} == {"another_life"}

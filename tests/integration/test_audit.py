@@ -1,4 +1,4 @@
-"""An audit finds every damage of the fixtures by kind, tag, persistence_id and number, and agrees where nothing is wrong."""
+"""Audits report every damage of the fixtures by kind, tag, persistence_id and number, and agree where nothing is wrong."""
 
 import threading
 import time
@@ -25,19 +25,19 @@ from tests.support.building import built
 from tests.support.delivery import OWNER, deliver, finish, known_to_spark, only
 from tests.support.events import event, offset
 
-# by the plugin's own reading four of these are silent: gap-first, gap-whole-pid, late-previous-bucket, and the last row missing
+# The plugin's own reading does not notice four of these: gap-first, gap-whole-pid, late-previous-bucket and the row in LAST.
 DAMAGED = [
     "gap-first", "gap-middle", "gap-whole-pid", "late-previous-bucket", "duplicate-nr", "swapped-order", "null-event", "split-brain",
 ]  # fmt: skip
 HEALTHY = ["orders", "deleted-events", "odd-names", "partition-boundary"]
-# by CQL, since no fixture has it
+# (tag, persistence_id, tag_pid_sequence_nr) of a last row, which is deleted by CQL because no fixture lacks one.
 LAST = ("tag-1", "gap-first/o-000007", 16)
 TOLERANT = {"max_held_share_percent": 100, "max_wrong_bucket_share_percent": 100}
 
 
 @pytest.fixture(scope="module")
 def together(stack: Any) -> Iterator[Callable[[list[str]], str]]:
-    """together(cases) loads cases into one keyspace; dropped after the module."""
+    """Yield a function that loads cases into one keyspace and returns its name; drop the keyspaces after the module."""
     made = []
 
     def load(cases: list[str]) -> str:
@@ -54,7 +54,7 @@ def together(stack: Any) -> Iterator[Callable[[list[str]], str]]:
 
 @pytest.fixture(scope="module")
 def damaged(stack: Any, together: Any, module_settings: Any, spark: Any) -> tuple[Any, AuditReport]:
-    """The damaged cases in one journal, and the last row of one persistence_id gone, delivered and audited."""
+    """Deliver and audit one journal with all damaged cases and without the last row of one persistence_id."""
     journal = together(DAMAGED)
     key = ("tag_name", "timebucket", "timestamp", "persistence_id", "tag_pid_sequence_nr")
     rows = stack.session.execute(f"SELECT {', '.join(key)} FROM {journal}.tag_views")
@@ -73,7 +73,7 @@ def damaged(stack: Any, together: Any, module_settings: Any, spark: Any) -> tupl
     return configured, audited(configured, spark)
 
 
-# (persistence_id, tag) -> how many of each kind; a gap whose events the journal has is delivered, but not in the view
+# Findings per kind by (persistence_id, tag). Events of a gap that the journal has are delivered, but the view lacks them.
 FOUND = {
     ("gap-first/o-000003", "tag-0"): {"missing_in_view": 1},
     ("gap-first/o-000007", "tag-1"): {"missing_in_view": 1, "missing_in_clickhouse": 1},
@@ -91,7 +91,8 @@ FOUND = {
 }
 
 
-def test_every_damage_of_the_fixtures_is_found_and_nothing_else(damaged):
+def test_audit_fixture_damage_is_reported_exactly(damaged):
+    """Audit the damaged cases: the findings are exactly those in FOUND, and the audit does not agree."""
     configured, report = damaged
     found: dict[Any, Counter[str]] = defaultdict(Counter)
     for row in findings(configured, report):
@@ -100,7 +101,8 @@ def test_every_damage_of_the_fixtures_is_found_and_nothing_else(damaged):
     assert not report.agrees and sum(report.findings.values()) == sum(sum(kinds.values()) for kinds in FOUND.values())
 
 
-def test_a_finding_names_the_row_and_the_number_that_the_plugin_would_give(damaged):
+def test_finding_names_row_and_expected_number(damaged):
+    """Name in each finding the affected row and the number that the plugin would give it."""
     configured, report = damaged
     rows = findings(configured, report)
 
@@ -117,7 +119,7 @@ def test_a_finding_names_the_row_and_the_number_that_the_plugin_would_give(damag
     lies = ("view_timebucket", "timebucket", "view_number", "expected_number")
     assert of("late-previous-bucket/o-000003", "misplaced", *lies) == [(1795244400000, 1795248000000, 5, 5)]
     assert of("late-previous-bucket/o-000003", "differs_in_view", *lies) == [(1795244400000, 1795248000000, 5, 5)]
-    # of two rows of one event the later one, or the higher number, is too many
+    # Of two rows of one event, the finding names the later one or the one with the higher number.
     assert of("duplicate-nr/o-000003", "duplicated_in_view", "tag", "view_number", "view_offset") == [
         ("tag-0", 5, "412ce278-e586-11f1-b6e2-33b1dd4a7a48"), ("tag-1", 17, "4124b8a5-e586-11f1-b6e2-33b1dd4a7a48"),
     ]  # fmt: skip
@@ -129,7 +131,7 @@ def test_a_finding_names_the_row_and_the_number_that_the_plugin_would_give(damag
 
 @pytest.fixture(scope="module")
 def healthy(together: Any, module_settings: Any, spark: Any) -> tuple[Any, AuditReport]:
-    """The healthy cases in one journal, delivered and audited."""
+    """Deliver and audit one journal with all healthy cases."""
     tags = sorted({tag for case in HEALTHY for tag in Case(case).tags})
     configured = module_settings(
         together(HEALTHY), tags=tags, bucket_size="Hour", first_time_bucket="20261121T07:00", batch_rows=3000
@@ -140,12 +142,13 @@ def healthy(together: Any, module_settings: Any, spark: Any) -> tuple[Any, Audit
 
 
 @pytest.mark.long
-def test_what_the_plugin_wrote_and_a_delivery_brought_agrees(healthy, stack):
+def test_audit_healthy_delivery_agrees(healthy, stack):
+    """Audit the delivered healthy cases: it agrees, counts deleted events, and records its page and every audited bucket."""
     configured, report = healthy
     rows = sum(Case(case).table("tag_views").num_rows for case in HEALTHY)
     assert (report.findings, report.agrees, report.named, report.buckets) == ({}, True, [], [])
     assert (report.view, report.clickhouse, sum(line.pending for line in report.tags)) == (rows, rows, 0)
-    # deleted-events: 150 of 360 are gone from the journal
+    # In the case deleted-events, 150 of 360 events are gone from the journal.
     assert report.journal + sum(line.deleted for line in report.tags) == rows and sum(line.deleted for line in report.tags) > 100
     (warning,) = report.warnings
     assert "the journal knows nothing of 1 persistence ids that the view has (for example 'deleted-events/o-000006')" in warning
@@ -159,6 +162,7 @@ def test_what_the_plugin_wrote_and_a_delivery_brought_agrees(healthy, stack):
 
 
 def test_every_damage_in_clickhouse_is_found(healthy, stack, spark):
+    """Delete, duplicate, change and add rows in ClickHouse: the audit names each row, and the batch of each that ClickHouse has."""
     configured, _ = healthy
     name = only(configured)
     rows = stack.rows(
@@ -195,7 +199,7 @@ def test_every_damage_in_clickhouse_is_found(healthy, stack, spark):
         raise_unless_it_agrees(report)
     assert (error.value.exit_code, error.value.docs_page) == (3, report.docs)
     assert (report.audit, told(report)["audit"]) == (2, 2)
-    # of the files those of this audit are left
+    # Only the files of the newest audit are kept.
     assert [folder.name for folder in (Path(configured.storage.root) / name / "audit").iterdir()] == ["00000002"]
     words = [row for row in stack.session.execute("SELECT * FROM tagmill_test.audited_buckets") if row.pipeline == name]
     assert {row.agrees for row in words if row.tag in ("order", "100%")} == {False}
@@ -206,7 +210,8 @@ def test_every_damage_in_clickhouse_is_found(healthy, stack, spark):
 
 
 @pytest.mark.long
-def test_a_view_that_tagmill_keeps_agrees_and_a_wrong_bucket_size_does_not(stack, keyspace, settings, spark):
+def test_audit_view_kept_by_tagmill_agrees(stack, keyspace, settings, spark):
+    """Agree with a view that Tagmill builds; with a wrong bucket size, report its rows as misplaced and warn."""
     journal = keyspace("minute-buckets", WITHOUT_VIEWS)
     configured = settings(journal, case="minute-buckets", views="tagmill")
     built(configured, spark)
@@ -228,6 +233,7 @@ def test_a_view_that_tagmill_keeps_agrees_and_a_wrong_bucket_size_does_not(stack
 
 
 def test_what_cannot_be_read_has_a_name(stack, keyspace, settings, spark):
+    """Name unreadable events, gaps of the journal and missing rows of the view, and warn of events with many tags."""
     journal = keyspace("legacy-tags")
     columns = (
         "persistence_id, partition_nr, sequence_nr, timestamp, writer_uuid, event, ser_id, ser_manifest, event_manifest, tags"
@@ -264,7 +270,8 @@ def test_what_cannot_be_read_has_a_name(stack, keyspace, settings, spark):
 
 
 @pytest.mark.long
-def test_an_audit_while_the_application_writes_and_is_delivered_does_not_cry_wolf(module_journal, settings, spark):
+def test_audit_during_writes_finds_nothing(module_journal, settings, spark):
+    """Audit while the application writes and only part is delivered: rows that arrive meanwhile are not findings."""
     journal = module_journal()
     configured = settings(
         journal.keyspace, tags=["t"], bucket_size="Minute", first_time_bucket=(datetime.now(UTC) - timedelta(hours=1)).isoformat(),

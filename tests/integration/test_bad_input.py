@@ -1,4 +1,4 @@
-"""What people and applications get wrong, each with one line that says what is wrong, what was left alone and what to do."""
+"""Mistakes of people and applications: each ends in one line that says what is wrong, what was left untouched and what to do."""
 
 import uuid
 from datetime import timedelta
@@ -19,7 +19,7 @@ HOUR = {"bucket_size": "Hour", "first_time_bucket": BEGIN.isoformat()}
 
 @pytest.fixture
 def command(settings):
-    """command(keyspace, *arguments, **pipeline keys): exit status and the one line on stderr, of a pipeline's command."""
+    """Return command(keyspace, *arguments, **pipeline keys), which runs a command and returns exit status and its one line of stderr."""
 
     def run(keyspace, *arguments, apply=True, **keys):
         configured = settings(keyspace, **{"tags": ["t"], **HOUR, **keys})
@@ -31,7 +31,7 @@ def command(settings):
 
 
 def one_line(result):
-    """Exit status and the error; it is one line, and no trace."""
+    """Return the exit status and the error; fail unless the error is one line without a traceback."""
     code, _, said = result
     assert said.startswith("error: ") and said.endswith("\n") and said.count("\n") == 1, said
     assert "Traceback" not in said and len(said) < 1200
@@ -43,27 +43,31 @@ def test_a_missing_keyspace_is_named(command):
     assert code == 2 and "keyspace not_there does not exist" in said and "Nothing was read; check the pipeline's keyspace" in said
 
 
-def test_a_keyspace_without_the_plugin_s_tables_is_named(command, stack, journal):
+def test_keyspace_without_plugin_tables_is_named(command, stack, journal):
+    """Name the keyspace and the missing table, and ask whether it is the journal's keyspace."""
     keyspace = journal().keyspace
     stack.session.execute(f"DROP TABLE {keyspace}.tag_views")
     code, said = command(keyspace, "run", "deliver")
     assert code == 2 and f"keyspace {keyspace} has no table tag_views" in said and "is it the journal's keyspace?" in said
 
 
-def test_a_ledger_that_was_never_created_says_which_command_creates_it(command, journal):
+def test_ledger_missing_names_schema_apply(command, journal):
+    """Point to `tagmill schema apply` if the ledger's keyspace was never created."""
     code, said = command(
         journal().keyspace, "run", "deliver", apply=False, sections={"cassandra": {"ledger_keyspace": "never_applied"}}
     )
     assert code == 2 and "never_applied" in said and "tagmill schema apply" in said
 
 
-def test_a_destination_that_was_never_created_says_which_command_creates_it(command, journal):
+def test_destination_missing_names_schema_apply(command, journal):
+    """Point to `tagmill schema apply` in `status` and `check` if the destination was never created."""
     for arguments in (("status",), ("check",)):
         code, said = command(journal().keyspace, *arguments, apply=False)
         assert code == 2 and "does not exist" in said and "tagmill schema apply" in said
 
 
-def test_a_destination_with_other_columns_is_refused_column_by_column(settings, stack, journal):
+def test_destination_other_columns_refused_by_column(settings, stack, journal):
+    """Refuse a destination with other columns, naming each wrong or missing column and the required type."""
     configured = settings(journal().keyspace, tags=["t"], **HOUR)
     name = only(configured)
     with ClickHouse(configured.clickhouse) as clickhouse:
@@ -76,7 +80,8 @@ def test_a_destination_with_other_columns_is_refused_column_by_column(settings, 
     assert "tagmill schema apply" in said
 
 
-def test_a_destination_that_changed_gets_nothing_until_it_is_mended(settings, journal, spark):
+def test_destination_changed_receives_nothing_until_repaired(settings, journal, spark):
+    """Send nothing while the destination lacks a column or does not exist; once it is repaired, the same run delivers everything."""
     from tests.support.delivery import as_row, clickhouse_rows, deliver, state
 
     written, records = journal(), events("a", range(1, 5), BEGIN)
@@ -103,7 +108,8 @@ def test_a_destination_that_changed_gets_nothing_until_it_is_mended(settings, jo
     assert run["run"] == 1 and clickhouse_rows(configured, name) == sorted(map(as_row, records))
 
 
-def test_an_unknown_pipeline_and_an_unknown_tag_name_the_known_ones(settings, journal):
+def test_unknown_pipeline_or_tag_names_known_ones(settings, journal):
+    """Refuse an unknown pipeline or tag and list the configured ones."""
     configured = settings(journal().keyspace, tags=["order", "billing"], **HOUR)
     name = only(configured)
     schema.apply(configured)
@@ -129,7 +135,8 @@ def test_an_unknown_pipeline_and_an_unknown_tag_name_the_known_ones(settings, jo
         ("kafka-journal", "head"),
     ],
 )
-def test_a_name_that_is_longer_than_any_key_is_refused(command, journal, arguments):
+def test_name_longer_than_any_key_is_refused(command, journal, arguments):
+    """Refuse a tag, persistence id or other key above Cassandra's 65,521 bytes in every command that takes one."""
     code, said = command(journal().keyspace, *arguments, 70_000 * "x", apply=False)
     assert code == 2 and "has 70000 bytes, a tag, a persistence id or another key of Cassandra's has at most 65521" in said
 
@@ -157,7 +164,8 @@ def test_an_empty_range_is_nothing_to_do(settings, journal):
 
 
 @pytest.mark.parametrize("section", ["cassandra", "clickhouse"])
-def test_a_server_that_is_not_there_is_named_with_host_and_port(command, journal, section):
+def test_server_unreachable_is_named_with_address(command, journal, section):
+    """Name host and port of a server that can't be reached, with exit status 75."""
     port = free_port()
     code, said = command(
         journal().keyspace, "status", apply=False, sections={section: {"port": port, "connect_timeout_seconds": 5}}
@@ -165,12 +173,14 @@ def test_a_server_that_is_not_there_is_named_with_host_and_port(command, journal
     assert code == 75 and f"127.0.0.1:{port}" in said and "can't be reached" in said
 
 
-def test_a_wrong_datacenter_is_a_line_that_names_the_setting(command, journal):
+def test_datacenter_wrong_names_setting(command, journal):
+    """Name the setting local_datacenter if the cluster has no such datacenter."""
     code, said = command(journal().keyspace, "runs", apply=False, sections={"cassandra": {"local_datacenter": "elsewhere"}})
     assert code in (2, 75) and "local_datacenter" in said
 
 
-def test_wrong_credentials_for_cassandra_are_told_apart_from_an_outage(stack, command, monkeypatch):
+def test_cassandra_wrong_credentials_are_not_outage(stack, command, monkeypatch):
+    """Report wrong credentials with exit status 2, unlike an outage, and never print the password."""
     server = CassandraServer(stack.home / "cassandra-with-logins", free_port(beside=10000), JARS, heap="512m", passwords=True)
     server.start()
     try:
@@ -185,7 +195,8 @@ def test_wrong_credentials_for_cassandra_are_told_apart_from_an_outage(stack, co
         server.stop()
 
 
-def test_wrong_credentials_for_clickhouse_are_told_apart_from_an_outage(stack, command, journal, monkeypatch):
+def test_clickhouse_wrong_credentials_are_not_outage(stack, command, journal, monkeypatch):
+    """Report wrong credentials with exit status 2, unlike an outage, and never print the password."""
     server = ClickHouseServer(stack.home / "clickhouse-with-password", free_port(), password="right")
     server.start()
     try:
@@ -218,7 +229,7 @@ def test_a_missing_configuration_says_how_to_name_one(tmp_path):
 
 
 class TestStrangeButSound:
-    """Names and payloads that are unusual and right arrive as they are."""
+    """Unusual but valid names and payloads arrive unchanged."""
 
     TAGS = ("t", "a'b\"c\\d/e|%{f}$", "Ünïcode \N{SNOWMAN} и ещё", "nothing has this tag")
     PIDS = (
@@ -233,7 +244,7 @@ class TestStrangeButSound:
     )
 
     def records(self):
-        """Every tag and persistence id; payloads of all kinds."""
+        """Return events of every tag and persistence id, and payloads of all kinds."""
         records = [row for tag in self.TAGS[:3] for pid in self.PIDS for row in events(pid, (1, 2), BEGIN, tag)]
         five_megabytes = bytes(range(256)) * (5 * 4096)
         records += [
@@ -270,7 +281,8 @@ class TestStrangeButSound:
         )
 
 
-def test_a_view_with_other_columns_stops_before_anything_is_read(stack, settings, spark):
+def test_view_other_columns_stops_before_reading(stack, settings, spark):
+    """Stop before reading a view with a wrong or missing column, and name each with the required type."""
     from tests.integration.test_stops import stopped
 
     keyspace = f"t_{uuid.uuid4().hex[:12]}"

@@ -1,4 +1,4 @@
-"""How a run is cut into batches: rows, bytes, months; one file, one insert, one part in ClickHouse each."""
+"""Batches of a run: limits of rows, bytes and months; each batch is one file, one insert and one part in ClickHouse."""
 
 from collections import Counter, defaultdict
 from datetime import UTC, datetime, timedelta
@@ -25,7 +25,7 @@ HOUR = {"tags": ["t"], "bucket_size": "Hour", "first_time_bucket": BEGIN.isoform
 
 
 def sealed(settings):
-    """(batch, rows of its file) of all runs."""
+    """Return (batch, rows of its file) for every batch of all runs."""
     root = Path(settings.storage.root)
     found = []
     for manifest in manifests(settings, only(settings)):
@@ -36,7 +36,7 @@ def sealed(settings):
 
 
 def parts(settings):
-    """Active parts of the destination: (ClickHouse partition, rows)."""
+    """Return (ClickHouse partition, rows) of each active part of the destination."""
     with ClickHouse(settings.clickhouse) as clickhouse:
         return clickhouse.rows(
             "SELECT partition, rows FROM system.parts WHERE active AND database = {d:String} AND table = {t:String}",
@@ -45,7 +45,7 @@ def parts(settings):
 
 
 def batches_in_parts(settings):
-    """Batches and partitions by part, as ClickHouse holds them."""
+    """Return (part, number of batches, number of months) for each part of the destination."""
     with ClickHouse(settings.clickhouse) as clickhouse:
         return clickhouse.rows(
             f"SELECT _part, uniqExact(batch_id), uniqExact(toYYYYMM(event_time)) FROM `{only(settings)}` GROUP BY _part"
@@ -53,13 +53,13 @@ def batches_in_parts(settings):
 
 
 def hold_merges(settings):
-    """So that the parts of the inserts can be counted."""
+    """Stop merges of the destination, so that the parts of the inserts can be counted."""
     with ClickHouse(settings.clickhouse) as clickhouse:
         clickhouse.command(f"SYSTEM STOP MERGES `{only(settings)}`")
 
 
 def delivered(settings, spark):
-    """Schema, no merges, delivery."""
+    """Apply the schema, stop merges and deliver; return the runs."""
     from tagmill.stores import schema
 
     schema.apply(settings)
@@ -67,7 +67,8 @@ def delivered(settings, spark):
     return deliver(settings, only(settings), spark)
 
 
-def test_batches_hold_at_most_so_many_rows(journal, settings, spark):
+def test_batches_hold_at_most_batch_rows(journal, settings, spark):
+    """Cut batches at batch_rows; each becomes one part in ClickHouse, and slices of a bucket follow each other in time."""
     written = journal()
     records = [row for pid in "abcd" for row in events(pid, range(1, 14), BEGIN)]
     written.both(records)
@@ -77,7 +78,7 @@ def test_batches_hold_at_most_so_many_rows(journal, settings, spark):
     assert all(0 < batch.rows == len(rows) <= 10 for batch, rows in found)
     assert clickhouse_rows(configured, only(configured)) == sorted(map(as_row, records))
     assert_in_order(configured, only(configured))
-    # slices of one bucket come one after the other in time
+    # Slices of one bucket follow each other in time.
     times = [row["event_time"] for _, rows in found for row in rows]
     assert times == sorted(times)
     assert sorted(rows for _, rows in parts(configured)) == sorted(batch.rows for batch, _ in found)
@@ -85,7 +86,8 @@ def test_batches_hold_at_most_so_many_rows(journal, settings, spark):
     assert verdicts(configured, only(configured)) == {"t": "exactly once"}
 
 
-def test_batches_hold_at_most_so_many_bytes_and_a_larger_row_goes_alone(journal, settings, spark):
+def test_batches_row_larger_than_limit_goes_alone(journal, settings, spark):
+    """Cut batches at batch_bytes; a row larger than that becomes a batch of its own."""
     written = journal()
     records = [event("a", n, BEGIN + timedelta(seconds=n), event=b"x" * (5_000 if n == 6 else 300)) for n in range(1, 13)]
     records += [event("gap", n, BEGIN + timedelta(seconds=n), event=b"y" * (5_000 if n == 4 else 300)) for n in range(1, 7)]
@@ -103,9 +105,10 @@ def test_batches_hold_at_most_so_many_bytes_and_a_larger_row_goes_alone(journal,
     assert len(parts(configured)) == len(found)
 
 
-def test_files_of_one_slice_that_are_cut_anew_stay_in_their_order(journal, settings, spark):
+def test_batches_of_recut_slice_keep_order(journal, settings, spark):
+    """Cut a slice with too many rows for one file into several batches, which arrive in the order of the numbers."""
     written = journal()
-    # all of the hour's rows lie in its first minute: the slice of its first half has more rows than a file may have
+    # All rows lie in the hour's first minute, so the slice of its first half has more rows than a file may have.
     records = events("a", range(1, 41), BEGIN)
     written.both(records)
     configured = settings(written.keyspace, batch_rows=20, batch_bytes=1_500, **HOUR)
@@ -116,13 +119,14 @@ def test_files_of_one_slice_that_are_cut_anew_stay_in_their_order(journal, setti
     assert clickhouse_rows(configured, only(configured)) == sorted(map(as_row, records))
 
 
-def test_each_batch_lies_in_one_month_and_is_one_part(journal, settings, spark):
+def test_batch_lies_in_one_month_and_part(journal, settings, spark):
+    """Cut batches by month, so that each becomes one part, also for a row in another month's bucket."""
     written = journal()
     moments = [
         datetime(2026, month, day, hour, tzinfo=UTC) for month, day, hour in ((8, 31, 23), (9, 1, 0), (9, 30, 23), (10, 1, 0))
     ]
     records = [event(pid, n, moment, tag) for tag in "tu" for pid in "abc" for n, moment in enumerate(moments, 1)]
-    # a row of September that lies in October's bucket
+    # This row of September lies in October's bucket.
     wrong = event("late", 1, moments[3], "t") | {"timestamp": event("x", 1, moments[2])["timestamp"]}
     written.both([*records, wrong])
     configured = settings(
@@ -146,7 +150,8 @@ def test_each_batch_lies_in_one_month_and_is_one_part(journal, settings, spark):
     assert all(numbers == [1, 2, 3, 4] for (_, pid), numbers in order.items() if pid != "late")
 
 
-def test_a_backlog_is_many_runs_that_deliver_every_row_once(journal, settings, spark):
+def test_backlog_in_many_runs_is_delivered_once(journal, settings, spark):
+    """Deliver a backlog in several runs of at most max_slices_per_run; every row arrives once."""
     written = journal()
     records = [event("a", n, BEGIN - timedelta(hours=6 - n)) for n in range(1, 7)]
     records += [event("b", n, BEGIN - timedelta(hours=6 - 2 * n)) for n in range(1, 4)]

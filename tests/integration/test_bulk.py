@@ -1,4 +1,4 @@
-"""Rows that are written in bulk are in Cassandra as they were given: types, times, what is null, what is large, and what goes wrong."""
+"""Bulk writes to Cassandra: types, write times, nulls, large rows, and errors."""
 
 import uuid
 from datetime import UTC, datetime
@@ -23,7 +23,7 @@ AT = 1_700_000_000_000_000
 
 @pytest.fixture
 def made(stack, place):
-    """made(columns) makes a table t with the key (k, id), and says where."""
+    """Return made(columns, table), which creates a table with the key (k, id) and returns it as a Target."""
 
     def make(columns="v text", table="t"):
         stack.session.execute(f'CREATE TABLE {place}."{table}" (k text, id int, {columns}, PRIMARY KEY (k, id))')
@@ -34,7 +34,7 @@ def made(stack, place):
 
 @pytest.fixture(params=[4, 5])
 def connected(request, stack, monkeypatch):
-    """A connection of each protocol version."""
+    """Yield a connection for each protocol version."""
     monkeypatch.setattr(cassandra, "Cluster", partial(Cluster, protocol_version=request.param))
     with Cassandra(CassandraSettings(port=stack.cassandra.port)) as found:
         assert found.cluster.protocol_version == request.param
@@ -45,7 +45,8 @@ def rows(count=1, **columns):
     return pa.table({"k": ["a"] * count, "id": pa.array(range(count), pa.int32()), **columns})
 
 
-def test_values_of_every_type_come_back_as_they_were(stack, made, connected):
+def test_bulk_values_of_every_type_round_trip(stack, made, connected):
+    """Write a value of each of 17 CQL types and read the same values back."""
     to = made(
         "text_ text, ascii_ ascii, blob_ blob, bigint_ bigint, smallint_ smallint, tinyint_ tinyint, boolean_ boolean, double_ double, "
         "float_ float, timestamp_ timestamp, uuid_ uuid, timeuuid_ timeuuid, list_ list<text>, map_ map<text, int>, date_ date, "
@@ -69,7 +70,8 @@ def test_values_of_every_type_come_back_as_they_were(stack, made, connected):
     assert {name: found[name] for name in expected} == expected
 
 
-def test_rows_have_the_time_and_the_ttl_that_were_given(stack, made, connected):
+def test_bulk_rows_have_given_time_and_ttl(stack, made, connected):
+    """Write rows with the given write time and TTL; rows with an older time change nothing."""
     to = made()
     with_ttl = Target(to.keyspace, to.table, AT + 5, 1000)
     write_rows(connected, to, [rows(3, v=["x"] * 3)])
@@ -107,7 +109,8 @@ def test_rows_of_megabytes_go_alone_among_small_ones(stack, made, connected):
     ]
 
 
-def test_rows_in_any_order_and_more_than_are_on_their_way_at_once(stack, made, connected, monkeypatch):
+def test_bulk_more_rows_than_in_flight_arrive(stack, made, connected, monkeypatch):
+    """Write rows in shuffled order and in more pieces than are in flight at once; all arrive."""
     monkeypatch.setattr(bulk, "PIECE_BYTES", 2000)
     to = made("v text")
     count = 3000
@@ -118,7 +121,8 @@ def test_rows_in_any_order_and_more_than_are_on_their_way_at_once(stack, made, c
     assert found == {(f"k{one % 5}", one): f"v{one}" for one in range(count)}
 
 
-def test_a_statement_that_the_server_has_forgotten_is_prepared_again(stack, made, connected, monkeypatch):
+def test_bulk_forgotten_statement_is_prepared_again(stack, made, connected, monkeypatch):
+    """Prepare the statement again after the server dropped it because the table was altered during the write."""
     to, again = made(), []
     prepare_again = ResponseFuture._reprepare
     monkeypatch.setattr(ResponseFuture, "_reprepare", lambda *arguments: again.append(1) or prepare_again(*arguments))
@@ -143,7 +147,8 @@ def test_largest_row_is_written_and_larger_one_named(stack, made, connected):
         write_rows(connected, to, [rows(2, v=[b"", bytes(16 * 1024**2)], persistence_id=["a", "b"])])
 
 
-def test_what_is_not_there_or_does_not_fit_is_said_in_a_line(made, connected):
+def test_bulk_table_or_column_mismatch_is_reported(made, connected):
+    """Report a missing table, a missing column and a type that does not fit in one line."""
     to = made("v text, w int")
     with pytest.raises(ConfigurationError, match=r"Cassandra at .* refused: .*table .*gone does not exist"):
         write_rows(connected, Target(to.keyspace, "gone", AT), [rows(1, v=["x"])])
@@ -184,7 +189,8 @@ def test_files_are_written_whatever_lies_in_them(stack, made, spark, files):
     assert found == {**expected, ("large", 1): ("ä" * 1_500_000, 2, AT), ("large", 2): (None, 2, AT)}
 
 
-def test_what_a_worker_is_refused_is_said_in_a_line(stack, made, spark, files):
+def test_load_worker_refused_is_reported_in_line(stack, made, spark, files):
+    """Report in one line what Cassandra refused a Spark worker."""
     to = made()
     part = Part(kept(files, "x/a.parquet", rows(1, v=["x"])))
     settings = CassandraSettings(port=stack.cassandra.port)

@@ -25,14 +25,14 @@ FRAME = (
     "meta_ser_id int, meta_ser_manifest string, meta binary, late int"
 )
 START = 17_952_444_000_000_000
-# 2026-11-21T07:00:00.1234567Z: a tick that neither micro- nor milliseconds can say
+# The event time is 2026-11-21T07:00:00.1234567Z, whose last digit (100 ns) neither micro- nor milliseconds can represent.
 ROW = {
     "tag": "order", "persistence_id": "o-1", "sequence_nr": 10, "tag_pid_sequence_nr": 1, "event_time": START + 1_234_567,
     "offset": str(timeuuid.lowest(START + 1_234_567)), "timebucket": START // 10_000, "writer_uuid": "w-1", "ser_id": 4,
     "ser_manifest": "s", "event_manifest": "e", "event": b'{"n": 1}', "meta_ser_id": 7, "meta_ser_manifest": "m", "meta": b"meta",
     "late": 0,
 }  # fmt: skip
-# what the column is changed to in ClickHouse, as an SQL expression
+# SQL expressions that change each column in ClickHouse.
 CHANGES = {
     "tag": "'orders'",
     "persistence_id": "'o-2'",
@@ -56,7 +56,7 @@ SORTED_BY = ("tag", "persistence_id", "sequence_nr", "event_time")
 
 @pytest.fixture(scope="module")
 def table(stack: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ClickHouse, str]]:
-    """The destination as `tagmill schema apply` makes it, and the library's client."""
+    """Yield Tagmill's ClickHouse client and a destination that is created as by `tagmill schema apply`."""
     name = f"t_{uuid4().hex[:8]}"
     file = Path(tmp_path_factory.mktemp("checksum")) / "tagmill.toml"
     file.write_text(
@@ -123,7 +123,7 @@ def inserted(table: tuple[ClickHouse, str], rows: list[dict[str, Any]]) -> UUID:
 
 
 def months(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """A batch lies in one ClickHouse partition."""
+    """Group rows by the month of their event time, because a batch lies in one ClickHouse partition."""
     found: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         found.setdefault(timeuuid.to_datetime(row["event_time"]).strftime("%Y%m"), []).append(row)
@@ -160,7 +160,8 @@ def test_large_payloads_have_one_checksum_in_both(spark: SparkSession, table: tu
     assert table[0].totals(table[1], inserted(table, rows)) == [Totals(1, 2, sum(spark_checksums(spark, rows)) % 2**64)]
 
 
-def test_totals_wrap_alike_and_come_alike_from_rows_and_projection(spark: SparkSession, table: tuple[ClickHouse, str]) -> None:
+def test_totals_beyond_64_bits_wrap_equally(spark: SparkSession, table: tuple[ClickHouse, str]) -> None:
+    """Wrap sums beyond 64 bits equally in Spark and in ClickHouse, there from rows and from the projection."""
     random = Random(7)
     rows = next(iter(months([random_row(random) | {"event_time": START} for _ in range(100)]).values()))
     checksums = spark_checksums(spark, rows)
@@ -235,7 +236,8 @@ def test_the_readable_column_shows_text_and_hides_bytes(table: tuple[ClickHouse,
     assert [row[0] for row in table[0].rows(query, {"batch": str(batch)})] == ['{"n": "ü"}\n', "", "", "", "", "漢字\ttext"]
 
 
-def test_a_batch_is_inserted_once_however_often_it_is_sent(table: tuple[ClickHouse, str]) -> None:
+def test_batch_sent_again_is_inserted_once(table: tuple[ClickHouse, str]) -> None:
+    """Send a batch twice more with another row, also under a new generation: nothing is inserted again."""
     batch = inserted(table, [ROW])
     before = table[0].totals(table[1], batch)
     for generation in (1, 2):

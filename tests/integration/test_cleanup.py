@@ -1,4 +1,4 @@
-"""What a cleanup deletes of a view, what it refuses, and that nothing is delivered twice or called missing afterwards."""
+"""View cleanup: what it deletes, what it refuses, and that nothing is delivered twice or reported missing afterwards."""
 
 import json
 import uuid
@@ -34,12 +34,12 @@ TAGS = ("t", "u")
 
 
 def bucket(hour):
-    """The timebucket that begins so many hours behind BEGIN."""
+    """Return the timebucket (in ms) that begins `hour` hours after BEGIN."""
     return int((BEGIN + hour * HOUR).timestamp()) * 1000
 
 
 def spread(persistence_id, tag, hours=HOURS):
-    """Two events in each hour."""
+    """Return two events of a persistence id in each of the first `hours` hours."""
     return [
         event(persistence_id, 2 * hour + n, BEGIN + hour * HOUR + n * timedelta(minutes=1), tag)
         for hour in range(hours)
@@ -48,7 +48,7 @@ def spread(persistence_id, tag, hours=HOURS):
 
 
 class View:
-    """A journal whose tags t and u are delivered: in each of six hours four rows of t and two of u."""
+    """A journal whose tags t and u are delivered: each of six hours has four rows of t and two of u."""
 
     def __init__(self, journal, settings, spark, **cleanup):
         self.journal, self.spark = journal, spark
@@ -64,15 +64,15 @@ class View:
 
     @property
     def all(self):
-        """Its partitions when nothing was deleted."""
+        """Rows by (tag, timebucket) before anything is deleted."""
         return {(tag, bucket(hour)): rows for hour in range(HOURS) for tag, rows in (("t", 4), ("u", 2))}
 
     def dry(self, **keys):
-        """A dry run, with other keys of the cleanup."""
+        """Run a dry cleanup with the given cleanup keys and return its report."""
         return cleaned(with_keys(self.settings, self.name, **keys), delete=False)
 
     def mirrored(self, name="mirror", **keys):
-        """The same configuration with another pipeline on tag t."""
+        """Return the settings with a second pipeline on tag t."""
         chosen = self.settings.pipeline(self.name)
         other = chosen.model_copy(update={"tags": ["t"], "destination": name, **keys})
         return self.settings.model_copy(update={"pipelines": {self.name: chosen, name: other}})
@@ -80,13 +80,13 @@ class View:
 
 @pytest.fixture(scope="module")
 def view(module_journal, module_settings, spark):
-    """One that the tests of refusals look at; each leaves it as it was."""
+    """Return a delivered view that the tests of refusals share; each leaves it unchanged."""
     return View(module_journal(), module_settings, spark)
 
 
 @pytest.fixture
 def whole(view):
-    """The same to be cleaned; afterwards it is as if nothing had been."""
+    """Yield the shared view to be cleaned; afterwards restore its rows and forget the cleanup."""
     yield view
     for tag in TAGS:
         view.journal.session.execute(
@@ -101,12 +101,12 @@ def whole(view):
 
 @pytest.fixture
 def own(journal, settings, spark):
-    """One with a journal of its own, to be cleaned and delivered again."""
+    """Return a delivered view with a journal of its own, to be cleaned and delivered again."""
     return View(journal(), settings, spark)
 
 
 def decide(view, tag, hour, rows):
-    """What a cleanup leaves that was killed before it deleted anything."""
+    """Record the decision that a cleanup leaves if it is killed before it deletes anything."""
     chosen = view.settings.pipeline(view.name)
     with Ledger(view.settings.cassandra) as ledger:
         record = Cleaned(ledger.cassandra, view.settings.cassandra.ledger_keyspace, chosen.keyspace, chosen.view)
@@ -116,7 +116,8 @@ def decide(view, tag, hour, rows):
 # -- what is refused
 
 
-def test_a_dry_run_names_every_partition_with_its_rows_and_deletes_none(view):
+def test_cleanup_dry_run_names_partitions_deletes_none(view):
+    """List every partition with its rows, oldest first, and delete none."""
     audited(view.settings, view.name)
     code, said, wrong = tagmill(view.file, "cleanup", "--pipeline", view.name, "--json")
     done = json.loads(said)
@@ -144,7 +145,8 @@ def test_a_young_partition_is_no_candidate(view):
     assert (done["buckets"], done["refused"]) == (0, [])
 
 
-def test_a_reader_that_is_not_stated_or_not_beyond_a_partition_keeps_it(view, stack):
+def test_cleanup_partition_unread_by_others_stays(view, stack):
+    """Keep partitions while other readers are not stated, or one has not read them by its fixed time or offset store."""
     audited(view.settings, view.name)
     done = view.dry(other_readers=None)
     assert reasons(done) == {("t", "readers_not_stated"): 6, ("u", "readers_not_stated"): 6}
@@ -153,7 +155,7 @@ def test_a_reader_that_is_not_stated_or_not_beyond_a_partition_keeps_it(view, st
     fixed = OtherReader(name="mail", read_to=BEGIN + 4 * HOUR, tags=["t"])
     assert reasons(view.dry(other_readers=[fixed])) == {("t", "reader_behind"): 3}
 
-    # the table that a Pekko Projection creates
+    # Create the table that a Pekko Projection creates.
     store = f"t_{uuid.uuid4().hex[:12]}"
     stack.session.execute(f"CREATE KEYSPACE {store} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}")
     stack.session.execute(
@@ -177,7 +179,7 @@ def test_what_runs_may_read_again_stays(view):
     audited(view.settings, view.name)
     with Ledger(view.settings.cassandra) as ledger:
         mark = ledger.delivered.watermarks(view.name)["t"]
-        # one hour of long look-back before it
+        # The long look-back reaches one hour before the watermark.
         ledger.delivered.write_watermark(view.name, replace(mark, run=90, ticks=from_datetime(BEGIN + 5 * HOUR)))
         try:
             assert reasons(view.dry()) == {("t", "still_read"): 2}
@@ -199,7 +201,7 @@ def test_the_partitions_of_an_open_hold_stay(view):
         finally:
             ledger.delivered.end_holds(view.name, 91, [("u", "c")])
             ledger.cassandra.execute(move, 91, before.offset, view.name, "u", "c")
-    # from the bucket before the last delivered event to the one behind the first held row
+    # The hold keeps the buckets from the one before the last delivered event to the one behind the first held row.
     assert reasons(done) == {("u", "held"): 4} and f"pipeline {view.name} holds 'c'" in done["refused"][0]["text"]
 
 
@@ -209,7 +211,7 @@ def test_a_partition_that_changed_since_the_audit_stays(view):
     view.journal.view([late])
     done = view.dry()
     assert reasons(done) == {("u", "changed"): 1} and "it has 3 rows, the audit" in done["refused"][0]["text"]
-    # as many rows as the audit saw, but not the same ones
+    # The partition has as many rows as the audit saw, but not the same ones.
     other = spread("c", "u")[2]
     view.journal.remove(other)
     assert "rows were written after the audit" in view.dry()["refused"][0]["text"]
@@ -217,7 +219,8 @@ def test_a_partition_that_changed_since_the_audit_stays(view):
     view.journal.view([other])
 
 
-def test_what_clickhouse_has_lost_since_the_audit_stays_also_where_a_killed_cleanup_had_decided_it(whole, stack):
+def test_cleanup_rows_lost_in_clickhouse_stay(whole, stack):
+    """Keep a partition whose rows ClickHouse lost after the audit, even if a killed cleanup had decided to delete it."""
     view = whole
     audited(view.settings, view.name)
     client = stack.client(settings={"mutations_sync": 2})
@@ -235,11 +238,12 @@ def test_what_clickhouse_has_lost_since_the_audit_stays_also_where_a_killed_clea
         client.command(f"INSERT INTO {view.name} SELECT * FROM keep_{view.name}")
         client.command(f"DROP TABLE keep_{view.name}")
         client.close()
-    # delivered again, it goes
+    # Once its rows are in ClickHouse again, the partition is deleted.
     assert cleaned(view.settings)["buckets"] == 1 and partitions(view.settings, view.name) == {}
 
 
-def test_what_a_killed_cleanup_had_decided_waits_for_a_run_that_is_not_finished(whole):
+def test_cleanup_decided_partition_waits_for_unfinished_run(whole):
+    """Delete nothing while a run is unfinished, not even a partition that a killed cleanup had decided to delete."""
     decide(whole, "u", 0, 2)
     with Ledger(whole.settings.cassandra) as ledger:
         run = ledger.free_number(whole.name)
@@ -253,14 +257,15 @@ def test_what_a_killed_cleanup_had_decided_waits_for_a_run_that_is_not_finished(
             ledger.finish_run(whole.name, run, row.fence, RunState.PLANNED, RunState.ABANDONED, "a test")
 
 
-def test_every_pipeline_on_the_tag_has_to_prove_it(view):
+def test_cleanup_every_pipeline_must_prove_partition(view):
+    """Require a proof from every pipeline on the tag, except from one that begins later or reads another journal."""
     audited(view.settings, view.name)
     both = view.mirrored()
 
     def dry(settings):
         return clean(settings, view.name, owner="t", delete=False)
 
-    assert reasons(dry(both)) == {("t", "still_read"): 6}  # it has delivered nothing yet
+    assert reasons(dry(both)) == {("t", "still_read"): 6}  # the mirror has delivered nothing yet
     with Ledger(view.settings.cassandra) as ledger:
         mark = ledger.delivered.watermarks(view.name)["t"]
         ledger.delivered.write_watermark("mirror", mark)
@@ -268,14 +273,15 @@ def test_every_pipeline_on_the_tag_has_to_prove_it(view):
     assert (
         reasons(done) == {("t", "not_audited"): 6} and "no audit of pipeline mirror has proven it" in done["refused"][0]["text"]
     )
-    # one that begins later has nothing to prove before
+    # A pipeline that begins later has nothing to prove before its start.
     late = view.mirrored(start_from={"t": BEGIN + 4 * HOUR})
     assert reasons(dry(late)) == {("t", "not_audited"): 2}
-    # one on another journal doesn't count
+    # A pipeline on another journal doesn't count.
     assert reasons(dry(view.mirrored(keyspace="elsewhere"))) == {}
 
 
-def test_while_it_is_off_nothing_is_deleted_by_anybody(view):
+def test_cleanup_disabled_deletes_nothing(view):
+    """Delete nothing while cleanup.enabled is false or older_than_days is not set; a dry run still lists partitions."""
     audited(view.settings, view.name)
     off = with_keys(view.settings, view.name, enabled=False)
     with pytest.raises(GuardRefused, match="cleanup.enabled is false: nothing was deleted"):
@@ -287,7 +293,8 @@ def test_while_it_is_off_nothing_is_deleted_by_anybody(view):
 
 
 @pytest.mark.parametrize("at_work", ["its own", "mirror"])
-def test_it_waits_for_the_leases_of_all_pipelines_that_read_the_same_rows(view, at_work):
+def test_cleanup_refused_while_pipeline_holds_lease(view, at_work):
+    """Refuse while any pipeline that reads the same rows holds its lease, and leave no lease taken."""
     name = view.name if at_work == "its own" else at_work
     with Ledger(view.settings.cassandra) as ledger:
         lease = Lease(ledger.cassandra, "tagmill_test", name, "somebody at work", 30)
@@ -295,11 +302,12 @@ def test_it_waits_for_the_leases_of_all_pipelines_that_read_the_same_rows(view, 
         with pytest.raises(LeaseTaken, match=f"pipeline {name}: somebody at work is at work"):
             clean(view.mirrored(), view.name, owner="t", delete=True)
         lease.give_back()
-        for each in (view.name, "mirror"):  # none stays taken
+        for each in (view.name, "mirror"):  # no lease stays taken
             assert Lease(ledger.cassandra, "tagmill_test", each, "t", 30).holder() is None
 
 
-def test_rows_that_the_applications_own_ttl_deletes_undelivered_are_warned_of(view):
+def test_cleanup_warns_of_undelivered_rows_with_ttl(view):
+    """Warn of undelivered rows that the application's own TTL will delete."""
     assert view.dry()["warnings"] == []
     soon = event("new", 1, datetime.now(UTC), "u")
     columns = [name for name in soon if soon[name] is not None]
@@ -323,7 +331,8 @@ def test_the_documented_compaction_is_one_that_cassandra_takes(view, stack):
 # -- what is deleted
 
 
-def test_exactly_the_proven_partitions_go_and_delivery_goes_on_as_if_nothing_had_happened(own):
+def test_cleanup_deletes_exactly_proven_partitions(own):
+    """Delete exactly the proven partitions; later deliveries, audits, cleanups and checks miss nothing and repeat nothing."""
     audited(own.settings, own.name)
     disturbed = event("late", 1, BEGIN + HOUR + timedelta(minutes=5), "t")
     own.journal.both([disturbed])  # arrives after the audit, into its second hour
@@ -333,7 +342,7 @@ def test_exactly_the_proven_partitions_go_and_delivery_goes_on_as_if_nothing_had
     expected = {key: ("CLEANED", rows) for key, rows in own.all.items() if key != ("t", bucket(1))}
     assert records(own.settings, own.name) == expected
 
-    # the late row is no run's, but a range read again brings it; nothing comes twice
+    # No run reads the late row, but a re-read of its range delivers it, and nothing arrives twice.
     before = clickhouse_rows(own.settings, own.name)
     assert deliver(own.settings, own.name, own.spark) == []
     assert verdicts(own.settings, own.name) == {"t": "1 in the view not delivered", "u": "exactly once"}
@@ -341,7 +350,7 @@ def test_exactly_the_proven_partitions_go_and_delivery_goes_on_as_if_nothing_had
     assert run["rows"] == 1 and len(clickhouse_rows(own.settings, own.name)) == len(before) + 1 == 37
     assert verdicts(own.settings, own.name) == {"t": "exactly once", "u": "exactly once"}
 
-    # the next audit agrees with it, too; the record grows by what was there, also of a partition that came back
+    # The next audit agrees as well. The record of a partition that came back grows by the rows that it had.
     back = event("late", 2, BEGIN + timedelta(minutes=6), "t")
     own.journal.both([back])
     audited(own.settings, own.name)
@@ -353,7 +362,7 @@ def test_exactly_the_proven_partitions_go_and_delivery_goes_on_as_if_nothing_had
     assert partitions(own.settings, own.name) == {}
     assert verdicts(own.settings, own.name) == {"t": "exactly once", "u": "exactly once"}
 
-    # nor does it wait for rows that were cleaned and then erased; what is not delivered stays
+    # Cleanup does not wait for rows that were cleaned and then erased, but keeps rows that are not delivered.
     erased(own.settings, ["late"])
     own.journal.both([event("later", 1, BEGIN + timedelta(minutes=8), "t")])
     audited(own.settings, own.name)
@@ -362,7 +371,7 @@ def test_exactly_the_proven_partitions_go_and_delivery_goes_on_as_if_nothing_had
     assert cleaned(own.settings)["rows"] == 1 and partitions(own.settings, own.name) == {}
     assert verdicts(own.settings, own.name) == {"t": "exactly once", "u": "exactly once"}
 
-    # cleaned rows don't hide new ones
+    # Cleaned rows don't hide new ones from the check.
     now = datetime.now(UTC)
     own.journal.both([event("new", number, now + number * timedelta(milliseconds=1), "t") for number in (1, 2, 3)])
     code, table, _ = tagmill(own.file, "check", "--json")
@@ -371,7 +380,8 @@ def test_exactly_the_proven_partitions_go_and_delivery_goes_on_as_if_nothing_had
     assert tagmill(own.file, "check")[0] == 0
 
 
-def test_killed_at_any_instant_and_run_again_it_deletes_the_same_and_nothing_newer(whole):
+def test_cleanup_killed_and_repeated_deletes_the_same(whole):
+    """Kill a cleanup at each instant and run it again: it deletes the same rows and none written later."""
     audited(whole.settings, whole.name)
     arguments, first = ("cleanup", "--pipeline", whole.name, "--yes"), ("t", bucket(0))
 
@@ -390,7 +400,8 @@ def test_killed_at_any_instant_and_run_again_it_deletes_the_same_and_nothing_new
     assert records(whole.settings, whole.name) == {key: ("CLEANED", rows) for key, rows in whole.all.items()}
 
 
-def test_a_run_is_limited_takes_the_oldest_and_says_that_there_is_more(whole):
+def test_cleanup_limit_takes_oldest_and_reports_more(whole):
+    """Delete the oldest partitions up to max_buckets_per_run, and report that more are left."""
     audited(whole.settings, whole.name)
     done = cleaned(with_keys(whole.settings, whole.name, max_buckets_per_run=5))
     assert done["more"] and done["buckets"] == 5
@@ -400,7 +411,8 @@ def test_a_run_is_limited_takes_the_oldest_and_says_that_there_is_more(whole):
     assert not done["more"] and done["buckets"] == 7 and partitions(whole.settings, whole.name) == {}
 
 
-def test_what_an_audit_has_proven_goes_and_the_next_audit_agrees_without_it(own):
+def test_cleanup_after_audit_next_audit_agrees(own):
+    """Delete what an audit has proven and keep what it has not; the next audits agree without the deleted rows."""
     missing = spread("b", "t")[2]  # in the second hour
     own.journal.remove(missing)
     first = auditing.audited(own.settings, own.spark)
@@ -422,7 +434,7 @@ def test_what_an_audit_has_proven_goes_and_the_next_audit_agrees_without_it(own)
 
 
 class Runs(View):
-    """The same, delivered by three runs, all of which ended forty days ago."""
+    """A View delivered by three runs, all of which ended forty days ago."""
 
     def __init__(self, journal, settings, spark):
         super().__init__(journal, settings, spark)
@@ -433,43 +445,44 @@ class Runs(View):
             self.ended(run, timedelta(days=40))
 
     def ended(self, run, ago):
-        """Say when a run ended."""
+        """Set the time when a run ended, `ago` before now."""
         self.journal.session.execute(
             "UPDATE tagmill_test.runs SET closed_at = %s WHERE pipeline = %s AND run = %s",
             (datetime.now(UTC) - ago, self.name, run),
         )
 
     def batch_state(self, run, state):
-        """As a resend leaves it that died in between, or back."""
+        """Set the state of a run's first batch, such as NEW, which an interrupted resend leaves."""
         self.journal.session.execute(
             "UPDATE tagmill_test.runs SET batch_state = %s WHERE pipeline = %s AND run = %s AND batch_no = 1",
             (state, self.name, run),
         )
 
     def folders(self):
-        """Runs that have files, and runs that have pages."""
+        """Return the numbers of the runs that have files, and of those that have pages."""
         root = Path(self.settings.storage.root) / self.name
         return tuple(sorted(int(folder.name[4:]) for folder in place.glob("run-*")) for place in (root, root / "docs"))
 
     def runs(self):
-        """Runs that the ledger has."""
+        """Return the numbers of the runs that the ledger has."""
         with Ledger(self.settings.cassandra) as ledger:
             return [number for number in range(1, 10) if ledger.run(self.name, number)]
 
 
 @pytest.fixture(scope="module")
 def three_runs(module_journal, module_settings, spark):
-    """Two tests look at them, one after the other."""
+    """Return three runs that two tests use one after the other."""
     return Runs(module_journal(), module_settings, spark)
 
 
-def test_runs_past_retention_go_but_for_the_newest_and_those_with_a_new_batch(three_runs):
+def test_retention_keeps_newest_run_and_new_batches(three_runs):
+    """Remove runs past retention, also after a kill midway, but keep the newest and those with a batch in state NEW."""
     pipeline = three_runs
     settled = with_keys(pipeline.settings, pipeline.name, older_than_days=None)
     pipeline.batch_state(2, "NEW")
     assert cleaned(settled, delete=False)["runs"] == 1 and pipeline.runs() == [1, 2, 3]
 
-    # killed between the ledger and the files: the next one finds what is left
+    # After a kill between the ledger and the files, the next cleanup finds what is left.
     command = ("cleanup", "--pipeline", pipeline.name, "--yes")
     Command(pipeline.file, *command, instant="retention.before_delete").paused().kill()
     assert (pipeline.runs(), pipeline.folders()) == ([1, 2, 3], ([1, 2, 3], [1, 2, 3]))
@@ -484,7 +497,7 @@ def test_runs_past_retention_go_but_for_the_newest_and_those_with_a_new_batch(th
     assert [line["run"] for line in listed] == ["run-00000003"]
     assert cleaned(settled)["runs"] == 0
 
-    # everything goes on, and the check still holds every delivered row against what was sealed
+    # Deliveries go on, and the check still compares every delivered row with what was sealed.
     assert tagmill(pipeline.file, "check")[0] == 0
     code, table, _ = tagmill(pipeline.file, "batches", "--pipeline", pipeline.name, "--json")
     (line,) = json.loads(table)
@@ -495,9 +508,10 @@ def test_runs_past_retention_go_but_for_the_newest_and_those_with_a_new_batch(th
         assert ledger.free_number(pipeline.name) == 4
 
 
-def test_audits_past_retention_go_but_for_the_newest_and_the_newest_that_is_done(view):
+def test_retention_keeps_newest_and_newest_done_audit(view):
+    """Remove audits past retention, but keep the newest and the newest that is done."""
     root = Path(view.settings.storage.root) / view.name
-    moments = {1: 60, 2: 50, 3: 45, 4: 40}  # days ago; the third is the last that came to its end
+    moments = {1: 60, 2: 50, 3: 45, 4: 40}  # days ago; audit 3 is the newest that is done
     with Ledger(view.settings.cassandra) as ledger:
         for number, days in moments.items():
             at = datetime.now(UTC) - timedelta(days=days)
@@ -515,7 +529,8 @@ def test_audits_past_retention_go_but_for_the_newest_and_the_newest_that_is_done
     assert sorted(folder.name for folder in (root / "docs").glob("audit-*")) == ["audit-00000003", "audit-00000004"]
 
 
-def test_a_batch_past_retention_is_still_checked_and_can_not_be_sent_again(three_runs, stack):
+def test_retention_expired_batch_is_checked_not_resent(three_runs, stack):
+    """Check a batch past retention against ClickHouse, but refuse to send it again."""
     pipeline = three_runs
     cleaned(with_keys(pipeline.settings, pipeline.name, older_than_days=None))
     assert pipeline.runs() == [3]

@@ -1,4 +1,4 @@
-"""A clock that is wrong, and what a wrong clock has left behind: refused before anything is written, then brought back by the next run."""
+"""Wrong clocks are refused before anything is written, and what one has left behind is brought back by the next run."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -35,14 +35,14 @@ def local_clock_ahead(monkeypatch: pytest.MonkeyPatch, by: timedelta) -> None:
 
 
 def plan_believing(monkeypatch: pytest.MonkeyPatch, configured: Settings, by: timedelta) -> dict:
-    """Plan as a release that believed its own clock did."""
+    """Plan a run as an earlier release did, which trusted its own clock."""
     with monkeypatch.context() as patched:
         patched.setattr(steps, "agreed_now", lambda *_: datetime.now(UTC) + by)
         return steps.plan(configured, only(configured), owner=OWNER)
 
 
 def deliver_two_days_ahead(monkeypatch: pytest.MonkeyPatch, configured: Settings, written, spark) -> None:
-    """Deliver events in a run that runs two days ahead."""
+    """Deliver events in a run whose clock is two days ahead."""
     written.view(events("a", range(1, 9), BEGIN))
     finish(configured, only(configured), spark, plan_believing(monkeypatch, configured, DAYS))
 
@@ -68,7 +68,7 @@ def test_wrong_clock_is_refused_before_any_write(journal, settings, monkeypatch)
 
 
 def test_small_clock_difference_plans_by_the_servers_time(journal, settings, spark, monkeypatch):
-    """Within the limit the run goes on, and its watermark is not later than the servers' time."""
+    """Run despite a difference within the limit; the watermark is not later than the servers' time."""
     written = journal()
     made = configured(settings, written.keyspace)
     written.view(events("a", range(1, 6), BEGIN))
@@ -80,7 +80,7 @@ def test_small_clock_difference_plans_by_the_servers_time(journal, settings, spa
 
 
 def test_watermark_ahead_is_brought_back(journal, settings, spark, monkeypatch):
-    """Rows that came meanwhile are delivered: also those whose time lies before what the wrong clock's last run delivered."""
+    """Deliver rows that arrived meanwhile, also those older than what the last run under the wrong clock delivered."""
     written = journal()
     made = configured(settings, written.keyspace)
     name = only(made)
@@ -101,7 +101,7 @@ def test_watermark_ahead_is_brought_back(journal, settings, spark, monkeypatch):
 
 
 def test_watermark_ahead_without_manifests_begins_again(journal, settings):
-    """Past retention nothing says where the wrong clock began; a start in the future is no wrong clock."""
+    """Begin again at first_time_bucket if retention has removed the manifests; a start_from in the future is not a wrong clock."""
     soon = datetime.now(UTC) + DAYS
     made = settings(
         journal().keyspace,
@@ -127,7 +127,7 @@ def test_brought_back_run_killed_before_close_delivers_once(journal, settings, s
     written.view(events("b", range(1, 4), BEGIN + 3 * SECOND))
     planned = steps.plan(made, name, owner=OWNER)
     steps.seal(made, name, planned["run"], planned["fence"], owner=OWNER, spark=spark)
-    # the steps that went on are those of another process, which takes the run over
+    # Another process takes the run over and finishes it.
     finish(made, name, spark, steps.plan(made, name, owner=OWNER))
     deliver(made, name, spark)
     assert clickhouse_rows(made, name) == sorted(as_row(row) for row in written.rows())

@@ -1,6 +1,6 @@
-"""read_consistency is for the application's tables: what Tagmill writes itself is read at LOCAL_QUORUM.
+"""read_consistency applies to the application's tables only: Tagmill reads its own tables at LOCAL_QUORUM.
 
-One node can't answer at THREE, so what is read at that fails, and what is read at LOCAL_QUORUM doesn't.
+One node can't answer at THREE, so a read at THREE fails and a read at LOCAL_QUORUM succeeds.
 """
 
 import pytest
@@ -19,14 +19,15 @@ from tests.support.delivery import known_to_spark, only
 
 @pytest.fixture
 def configured(keyspace, settings, monkeypatch):
-    """A pipeline whose application's tables nobody can read."""
+    """Return a pipeline whose reads of the application's tables fail, because one node can't answer at THREE."""
     monkeypatch.setattr(stores, "PATIENCE_SECONDS", 0)
     made = settings(keyspace("gap-middle"), case="gap-middle", sections={"cassandra": {"read_consistency": "THREE"}})
     schema.apply(made)
     return made
 
 
-def test_the_ledger_is_read_at_local_quorum_and_the_application_s_tables_as_configured(configured):
+def test_ledger_read_at_local_quorum_journal_as_configured(configured):
+    """Read the ledger at LOCAL_QUORUM and the application's tables at read_consistency."""
     name, journal = only(configured), configured.pipeline(only(configured)).journal
     with Ledger(configured.cassandra) as ledger:
         assert ledger.delivered.watermarks(name) == {} and list(ledger.delivered.progress(name, [("t", "p")])) == [None]
@@ -40,6 +41,7 @@ def test_the_ledger_is_read_at_local_quorum_and_the_application_s_tables_as_conf
 
 
 def test_spark_reads_the_same_way(configured, spark):
+    """Read through Spark with the same two consistency levels."""
     name = only(configured)
     chosen = configured.pipeline(name)
     known_to_spark(configured, name, spark)

@@ -1,4 +1,4 @@
-"""The journals that the real plugin wrote, sound and damaged: what reaches ClickHouse, what is held, what is recorded.
+"""Journals that the real plugin wrote, sound and damaged: what reaches ClickHouse, what is held and what is recorded.
 
 All columns of all rows are compared with the recorded tables; tests/fixtures/README.md says what was damaged.
 """
@@ -26,7 +26,7 @@ PID = "o-000003"
 
 
 class Delivered:
-    """One case, delivered until there was nothing to do."""
+    """One case, delivered until there was nothing left to do."""
 
     def __init__(self, case, keyspace, settings, spark, stack):
         self.case, self.keyspace = Case(case), keyspace(case)
@@ -36,21 +36,21 @@ class Delivered:
         self.runs = delivered_first(self.settings, spark)
 
     def deliver(self):
-        """Once more, until there is nothing to do."""
+        """Deliver until there is nothing left to do, and return the runs."""
         return deliver(self.settings, self.name, self.spark)
 
     def rows(self, tag=None):
-        """What is in ClickHouse."""
+        """Return the rows in ClickHouse, of one tag if it is given."""
         return [row for row in clickhouse_rows(self.settings, self.name) if tag in (None, row.tag)]
 
     def view(self, tag=None, number=None):
-        """The recorded rows of tag_views as they have to be in ClickHouse; `number`: those of PID only."""
+        """Return the recorded rows of tag_views as ClickHouse must have them; with `number`, only PID's rows of that number."""
         rows = [as_row(record) for record in self.case.table("tag_views").to_pylist()]
         wanted = (row for row in rows if tag in (None, row.tag))
         return sorted(r for r in wanted if number is None or (r.persistence_id, r.tag_pid_sequence_nr) == (PID, number))
 
     def from_journal(self, number):
-        """The event of PID with a number of tag-0, as it has to be in ClickHouse: out of the recorded messages."""
+        """Return PID's event with this number of tag-0 as ClickHouse must have it, built from the recorded messages."""
         tagged = [
             record
             for record in self.case.table("messages").to_pylist()
@@ -63,11 +63,12 @@ class Delivered:
 
 @pytest.fixture
 def delivered(keyspace, settings, spark, stack):
-    """delivered(case) loads and delivers it."""
+    """Return a function that loads and delivers a case."""
     return lambda case: Delivered(case, keyspace, settings, spark, stack)
 
 
 def plugin_order(case, tag):
+    """Return (tag, persistence_id, offset) of each event in the order in which the plugin delivered them."""
     return [(tag, persistence_id, offset) for persistence_id, _, offset in case.delivered(tag)]
 
 
@@ -80,7 +81,8 @@ def plugin_order(case, tag):
         *(pytest.param(case, marks=pytest.mark.long) for case in ("minute-buckets", "deleted-events")),
     ],
 )
-def test_a_sound_view_arrives_whole_and_in_the_plugin_s_order(delivered, case):
+def test_delivery_sound_view_arrives_in_plugin_order(delivered, case):
+    """Deliver every row of a sound view in the plugin's order, and leave nothing to do."""
     found = delivered(case)
     assert found.rows() == found.view()
     assert len(found.runs) == 1 and found.runs[0]["findings"] == {}
@@ -92,13 +94,15 @@ def test_a_sound_view_arrives_whole_and_in_the_plugin_s_order(delivered, case):
     assert found.deliver() == []
 
 
-def test_a_journal_whose_tags_are_not_migrated_yet_is_an_empty_range(delivered):
+def test_delivery_unmigrated_tags_are_empty_range(delivered):
+    """Find nothing to deliver in a journal whose tags are not migrated yet."""
     found = delivered("legacy-tags")
     assert found.runs == [] and found.rows() == []
 
 
 @pytest.mark.parametrize(("case", "number"), [("gap-middle", 5), ("gap-first", 1)])
-def test_a_lost_row_is_delivered_from_the_journal_and_the_view_is_mended(delivered, case, number):
+def test_delivery_lost_row_comes_from_journal(delivered, case, number):
+    """Deliver a row that the view lost from the journal, and repair the view."""
     found = delivered(case)
     lost = found.from_journal(number)
     assert lost not in found.view()
@@ -112,19 +116,21 @@ def test_a_lost_row_is_delivered_from_the_journal_and_the_view_is_mended(deliver
     assert set(verdicts(found.settings, found.name).values()) == {"exactly once"}
 
 
-def test_a_persistence_id_that_the_view_lost_altogether_is_left_to_the_audit(delivered):
+def test_delivery_lost_id_is_left_to_audit(delivered):
+    """Deliver only the view's rows if it lost a whole persistence id; finding that is left to the audit."""
     found = delivered("gap-whole-pid")
     assert found.rows() == found.view()
     assert Counter(row.tag for row in found.rows()) == {"tag-0": 144, "tag-1": 160}
     assert holds(found.settings, found.name) == {} and found.deliver() == []
 
 
-def test_a_row_in_the_previous_bucket_is_found_and_delivered_in_its_place(delivered):
+def test_delivery_row_in_previous_bucket_keeps_order(delivered):
+    """Deliver a row from the previous bucket in its place, and report it if its time does not belong to that bucket."""
     found = delivered("late-previous-bucket")
     assert found.rows() == found.view() and len(found.rows()) == 320
     assert_in_order(found.settings, found.name)
     page = quality(found.settings, found.name, 1)["reports"]
-    # tag-0's row has a time that its bucket does not have, tag-1's has not
+    # The time of tag-0's row lies outside its bucket, that of tag-1's row does not.
     assert {tag["tag"]: tag["wrong_bucket"] for tag in page["tags"]} == {"tag-0": 1, "tag-1": 0}
     (named,) = [row for row in page["offending"] if row["reason"] == "wrong_bucket"]
     assert (named["tag"], named["persistence_id"], named["tag_pid_sequence_nr"]) == ("tag-0", PID, 5)
@@ -133,7 +139,8 @@ def test_a_row_in_the_previous_bucket_is_found_and_delivered_in_its_place(delive
 
 
 @pytest.mark.long
-def test_a_number_twice_is_delivered_once_and_an_event_under_a_second_number_is_held(delivered):
+def test_delivery_duplicate_dropped_renumbered_event_held(delivered):
+    """Deliver a number that occurs twice once, and hold an event with a second number until that row is removed."""
     found = delivered("duplicate-nr")
     first, _ = found.view("tag-0", 5)
     assert found.rows("tag-0") == sorted([row for row in found.view("tag-0") if row not in found.view("tag-0", 5)] + [first])
@@ -151,7 +158,8 @@ def test_a_number_twice_is_delivered_once_and_an_event_under_a_second_number_is_
     assert holds(found.settings, found.name) == {} and found.rows() == before and found.deliver() == []
 
 
-def test_numbers_against_the_order_of_time_are_delivered_in_number_order(delivered):
+def test_delivery_clock_skew_keeps_number_order(delivered):
+    """Deliver numbers that contradict the order of time in number order, and record the clock skew."""
     found = delivered("swapped-order")
     assert found.rows() == found.view()
     of_pid = [number for tag, pid, number, _, _ in in_order(found.settings, found.name) if (tag, pid) == ("tag-0", PID)]
@@ -162,7 +170,8 @@ def test_numbers_against_the_order_of_time_are_delivered_in_number_order(deliver
 
 
 @pytest.mark.long
-def test_a_row_without_its_event_holds_what_is_behind_it_until_the_event_is_there(delivered):
+def test_delivery_null_event_holds_following_rows(delivered):
+    """Hold a row without its event and the rows behind it until the event is written."""
     found = delivered("null-event")
     held = [
         row for row in found.case.table("tag_views").to_pylist() if (row["tag_name"], row["persistence_id"]) == ("tag-0", PID)

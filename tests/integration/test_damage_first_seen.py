@@ -1,4 +1,4 @@
-"""A first number above 1 under each choice of first_seen; deleted holes that are still young; held rows that leave the view."""
+"""First numbers above 1 under each choice of first_seen, deleted gaps that are still young, and held rows that leave the view."""
 
 from datetime import timedelta
 
@@ -20,7 +20,7 @@ from tests.support.events import events, this_hour
 
 BEGIN = this_hour() - timedelta(hours=2)
 BEFORE = BEGIN - timedelta(hours=2)
-# the pipelines deliver from BEGIN on; what was before is not theirs
+# The pipelines deliver from BEGIN on; earlier rows are not theirs.
 ROWS = [
     *events("from-one", range(1, 4), BEGIN),
     *events("goes-on", range(1, 4), BEFORE),
@@ -39,7 +39,7 @@ WHOLE, GOES_ON, LOST, NOTHING = (
 
 @pytest.fixture
 def first_seen(journal, settings, spark):
-    """first_seen(choice, more, **keys): the journal of ROWS and `more`, and the settings of a pipeline that was delivered."""
+    """Return first_seen(choice, more, **keys), which writes ROWS and `more`, delivers, and returns the journal and the settings."""
 
     def run(choice, more=(), **keys):
         written = journal()
@@ -54,7 +54,7 @@ def first_seen(journal, settings, spark):
 
 
 def delivered(configured):
-    """(persistence_id, numbers…) in ClickHouse."""
+    """Return (persistence_id, numbers…) of each persistence id in ClickHouse."""
     found = {}
     for row in clickhouse_rows(configured, only(configured)):
         found.setdefault(row.persistence_id, []).append(row.tag_pid_sequence_nr)
@@ -62,20 +62,22 @@ def delivered(configured):
 
 
 def held(configured):
-    """Reason, missing numbers and held rows by persistence_id."""
+    """Return reason, first and last missing number, and number of held rows by persistence_id."""
     return {
         pid: (hold.reason, hold.hole.first, hold.hole.last, hold.held_rows)
         for (_, pid), hold in holds(configured, only(configured)).items()
     }
 
 
-def test_scan_takes_what_goes_on_from_before_the_range_and_what_has_nothing_before(first_seen):
+def test_first_seen_scan_holds_only_lost_numbers(first_seen):
+    """Deliver ids that continue from before the range or have nothing before it; hold the id that lost numbers in between."""
     _, configured = first_seen("scan")
     assert delivered(configured) == {WHOLE, GOES_ON, NOTHING}
     assert held(configured) == {"lost-between": ("first_seen", 1, 3, 3)}
 
 
-def test_assume_first_takes_them_all_and_a_lower_number_comes_late(first_seen, spark):
+def test_first_seen_assume_first_takes_all(first_seen, spark):
+    """Deliver every id under assume_first; a lower number that appears afterwards is flagged late."""
     written, configured = first_seen("assume_first")
     assert delivered(configured) == {WHOLE, GOES_ON, LOST, NOTHING} and held(configured) == {}
     (lower,) = events("nothing-before", [3], BEGIN)
@@ -85,7 +87,8 @@ def test_assume_first_takes_them_all_and_a_lower_number_comes_late(first_seen, s
     assert deliver(configured, only(configured), spark) == []
 
 
-def test_assume_first_takes_them_also_where_a_run_ends_with_the_bucket_that_it_begins_in(first_seen, spark):
+def test_first_seen_assume_first_single_bucket_takes_all(first_seen, spark):
+    """Deliver every id under assume_first, also if a run ends with the bucket that it begins in."""
     later = events("later", range(1, 3), BEGIN + timedelta(hours=1))
     _, configured = first_seen("assume_first", later, max_slices_per_run=1, quality={"max_held_share_percent": 0})
     deliver(configured, only(configured), spark)
@@ -93,7 +96,8 @@ def test_assume_first_takes_them_also_where_a_run_ends_with_the_bucket_that_it_b
 
 
 @pytest.mark.long
-def test_require_one_holds_until_a_person_gives_the_lower_numbers_up(first_seen, spark):
+def test_first_seen_require_one_holds_until_closed(first_seen, spark):
+    """Hold ids under require_one until a person gives the lower numbers up, also while the view has lost the held rows."""
     written, configured = first_seen("require_one")
     name = only(configured)
     assert delivered(configured) == {WHOLE}
@@ -103,7 +107,7 @@ def test_require_one_holds_until_a_person_gives_the_lower_numbers_up(first_seen,
     deliver(configured, name, spark)
     assert delivered(configured) == {WHOLE, NOTHING}
 
-    # the view loses every row, and with them what was held; the holds wait for rows that come back
+    # The view loses every row, also the held ones; the holds wait for rows that come back.
     written.session.execute(f"TRUNCATE {written.keyspace}.tag_views")
     deliver(configured, name, spark)
     assert held(configured) == {pid: ("first_seen", 1, 3, 0) for pid in ("goes-on", "lost-between")}
@@ -118,7 +122,8 @@ def test_require_one_holds_until_a_person_gives_the_lower_numbers_up(first_seen,
     assert len(keys) == len(set(keys)) and deliver(configured, name, spark) == []
 
 
-def test_the_journal_fills_no_hole_with_events_from_before_the_start(journal, settings, spark):
+def test_gap_before_start_is_not_filled(journal, settings, spark):
+    """Hold an id whose missing numbers the journal has only from before start_from."""
     written = journal()
     written.both([*events("a", range(1, 4), BEFORE), *events("a", range(4, 6), BEGIN), *events("b", range(1, 20), BEGIN)])
     keys = {"tags": ["t"], "bucket_size": "Hour", "first_time_bucket": BEFORE.isoformat(), "start_from": {"t": BEGIN.isoformat()}}
@@ -129,7 +134,8 @@ def test_the_journal_fills_no_hole_with_events_from_before_the_start(journal, se
 
 
 @pytest.mark.long
-def test_a_deleted_hole_is_held_until_the_gap_timeout_is_over(journal, settings, spark):
+def test_gap_deleted_is_held_until_timeout(journal, settings, spark):
+    """Hold an id with a gap of deleted events until gap_timeout_seconds is over, then close the gap."""
     written = journal()
     written.view([*events("sound", range(1, 20), BEGIN), *events("deleted", (1, 2, 4), BEGIN)])
     written.deleted_to("deleted", 3)
@@ -143,7 +149,8 @@ def test_a_deleted_hole_is_held_until_the_gap_timeout_is_over(journal, settings,
     assert verdicts(over, only(over)) == {"t": "exactly once"}
 
 
-def test_a_hole_behind_partitions_that_deletions_have_emptied_is_filled_from_the_journal(journal, settings, spark):
+def test_gap_behind_emptied_partitions_is_filled(journal, settings, spark):
+    """Fill a gap from a journal partition that lies behind partitions emptied by deletions."""
     written = journal()
     records = events("a", range(1, 6), BEGIN)
     written.view([row for row in records if row["tag_pid_sequence_nr"] != 3])
@@ -155,7 +162,8 @@ def test_a_hole_behind_partitions_that_deletions_have_emptied_is_filled_from_the
     assert clickhouse_rows(configured, only(configured)) == sorted(map(as_row, records)) and held(configured) == {}
 
 
-def test_what_the_journal_fills_in_one_run_is_bounded_and_the_rest_comes_with_the_next(journal, settings, spark, monkeypatch):
+def test_gap_filling_is_bounded_per_run(journal, settings, spark, monkeypatch):
+    """Stop filling gaps from the journal once a run reaches MAX_HEALED_BYTES; the next run fills the rest."""
     monkeypatch.setattr(evidence, "MAX_HEALED_BYTES", 1)
     written = journal()
     records = [row for pid in ("a", "b") for row in events(pid, range(1, 20), BEGIN)]

@@ -1,6 +1,6 @@
-"""One journal with one persistence id per kind of damage, over four days: what waits, what goes, what comes late.
+"""One journal with one persistence id per kind of damage, over four days: what is held, what is delivered, what arrives late.
 
-Everything is delivered after each change; the tests look at what ClickHouse, the holds and the view were then.
+Everything is delivered after each change; the tests look at ClickHouse, the holds and the view of each day.
 """
 
 from copy import deepcopy
@@ -36,12 +36,12 @@ META = {"meta_ser_id": 7, "meta_ser_manifest": "Metadata", "meta": b"\x00\xffmet
 
 
 def sound():
-    """Journal and view agree."""
+    """Return events on which journal and view agree."""
     return events("sound", range(1, 7), BEGIN)
 
 
 def damaged() -> dict[str, list[dict[str, Any]]]:
-    """What each persistence id has in its view (`messages` are told apart in `write`)."""
+    """Return the view's rows of each persistence id; `write` gives the journal its messages."""
     six = {
         pid: events(pid, range(1, 7), BEGIN)
         for pid in (
@@ -68,14 +68,14 @@ def damaged() -> dict[str, list[dict[str, Any]]]:
     ]
     view["past"] = [{**row, "timestamp": offset_at(IN_1600)} if row["tag_pid_sequence_nr"] == 3 else row for row in six["past"]]
     view["healed"] = [row for row in events("healed", range(1, 7), BEGIN, **META) if row["tag_pid_sequence_nr"] != 3]
-    # one number is missing, the journal has two events that could be it
+    # One number is missing, and the journal has two events that could have it.
     view["ambiguous"] = [
         row | {"sequence_nr": n + (n > 2)} for n, row in enumerate(events("ambiguous", range(1, 6), BEGIN), 1) if n != 3
     ]
     view["wide"] = [row for row in events("wide", range(1, 8), BEGIN) if row["tag_pid_sequence_nr"] not in (2, 3, 4, 5)]
     view["twice"] = [*events("twice", range(1, 5), BEGIN), event("twice", 2, BEGIN + 30 * SECOND)]
     view["skewed"] = [event("skewed", n, BEGIN + at * SECOND) for n, at in ((1, 1), (2, 4), (3, 3), (4, 5))]
-    # the view is built again before the second delivery, then the event of sequence_nr 1 counts too
+    # The view is built again before the second delivery; then the event of sequence_nr 1 counts, too.
     view["renumbered"] = [
         {**row, "tag_pid_sequence_nr": row["sequence_nr"] - 1} for row in events("renumbered", range(2, 6), BEGIN)
     ]
@@ -83,7 +83,7 @@ def damaged() -> dict[str, list[dict[str, Any]]]:
 
 
 def write(journal, view):
-    """Load the sound and the damaged ones; the journal can fill the holes of 'healed' and 'wide' only."""
+    """Load the sound and the damaged ids; the journal can fill the gaps of 'healed' and 'wide' only."""
     journal.both(sound())
     for rows in view.values():
         journal.view(rows)
@@ -96,7 +96,7 @@ def write(journal, view):
 
 @dataclass
 class Day:
-    """How things stood after a delivery."""
+    """The state after a delivery."""
 
     runs: list[dict[str, Any]]
     rows: list[Any]
@@ -104,12 +104,12 @@ class Day:
     view: list[dict[str, Any]]
 
     def of(self, persistence_id: str) -> list[tuple[int, int]]:
-        """(number, late) of the rows in ClickHouse."""
+        """Return (number, late) of the persistence id's rows in ClickHouse."""
         return sorted((row.tag_pid_sequence_nr, row.late) for row in self.rows if row.persistence_id == persistence_id)
 
     @property
     def findings(self) -> dict[str, int]:
-        """Of all runs of that day."""
+        """Findings of all runs of the day, counted by reason."""
         total: dict[str, int] = {}
         for run in self.runs:
             for reason, count in run["findings"].items():
@@ -118,7 +118,7 @@ class Day:
 
 
 class Story:
-    """The four days."""
+    """The four days and what happens on each."""
 
     def __init__(self, journal, settings, spark):
         self.journal, self.spark = journal, spark
@@ -137,7 +137,7 @@ class Story:
         return self._day(delivered_first(self.settings, self.spark))
 
     def _second(self):
-        """Rows turn up, a view is built again, and a person closes holds."""
+        """Write missing rows, build a view again, and close holds by hand."""
         self.journal.view(events("hole", [3], BEGIN))
         self.journal.messages(events("restored", [3], BEGIN))
         self.journal.view(events("deleted", [3], BEGIN))
@@ -154,7 +154,7 @@ class Story:
         return self._day(deliver(self.settings, self.name, self.spark))
 
     def _third(self):
-        """What was given up turns up after all; the renumbered one goes on under its new numbers."""
+        """Write rows that were given up, and rebase the renumbered id so that it continues under its new numbers."""
         self.journal.view([row | {"sequence_nr": 3} for row in events("ambiguous", [3], BEGIN)])
         self.journal.view(events("wide", [3], BEGIN))
         self.journal.view(events("deleted-then-more", [3], BEGIN))
@@ -170,6 +170,7 @@ class Story:
         return tagmill(self.file, *command, "--pipeline", self.name, "--why", "seen in a test", "--yes")
 
     def _refusal(self, what, *arguments):
+        """Return the text with which an intervention is refused."""
         with pytest.raises(GuardRefused) as refused:
             getattr(Interventions(self.settings, self.name, OWNER, "tester", "a test"), what)(*arguments)
         return str(refused.value)
@@ -181,7 +182,7 @@ class Story:
 
 @pytest.fixture(scope="module")
 def story(module_journal, module_settings, spark):
-    """All four days, lived once."""
+    """Return all four days, executed once for the module."""
     return Story(module_journal(), module_settings, spark)
 
 
@@ -190,7 +191,8 @@ def whole(*numbers):
 
 
 @pytest.mark.long
-def test_all_columns_of_what_goes_through_are_those_of_the_view(story):
+def test_delivered_rows_equal_view_in_all_columns(story):
+    """Deliver only rows of the view, each once and with all its columns."""
     day = story.days[0]
     seen = {as_row(record) for record in day.view}
     assert set(day.rows) <= seen and len(set(day.rows)) == len(day.rows)
@@ -211,20 +213,23 @@ def test_all_columns_of_what_goes_through_are_those_of_the_view(story):
         ("past", "broken_offset", (3, 3), 4),
     ],
 )
-def test_what_can_t_be_explained_holds_what_is_behind_it(story, persistence_id, reason, missing, held_rows):
+def test_unexplained_damage_holds_following_rows(story, persistence_id, reason, missing, held_rows):
+    """Hold what is behind unexplained damage, with reason, missing numbers and first run."""
     day = story.days[0]
     hold = day.holds[persistence_id]
     assert (hold.reason, (hold.hole.first, hold.hole.last), hold.held_rows, hold.since_run) == (reason, missing, held_rows, 1)
     assert day.of(persistence_id) == whole(1, 2)
 
 
-def test_more_missing_numbers_than_may_be_searched_are_held_without_a_look_into_the_journal(story):
+def test_too_many_missing_numbers_skip_journal_search(story):
+    """Hold a gap of more than max_missing_to_search numbers without a search in the journal."""
     hold = story.days[0].holds["wide"]
     assert (hold.reason, hold.hole.first, hold.hole.last, hold.held_rows) == ("too_many_missing", 2, 5, 2)
     assert story.days[0].of("wide") == whole(1)
 
 
-def test_a_healed_hole_is_delivered_with_its_metadata_and_goes_back_into_the_view(story):
+def test_gap_filled_from_journal_returns_to_view(story):
+    """Deliver an event that only the journal has with its metadata, and write it back into the view."""
     day = story.days[0]
     (expected,) = events("healed", [3], BEGIN, **META)
     assert day.of("healed") == whole(*range(1, 7))
@@ -232,13 +237,15 @@ def test_a_healed_hole_is_delivered_with_its_metadata_and_goes_back_into_the_vie
     assert expected in [{**row, "timestamp": row["timestamp"]} for row in day.view]
 
 
-def test_a_deleted_hole_older_than_the_gap_timeout_is_closed_and_recorded(story):
+def test_deleted_gap_past_timeout_is_closed(story):
+    """Close a gap of deleted events that is older than gap_timeout_seconds, and record it."""
     day = story.days[0]
     assert day.of("deleted") == whole(1, 2, 4, 5, 6) and "deleted" not in day.holds
     assert day.findings["hole_closed"] == 2  # 'deleted-then-more' too
 
 
-def test_one_event_twice_and_clock_skew_are_delivered_in_number_order_and_recorded(story):
+def test_duplicate_and_clock_skew_keep_number_order(story):
+    """Deliver an event that occurs twice once and skewed times in number order, and record both."""
     day = story.days[0]
     assert day.of("twice") == whole(1, 2, 3, 4) and day.of("skewed") == whole(1, 2, 3, 4)
     assert as_row(events("twice", [2], BEGIN)[0]) in day.rows
@@ -251,23 +258,26 @@ def test_the_quality_page_names_the_held_rows(story):
     assert {("hole", n, "hole") for n in (4, 5, 6)} | {("no-event", 3, "null_event"), ("future", 3, "broken_offset")} <= named
 
 
-def test_missing_rows_that_turn_up_release_exactly_what_was_held(story):
+def test_hold_missing_row_appears_releases_held_rows(story):
+    """Release exactly the held rows once the missing row appears in the view or in the journal."""
     first, day = story.days[0], story.days[1]
     for persistence_id in ("hole", "restored", "mended"):
         assert day.of(persistence_id) == whole(*range(1, 7)) and persistence_id not in day.holds
     released = [row for row in day.rows if row.persistence_id == "hole" and row not in first.rows]
     assert released == sorted(map(as_row, events("hole", range(3, 7), BEGIN)))
-    # the restored one came from the journal, and its row is back in the view
+    # The event of 'restored' came from the journal, and its row is back in the view.
     assert events("restored", [3], BEGIN)[0] in day.view
 
 
-def test_rows_that_come_behind_an_open_hold_are_held_too(story):
+def test_hold_open_holds_later_rows_too(story):
+    """Hold rows that arrive behind an open hold; the hold keeps its first run."""
     hold = story.days[1].holds["busy"]
     assert story.days[1].of("busy") == whole(1, 2)
     assert (hold.held_rows, hold.since_run) == (6, 1)
 
 
-def test_a_closed_hold_lets_go_of_what_is_behind_it(story):
+def test_hold_closed_releases_following_rows(story):
+    """Deliver what is behind a closed hold, without the numbers that were given up."""
     day = story.days[1]
     for persistence_id, numbers in (
         ("ambiguous", (1, 2, 4, 5)),
@@ -281,7 +291,8 @@ def test_a_closed_hold_lets_go_of_what_is_behind_it(story):
         assert day.of(persistence_id) == whole(*numbers) and persistence_id not in day.holds
 
 
-def test_a_lost_number_of_a_closed_hole_is_delivered_late_and_once(story):
+def test_closed_gap_lost_number_arrives_late_once(story):
+    """Deliver a number of a closed gap that appears afterwards once, flagged late."""
     assert story.days[1].of("deleted") == [(1, 0), (2, 0), (3, 1), (4, 0), (5, 0), (6, 0)]
     day = story.days[2]
     assert day.of("ambiguous") == [(1, 0), (2, 0), (3, 1), (4, 0), (5, 0)]
@@ -293,14 +304,15 @@ def test_a_lost_number_of_a_closed_hole_is_delivered_late_and_once(story):
     assert late in day.rows
 
 
-def test_a_renumbered_view_is_held_until_progress_is_rebased(story):
+def test_renumbered_view_is_held_until_rebase(story):
+    """Hold a renumbered id until `progress rebase`; then each of its events is delivered once."""
     first, second, third = (day.of("renumbered") for day in story.days[:3])
     assert first == second == whole(1, 2, 3, 4)
     assert story.days[1].holds["renumbered"].reason == "renumbered"
     assert "tagmill progress rebase" in story.refused["renumbered"]
     code, said, _ = story.said["renumbered"]
     assert code == 0 and "number 5, sequence_nr 5" in said
-    # each event once: 2 to 5 under their old numbers 1 to 4, then 6 and 7 under their new ones, and late the one that now counts too
+    # Each event arrives once: 2 to 5 under their old numbers 1 to 4, 6 and 7 under new ones, and late the one that now counts.
     assert third == sorted([*whole(1, 2, 3, 4, 6, 7), (1, 1)])
     events_of = sorted(row.sequence_nr for row in story.days[2].rows if row.persistence_id == "renumbered")
     assert events_of == [1, 2, 3, 4, 5, 6, 7] and "renumbered" not in story.days[2].holds
@@ -317,7 +329,8 @@ def test_interventions_are_recorded_with_who_and_why(story):
     assert {row.why for row in done} == {"seen in a test"} and all(row.who for row in done)
 
 
-def test_nothing_is_delivered_twice_and_nothing_is_left_to_do(story):
+def test_last_delivery_repeats_and_leaves_nothing(story):
+    """Deliver once more: nothing is sent twice or left to do, and only 'busy' and 'past' stay held."""
     fourth = story.days[3]
     assert fourth.runs == [] and fourth.rows == story.days[2].rows
     keys = [(row.persistence_id, row.sequence_nr, row.writer_uuid) for row in fourth.rows]
@@ -325,5 +338,5 @@ def test_nothing_is_delivered_twice_and_nothing_is_left_to_do(story):
     assert_in_order(story.settings, story.name)
     assert set(fourth.holds) == {"busy", "past"}
     held = sum(hold.held_rows for hold in fourth.holds.values())
-    # given up, or second rows of an event: no run delivers them
+    # No run delivers rows that were given up or second rows of an event.
     assert verdicts(story.settings, story.name) == {"t": f"{held} held; 4 in the view not delivered"}

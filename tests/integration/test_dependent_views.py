@@ -1,4 +1,7 @@
-"""Materialized views on a destination: a view that failed once is never taken for whole, and sums of healthy ones don't double unsaid."""
+"""Materialized views on a destination.
+
+A view that failed once is never taken for whole, and sums of healthy views never double silently.
+"""
 
 from datetime import timedelta
 from unittest.mock import patch
@@ -23,7 +26,7 @@ HOUR = {"tags": ["t"], "bucket_size": "Hour", "first_time_bucket": BEGIN.isoform
 
 
 class Viewed:
-    """A delivery whose destination feeds two views: sums per persistence_id, and a copy of the numbers, through a view of its own."""
+    """A delivery whose destination feeds two views: sums per persistence_id, and a copy of the numbers that feeds a third view."""
 
     def __init__(self, stack, spark, settings, written):
         self.stack, self.spark, self.settings = stack, spark, settings
@@ -42,7 +45,7 @@ class Viewed:
         self.last_view("0")
 
     def last_view(self, fails):
-        """Create the view on the copy, which fails where the expression is true."""
+        """Create the view on the copy; it fails for rows where the expression is true."""
         self.sql("DROP VIEW IF EXISTS {t}_v3 SYNC")
         self.sql(f"CREATE MATERIALIZED VIEW {{t}}_v3 TO {{t}}_last AS SELECT sequence_nr, throwIf({fails}) AS ok FROM {{t}}_copy")
 
@@ -55,17 +58,18 @@ class Viewed:
         return self.stack.rows(query.format(t=self.name))
 
     def sums(self):
-        """Rows by persistence_id, as the healthy view has added them up."""
+        """Return the number of rows by persistence_id as the healthy view has added them up."""
         return dict(self.rows("SELECT persistence_id, toInt64(sum(rows)) FROM {t}_sums GROUP BY persistence_id"))
 
     def last(self):
-        """What came through both views."""
+        """Return the numbers that came through both views, sorted."""
         return sorted(number for (number,) in self.rows("SELECT sequence_nr FROM {t}_last"))
 
     def numbers(self):
         return sorted(record["sequence_nr"] for record in self.records)
 
     def sealed(self):
+        """Plan and seal a run."""
         planned = steps.plan(self.settings, self.name, owner=OWNER)
         known_to_spark(self.settings, self.name, self.spark)
         steps.seal(self.settings, self.name, planned["run"], planned["fence"], owner=OWNER, spark=self.spark)
@@ -80,7 +84,7 @@ class Viewed:
         return batch
 
     def is_whole(self):
-        """ClickHouse has the source's rows, and every view has each once."""
+        """Check that ClickHouse has the source's rows, and every view has each once."""
         assert clickhouse_rows(self.settings, self.name) == sorted(map(as_row, self.records))
         assert verdicts(self.settings, self.name) == {"t": "exactly once"}
         assert self.last() == self.numbers()
@@ -95,12 +99,12 @@ def viewed(stack, spark, journal, settings):
 
 @pytest.fixture
 def shop(stack, kafka, spark, tmp_path):
-    """Make a topic's pipeline: make(**keys)."""
+    """Yield a function that makes a topic's pipeline: make(**keys)."""
     yield from made(stack, kafka, spark, tmp_path)
 
 
 def test_batch_of_failed_view_waits_for_a_decision(viewed, settings):
-    """A view of a view fails: the push and its retry say so and name all three; once a person has completed the view, the run closes."""
+    """Let a view of a view fail: each push names all three views until a person completes the view and accepts the batch."""
     viewed.last_view("sequence_nr = 3")
     viewed.sealed()
     for _ in range(2):
@@ -123,7 +127,7 @@ def test_batch_of_failed_view_waits_for_a_decision(viewed, settings):
 
 
 def test_batch_is_sent_again_despite_views(viewed, settings):
-    """With the flag the batch goes to all views again: the one that failed has it, the healthy one counts it twice, as was said."""
+    """Refuse to send a batch again that a healthy view would count twice; --despite-views sends it to all views."""
     viewed.last_view("sequence_nr = 3")
     viewed.sealed()
     with pytest.raises(ViewsUnknown):
@@ -141,7 +145,7 @@ def test_batch_is_sent_again_despite_views(viewed, settings):
 
 
 class Crashed(BaseException):
-    """Nothing catches it."""
+    """A crash that no handler catches."""
 
 
 @pytest.mark.parametrize(
@@ -154,7 +158,7 @@ class Crashed(BaseException):
     ],
 )
 def test_killed_push_asks_only_without_an_answer(viewed, instant):
-    """A push that ends between ClickHouse's answer and its record leaves the outcome for the views unknown: the next one asks."""
+    """Kill a push at each instant: the next one asks only if the insert was answered but the answer was not recorded."""
 
     def reached(name):
         if name == instant:
@@ -173,7 +177,7 @@ def test_killed_push_asks_only_without_an_answer(viewed, instant):
 
 @pytest.mark.parametrize("kind", [pytest.param("error_after", marks=pytest.mark.long), "drop_after"])
 def test_lost_answer_of_insert_asks_for_the_views(viewed, kind):
-    """The rows are there and no answer is: also where the client itself repeats the request, which then writes nothing."""
+    """Lose the insert's answer: the push asks, also if the client itself repeats the request, which then writes nothing."""
     viewed.sealed()
     faulty_clickhouse.order(viewed.stack.clickhouse.port, kind, match=f"INSERT INTO `{viewed.name}` ")
     with pytest.raises(ViewsUnknown):
@@ -184,7 +188,7 @@ def test_lost_answer_of_insert_asks_for_the_views(viewed, kind):
 
 
 def test_batches_with_healthy_views_are_left_alone(viewed):
-    """Resend, withdraw, repair and erase refuse while views depend on the table, and change nothing; a repair names what it left."""
+    """Refuse resend, withdrawal, repair and erasure while views depend on the table, and name in a repair what it left."""
     deliver(viewed.settings, viewed.name, viewed.spark)
     viewed.is_whole()
     by_hand = Interventions(viewed.settings, viewed.name, OWNER, "tester", "a test")
@@ -208,7 +212,7 @@ def test_batches_with_healthy_views_are_left_alone(viewed):
 
 
 def test_topic_batch_of_failed_view_waits(shop):
-    """The same of a topic: no run takes a batch for whole whose view has failed, until a person says that the view has it."""
+    """Treat a topic's batch alike: no run takes it for whole after its view failed, until a person accepts it."""
     one = shop()
     for product in range(1, 4):
         one.send(product)

@@ -1,4 +1,4 @@
-"""What the destination's table has to be, and what is said of one that is not: before anything is read or sent."""
+"""Requirements of the destination's table: one that does not meet them is named before anything is read or sent."""
 
 import re
 from datetime import timedelta
@@ -32,13 +32,13 @@ ENGINES = {
     "View": "VIEW {name} AS SELECT * FROM {name}_real",
     "MaterializedView": f"MATERIALIZED VIEW {{name}} ENGINE = MergeTree {SORTED} AS SELECT * FROM {{name}}_real",
 }
-# one engine of each kind
+# One engine of each kind is tested in every run, the others in long runs only.
 EACH_RUN = ("ReplacingMergeTree", "CollapsingMergeTree", "Null", "Memory", "Buffer", "View", "MaterializedView")
 
 
 @pytest.fixture(scope="module")
 def configured(module_journal, module_settings, stack):
-    """A pipeline with three events in its view, and its destination, renamed to <name>_real."""
+    """Return a pipeline with three events in its view and its settings file; its destination is renamed to <name>_real."""
     written = module_journal()
     records = events("a", range(1, 4), BEGIN)
     written.both(records)
@@ -52,7 +52,7 @@ def configured(module_journal, module_settings, stack):
     "engine", [engine if engine in EACH_RUN else pytest.param(engine, marks=pytest.mark.long) for engine in ENGINES]
 )
 def test_destination_of_another_engine_is_refused(configured, stack, engine):
-    """`schema apply`, the plan, `status` and `check` name table, engine and the engines that are right; no run is planned."""
+    """Name table, engine and the right engines in `schema apply`, `status`, `check` and the plan, and plan no run."""
     made, file = configured
     name = only(made)
     stack.client().command("CREATE " + ENGINES[engine].format(name=name))
@@ -71,7 +71,7 @@ def test_destination_of_another_engine_is_refused(configured, stack, engine):
 
 
 def test_apply_gives_back_the_deduplication_window(journal, settings, spark, stack):
-    """A table whose window was taken away is refused by the plan; `schema apply` sets it, and the delivery is whole."""
+    """Refuse to plan while the table's deduplication window is 0; `schema apply` sets it, and everything is delivered."""
     written = journal()
     records = events("a", range(1, 4), BEGIN)
     written.both(records)
@@ -88,7 +88,7 @@ def test_apply_gives_back_the_deduplication_window(journal, settings, spark, sta
 
 
 def test_time_filters_prune_view_of_events(journal, settings, spark, stack):
-    """The view of each event once reads only the months asked for; an event that damage gave two offsets is shown once, the earlier."""
+    """Read only the requested months through the view of events; an event that damage gave two offsets is shown once, the earlier."""
     month, day = timedelta(days=31), timedelta(days=1)
     starts = [BEGIN - 3 * month, BEGIN - 2 * month, BEGIN - month, BEGIN]
     both = {"t": [e for at, start in enumerate(starts) for e in events(f"e{at}", range(1, 51), start)]}
@@ -115,11 +115,11 @@ def test_time_filters_prune_view_of_events(journal, settings, spark, stack):
     second = f"event_time >= '{starts[1]:%F %T}' AND event_time < '{starts[1] + 2 * day:%F %T}'"
     assert shown(once(second)) == [whole[0], whole[2]]
     assert once(f"persistence_id = 'damaged' AND event_time > '{starts[1] + timedelta(hours=2):%F %T}'") == []
-    # what damage has is looked up by its key; the rest is pruned to one month
+    # Damaged events are looked up by their key; the rest is pruned to one month.
     plan = stack.rows(f"EXPLAIN indexes = 1 SELECT count() FROM {name}_events WHERE {second}")
     explained = " ".join(line.strip("│ ") for (line,) in plan)
     assert re.search(r"Min-Max Keys: event_time Condition: .{1,200}? Parts: 2/8 ", explained), explained
-    # an installation of before: its view groups by the key alone, and nothing is noted
+    # In an earlier installation, the view groups by the key alone and no damaged events are noted.
     stack.client().command(f"TRUNCATE TABLE {name}_twice")
     stack.client().command(f"CREATE OR REPLACE VIEW {name}_events AS SELECT persistence_id, sequence_nr FROM {name} GROUP BY ALL")
     schema.apply(made)

@@ -1,4 +1,7 @@
-"""A destination that drops old rows, by a TTL or by partition: declared, it is no difference, and rows within the retention are proven."""
+"""Destinations that drop old rows by a TTL or by partition.
+
+Once declared, that is not a difference, and rows within the retention are proven.
+"""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -20,16 +23,16 @@ from tests.support.topics import made
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 DAYS = 30
-# ages of events in days: past the retention, around its end, and within it
+# Ages of the events in days: past the retention, around its end, and within it.
 AGES = (75, 74, 45, 31.5, 30.5, 29.5, 28, 3, 2, 0.5)
 
 
 class Crashed(BaseException):
-    """Nothing catches it."""
+    """A crash that no handler catches."""
 
 
 class Dropping:
-    """A delivery of old and new events, whose destination loses old ones."""
+    """A delivery of old and new events whose destination loses the old ones."""
 
     def __init__(self, stack, spark, settings, written):
         self.stack, self.spark, self.factory, self.keyspace = stack, spark, settings, written.keyspace
@@ -62,7 +65,7 @@ class Dropping:
         return audit_and_repair(self.settings, self.name, **options)
 
     def is_whole_within_retention(self):
-        """ClickHouse has the source's rows within the retention, each once, and no other rows than the source's."""
+        """Check that ClickHouse has the source's rows within the retention once each, and only rows of the source."""
         limit = (NOW - timedelta(days=DAYS)).timestamp() * 10_000_000
         rows, source = clickhouse_rows(self.settings, self.name), sorted(map(as_row, self.records))
         assert [row for row in rows if row.event_time >= limit] == [row for row in source if row.event_time >= limit]
@@ -81,7 +84,7 @@ def dropping(stack, spark, journal, settings):
 
 
 def test_ttl_is_said_before_anything_is_read(dropping):
-    """Undeclared, or shorter than declared: `schema apply`, `status`, `check` and the plan name the TTL and the key."""
+    """Name a TTL that is undeclared or shorter than declared, and the key, in `schema apply`, `status`, `check` and the plan."""
     dropping.ttl()
     assert any("no destination_retention_days is declared" in line for line in schema.apply(dropping.settings))
     for command in ("status", "check"):
@@ -97,7 +100,7 @@ def test_ttl_is_said_before_anything_is_read(dropping):
 
 
 def test_delivery_under_a_ttl_is_whole(dropping):
-    """The TTL removes rows while batches are pushed, also between a killed push and its retry; nothing is sent again for it."""
+    """Deliver while a TTL removes rows, also between a killed push and its retry; nothing is sent again because of it."""
     dropping.ttl()
     dropping.declare(DAYS)
 
@@ -118,7 +121,10 @@ def test_delivery_under_a_ttl_is_whole(dropping):
 
 
 def test_dropped_partitions_are_expired_once_declared(dropping, stack):
-    """Undeclared they are a difference that names the key; declared they are none, also once the sealed files are gone; a loss still is."""
+    """Report dropped partitions until the retention is declared, then count them as expired, also without sealed files.
+
+    Another loss is still reported.
+    """
     deliver(dropping.settings, dropping.name, dropping.spark)
     for age in (75, 74):
         month = (NOW - timedelta(days=age)).strftime("%Y%m")
@@ -146,7 +152,7 @@ def shop(stack, kafka, spark, tmp_path):
 
 
 def test_topic_under_a_ttl_is_whole(shop):
-    """Records past the retention are read and not asked for; those within it are in ClickHouse, each once."""
+    """Read a topic's records past the retention without requiring them; those within it are in ClickHouse once each."""
     one = shop(created_at="at", destination_retention_days=DAYS)
     one.stack.client().command(f"ALTER TABLE {one.name} MODIFY TTL toDateTime(created_at) + INTERVAL {DAYS} DAY")
     for product, age in enumerate(AGES, 1):

@@ -1,4 +1,4 @@
-"""An erasure leaves nothing of a persistence id anywhere, nothing else changes, and everything goes on."""
+"""An erasure leaves nothing of a persistence id anywhere and changes nothing else; deliveries and audits continue."""
 
 import json
 from dataclasses import replace
@@ -42,20 +42,20 @@ COUNTED = ("events", "snapshots", "view_rows", "not_delivered", "batch_rows", "c
 
 
 def of(persistence_id, numbers, tag="t", begin=BEGIN):
-    """Events whose payload says whose they are; those of GONE have the secret."""
+    """Return events whose payload names their persistence id; those of GONE also contain SECRET."""
     payload = (SECRET if persistence_id == GONE else "plain").encode()
     return events(persistence_id, numbers, begin, tag, event=b"payload of " + persistence_id.encode() + b": " + payload)
 
 
 def both(persistence_id, numbers, begin=BEGIN):
-    """The same with both tags."""
+    """Return events that have both tags, as rows of each tag."""
     numbers = list(numbers)
     records = [*of(persistence_id, numbers, "t", begin), *of(persistence_id, numbers, "u", begin)]
     return [{**record, "tags": set(TAGS)} for record in records]
 
 
 def soon():
-    """Where events begin that the next run reads."""
+    """Return a start time for events that the next run reads."""
     return datetime.now(UTC) - timedelta(seconds=30)
 
 
@@ -75,7 +75,7 @@ class Applied:
         self.free()
 
     def write(self, records):
-        """As the application does."""
+        """Write events and the list of persistence ids as the application does."""
         self.journal.both(records)
         for persistence_id in {record["persistence_id"] for record in records}:
             self.session.execute(
@@ -83,7 +83,7 @@ class Applied:
             )
 
     def free(self):
-        """The lease of a delivery in this process ends with it."""
+        """Delete the lease that a delivery in this process has left."""
         self.session.execute(f"DELETE FROM tagmill_test.leases WHERE pipeline = '{self.name}'")
 
     def deliver(self, **options):
@@ -95,15 +95,15 @@ class Applied:
         return [row for row in clickhouse_rows(self.settings, self.name) if row.persistence_id != but]
 
     def left(self, text, settings=None):
-        """Where a text still is."""
+        """Return the places where a text still is."""
         return left(self.session, settings or self.settings, text, self.journal.keyspace, self.snapshots)
 
     def command(self, *arguments):
-        """Exit status, stdout, stderr."""
+        """Run a command of the pipeline; return exit status, stdout and stderr."""
         return tagmill(self.file, *arguments, "--pipeline", self.name)
 
     def agrees(self):
-        """Audit and check."""
+        """Check that the audit, the verdicts and `tagmill check` find nothing wrong."""
         report = auditing.audited(self.settings, self.spark)
         assert report.agrees, report
         assert set(verdicts(self.settings, self.name).values()) == {"exactly once"}
@@ -112,7 +112,7 @@ class Applied:
 
 @pytest.fixture
 def applied(journal, settings, spark):
-    """applied(records, …) -> Applied with a journal of its own; its snapshots are dropped after the test."""
+    """Yield applied(records, …), which returns an Applied with its own journal; drop its snapshots after the test."""
     made = []
 
     def make(records, **options):
@@ -124,13 +124,14 @@ def applied(journal, settings, spark):
         one.session.execute(f"DROP KEYSPACE IF EXISTS {one.snapshots}")
 
 
-def test_nothing_of_a_persistence_id_is_left_and_everything_goes_on(applied):
+def test_erase_leaves_nothing_and_work_continues(applied):
+    """Erase a persistence id from every store; afterwards deliver, resend, withdraw, re-read, and use its name again."""
     case = applied(
         [*both(GONE, range(1, 9)), *of("kept", range(1, 11)), *of("kept-u", range(1, 5), "u")],
         quality={"max_held_share_percent": 100},
     )
     others = case.rows()
-    # beside what is delivered: rows behind a hole, and rows that no event tells of, since the journal has deleted theirs
+    # Besides delivered rows, there are rows behind a gap and rows whose events the journal has deleted.
     case.write([*both(GONE, range(10, 13), soon()), *of(GONE, range(20, 22), "other", soon())])
     case.deliver()
     cleaned(case.settings, [GONE], "to", to=4, force_undelivered=True)
@@ -168,7 +169,7 @@ def test_nothing_of_a_persistence_id_is_left_and_everything_goes_on(applied):
     assert snapshots(case.session, case.snapshots) == {"kept": [4]}
     case.agrees()
 
-    # a delivery, a batch sent again, a batch withdrawn and read again: the same rows, and no more
+    # Deliver, send a batch again, withdraw one and read it again: ClickHouse has the same rows and no others.
     case.write(of("kept", range(11, 13), begin=soon()))
     assert sum(run["rows"] for run in case.deliver()) == 2
     everything = case.rows(but=None)
@@ -182,7 +183,7 @@ def test_nothing_of_a_persistence_id_is_left_and_everything_goes_on(applied):
     assert [row._replace(late=0) for row in case.rows(but=None)] == everything
     case.agrees()
 
-    # the name may be used again: it is a new one then
+    # The name may be used again, as that of a new persistence id.
     case.write(of(GONE, range(1, 3), begin=soon()))
     assert sum(run["rows"] for run in case.deliver()) == 2
     case.agrees()
@@ -194,7 +195,8 @@ def test_nothing_of_a_persistence_id_is_left_and_everything_goes_on(applied):
 
 
 @pytest.mark.long
-def test_a_batch_without_other_rows_is_void_and_what_is_past_retention_or_cleaned_up_is_erased_too(applied):
+def test_erase_batch_without_other_rows_is_voided(applied):
+    """Void a batch that has erased rows only, and erase also what is past retention or cleaned up."""
     case = applied([*of(GONE, range(1, 5)), *of("kept", range(1, 5)), *of("gone-u", range(1, 4), "u")], batch_rows=2)
     case.write(of("kept", [5], begin=soon()))
     case.deliver()
@@ -223,7 +225,7 @@ def test_a_batch_without_other_rows_is_void_and_what_is_past_retention_or_cleane
     assert (row.rows, row.state) == (0, BatchState.VOIDED)
     case.agrees()
 
-    # who has slept with the bytes of that batch does nothing with them
+    # A delayed process that still has the batch's bytes inserts nothing with them.
     with ClickHouse(case.settings.clickhouse) as clickhouse:
         clickhouse.insert_batch(case.name, row.batch_id, 2, sealed)
     assert sum(run["rows"] for run in case.deliver()) == 0 and len(case.rows(but=None)) == 5
@@ -237,7 +239,8 @@ def test_earlier_tables_of_the_view_are_erased_too(applied):
     assert done["counts"]["view_rows"] == 8 and case.left(SECRET, now) == []
 
 
-def test_nothing_is_erased_beside_what_is_not_finished_and_nothing_is_done_beside_an_erasure_that_is_not(applied):
+def test_erase_refused_while_other_work_unfinished(applied):
+    """Refuse to erase while a run or a cleanup is unfinished, and refuse other commands while an erasure is unfinished."""
     case = applied([*of(GONE, range(1, 4)), *of("kept", range(1, 4))])
     case.write(of("kept", [4], begin=soon()))
     known_to_spark(case.settings, case.name, case.spark)
@@ -269,7 +272,8 @@ def test_nothing_is_erased_beside_what_is_not_finished_and_nothing_is_done_besid
         assert code == 2 and "erasure 2 of journal" in wrong and "finish it: tagmill erase --pipeline" in wrong, (command, wrong)
 
 
-def test_whom_nobody_knows_is_a_mistake_and_a_dry_run_changes_nothing(applied):
+def test_erase_unknown_id_refused_dry_run_harmless(applied):
+    """Refuse a request with unknown ids only, without a reason or without confirmation; a dry run changes nothing."""
     case = applied([*of(GONE, range(1, 4)), *of("kept", range(1, 4))])
     before = case.left(SECRET)
     dry = erased(case.settings, [GONE, "nobody"], delete=False)
@@ -284,15 +288,16 @@ def test_whom_nobody_knows_is_a_mistake_and_a_dry_run_changes_nothing(applied):
         code, _, wrong = case.command("erase", *options)
         assert code == 2 and said in " ".join(wrong.replace("│", " ").split()), wrong
     assert case.left(SECRET) == before
-    erased(case.settings, [GONE])  # the ledger is that of all tests
+    erased(case.settings, [GONE])  # all tests share the ledger
 
 
-def test_snapshots_are_erased_wherever_a_pipeline_has_them_and_none_are_left_without_a_word(applied, settings):
+def test_erase_finds_snapshots_of_every_pipeline(applied, settings):
+    """Erase snapshots in the keyspace of every pipeline on the journal; warn or refuse if a table of snapshots is missing."""
     case = applied([*of(GONE, range(1, 4)), *of("other", range(1, 4))])
     dry = erased(case.settings, [GONE], delete=False)
     said = f"there is no table {case.snapshots}.snapshots (snapshot_keyspace): no snapshots were looked for, and none erased"
     assert dry["warnings"] == [said]
-    # another pipeline on the journal has them elsewhere
+    # Another pipeline on the journal keeps its snapshots elsewhere.
     elsewhere = f"{case.journal.keyspace}_s"
     beside = case.settings.pipeline(case.name).model_copy(update={"snapshot_keyspace": elsewhere})
     both_of = case.settings.model_copy(update={"pipelines": {case.name: case.settings.pipeline(case.name), "z_beside": beside}})
@@ -311,11 +316,12 @@ def test_snapshots_are_erased_wherever_a_pipeline_has_them_and_none_are_left_wit
     assert erased(case.settings, ["other"])["warnings"] == [said]
     with Ledger(case.settings.cassandra) as ledger:
         assert any(one.what.endswith(said) for one in ledger.interventions(case.name))
-    erased(case.settings, [GONE])  # the ledger is that of all tests
+    erased(case.settings, [GONE])  # all tests share the ledger
 
 
-def test_others_with_a_longer_name_stay_and_what_was_changed_before_is_told_when_all_is_erased(applied, stack):
-    far = event("key-1", 2, BEGIN, partition_nr=7)  # the plugin would not find it behind so many empty partitions
+def test_erase_keeps_longer_names_reports_earlier_changes(applied, stack):
+    """Keep ids with a longer name; report batches that were changed before the erasure once everything is erased."""
+    far = event("key-1", 2, BEGIN, partition_nr=7)  # behind more empty partitions than the plugin searches
     case = applied([*(event(name, 1, BEGIN) for name in ("key-1", "key-11", "key-1-1")), far])
     assert erased(case.settings, ["key-1"])["counts"]["events"] == 2
     assert in_journal(case.session, case.journal.keyspace).keys() == {"key-11", "key-1-1"}

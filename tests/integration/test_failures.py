@@ -1,4 +1,4 @@
-"""Whatever Spark passes on, every job ends with one line, the right exit status and a log of the trace."""
+"""Failures in Spark end every job with one line, the right exit status and a log of the trace."""
 
 import importlib
 import json
@@ -43,13 +43,13 @@ SCRIPTS = {
     "audit": (),
     "audit repair": ("--repair", "test"),
 }
-# unit tests have every class of failure; each command meets one of each exit status, the others what is told and what is not
+# Exit status by failure. Unit tests cover every class of failure; here commands meet these four, all other jobs only FEW.
 STATUS = {"right to read": 2, "unavailable": 75, "guard in a worker": 2, "defect": 1}
 FEW = ("right to read", "defect")
 
 
 def broken(monkeypatch: pytest.MonkeyPatch, case: str) -> str:
-    """Let Spark fail so; a word that the line has to have."""
+    """Make Spark fail as the case says, and return words that the error line must have."""
     failure = FAILURES.get(case)
     error = SparkFailure(failure.text) if failure else ZeroDivisionError("division by zero")
     monkeypatch.setattr(sparksession, "session", lambda *_, **__: BrokenSpark(error))
@@ -58,7 +58,7 @@ def broken(monkeypatch: pytest.MonkeyPatch, case: str) -> str:
 
 
 def told(said: str, words: str, storage: str) -> None:
-    """One line that names what failed and the log with the trace, which others can't read."""
+    """Check that the error is one line that names the failure and a log of the trace, which others can't read."""
     assert words in said and "\n" not in said.rstrip("\n") and "Traceback" not in said, said
     named = re.search(r"\(trace: (.+?)\)$", said.strip())
     assert named, said
@@ -97,6 +97,7 @@ def by_command(settings: Any, file: Path, name: str, arguments: tuple[str, ...],
 
 @pytest.mark.parametrize("name", [*OF_VIEWS, "views build"])
 def test_command_spark_fails_one_line_right_status(fixture, monkeypatch, name) -> None:
+    """Run each command while Spark fails in each way of STATUS."""
     settings = fixture.built if name == "views build" else fixture.delivered
     for case in STATUS:
         words = broken(monkeypatch, case)
@@ -115,6 +116,7 @@ def by_script(settings: Any, file: Path, name: str, arguments: tuple[str, ...], 
 
 @pytest.mark.parametrize("name", [*SCRIPTS, "build"])
 def test_script_spark_fails_report_one_line(fixture, monkeypatch, tmp_path, name) -> None:
+    """Run each Spark script while Spark fails in each way of FEW; its report has the line and the exit status."""
     settings = fixture.built if name == "build" else fixture.delivered
     arguments = SCRIPTS.get(name, ())
     for case in FEW:
@@ -131,6 +133,7 @@ def shop(stack, kafka, spark, tmp_path):
 
 
 def test_topic_jobs_spark_fails_one_line(shop, monkeypatch, tmp_path) -> None:
+    """Run the jobs of a topic, by command and by script, while Spark fails in each way of FEW."""
     one = shop(shards=3)
     one.send(1)
     one.deliver()
@@ -162,6 +165,7 @@ def steps_of_topics(one: Any) -> tuple[str, ...]:
 
 
 def test_replication_spark_fails_one_line(kafka_journal, monkeypatch, tmp_path) -> None:
+    """Replicate and purge a Kafka Journal, by command and by script, while Spark fails in each way of FEW."""
     journal = kafka_journal()
     settings = journal.settings({})
     schema.apply(settings)

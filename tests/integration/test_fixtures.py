@@ -1,4 +1,4 @@
-"""The fixture journals arrive in Cassandra as the plugin wrote them."""
+"""Fixture journals arrive in Cassandra as the plugin wrote them."""
 
 import pytest
 
@@ -7,7 +7,8 @@ from tagmill.errors import ConfigurationError
 
 
 @pytest.mark.parametrize("name", ["orders", "odd-names", "minute-buckets", "null-event", "legacy-tags", "deleted-events"])
-def test_a_loaded_case_has_every_row_of_the_recorded_tables(stack, keyspace, name):
+def test_loaded_case_has_all_recorded_rows(stack, keyspace, name):
+    """Load a case: every table has the recorded rows, compared column by column."""
     loaded, case = keyspace(name), Case(name)
     for table in TABLES:
         recorded = case.table(table)
@@ -33,7 +34,8 @@ def test_loading_again_leaves_the_same_rows(stack, keyspace):
     assert sorted(map(str, stack.session.execute(f"SELECT * FROM {loaded}.tag_views"))) == before
 
 
-def test_an_unknown_case_is_one_line_that_names_the_known_ones(stack):
+def test_unknown_case_names_known_ones(stack):
+    """Refuse an unknown case in one line that names the known ones."""
     with pytest.raises(ConfigurationError, match="no fixture case 'nope'.*orders"):
         load_case(stack.session, "nope", "nope")
 

@@ -1,4 +1,4 @@
-"""A gap of the view whose events lie in the journal behind empty partitions: found, delivered, and the view repaired."""
+"""Gaps of the view whose events lie in the journal behind empty partitions are found and delivered, and the view is repaired."""
 
 from datetime import timedelta
 from unittest.mock import patch
@@ -15,7 +15,7 @@ BEGIN = this_hour() - timedelta(hours=2)
 
 
 def numbered(persistence_id, numbers, size):
-    """Tagged events with these sequence_nrs, in partitions of `size` numbers; their own numbers count them."""
+    """Return tagged events with these sequence_nrs in partitions of `size`; their tag numbers count from 1."""
     return [
         event(persistence_id, number, BEGIN + number * SECOND, sequence_nr=nr, partition_nr=(nr - 1) // size)
         for number, nr in enumerate(numbers, 1)
@@ -23,7 +23,7 @@ def numbered(persistence_id, numbers, size):
 
 
 def test_gap_behind_empty_partitions_is_filled_from_journal(journal, settings, spark):
-    """The events between 5 and 9,000 are gone, without a word in metadata; those of the gap come behind 180 empty partitions."""
+    """Fill a gap behind some 180 empty partitions, although metadata does not record that the events between were deleted."""
     one = journal()
     far = numbered("far", [1, 3, 5, 9_001, 9_010, 9_020, 9_060], 50)
     first_ones_gone = numbered("first-ones-gone", [400, 402, 403, 410], 5)
@@ -54,6 +54,7 @@ def test_gap_behind_empty_partitions_is_filled_from_journal(journal, settings, s
     ids=["no events", "one partition", "the neighbour begins the next", "ten thousand empty ones", "empty ones at the begin"],
 )
 def test_partitions_before_number_take_bounded_queries(journal, stack, numbers, size, before, expected, queries):
+    """Find the partitions with events before a number in at most `queries` queries."""
     one = journal()
     one.messages(numbered("p", numbers, size))
     with Cassandra(CassandraSettings(port=stack.cassandra.port)) as cassandra:

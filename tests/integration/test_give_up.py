@@ -1,4 +1,4 @@
-"""`tagmill run give-up`: whatever state a run of tag views is in, it is given up, and later runs deliver all that it did not."""
+"""`tagmill run give-up` ends a run of tag views in any state, and later runs deliver all that it did not."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -59,7 +59,7 @@ class Delivery:
         return planned
 
     def pushed(self, batches=4):
-        """Plan, seal and push a run, up to so many batches."""
+        """Plan, seal and push a run, at most its first `batches` batches; return the plan."""
         planned = self.sealed()
         with Ledger(self.settings.cassandra) as ledger, ClickHouse(self.settings.clickhouse) as clickhouse:
             rows = ledger.batches(self.name, planned["run"])
@@ -86,7 +86,7 @@ class Delivery:
         Path(self.settings.storage.root, file).write_bytes(b"damaged")
 
     def equals_view(self, *, late=False):
-        """Deliver, and compare ClickHouse with the view, all columns of all rows; `late` rows may be flagged so."""
+        """Deliver, then compare all rows and columns of ClickHouse with the view; with `late`, rows may be flagged late."""
         deliver(self.settings, self.name, self.spark)
         there = [row._replace(late=0) if late else row for row in clickhouse_rows(self.settings, self.name)]
         assert sorted(there) == sorted(as_row(row) for row in self.journal.rows())
@@ -101,31 +101,31 @@ def delivery(journal, settings, spark):
 
 
 def planned_without_plan(pipeline):
-    """The plan's file is gone."""
+    """Plan a run and delete the plan's file."""
     pipeline.planned()
     Path(pipeline.settings.storage.root, pipeline.row().plan_file).unlink()
 
 
 def all_new(pipeline):
-    """Nothing was pushed, and one sealed file is damaged."""
+    """Seal a run, push nothing, and damage one sealed file."""
     pipeline.sealed()
     pipeline.damage(pipeline.manifest().batches[0].file)
 
 
 def new_without_manifest(pipeline):
-    """Nothing was pushed, and the manifest is gone."""
+    """Seal a run, push nothing, and delete the manifest."""
     pipeline.sealed()
     Path(pipeline.settings.storage.root, pipeline.row().manifest_file).unlink()
 
 
 def some_there(pipeline):
-    """Three of four batches are delivered, and the file of the fourth is gone."""
+    """Deliver three of four batches, and delete the file of the fourth."""
     pipeline.pushed(3)
     Path(pipeline.settings.storage.root, pipeline.manifest().batches[3].file).unlink()
 
 
 def some_there_without_files(pipeline):
-    """The same, and the manifest, the plan and the progress are gone."""
+    """Deliver three of four batches, and delete the plan, the manifest and every file that the manifest names."""
     pipeline.pushed(3)
     row = pipeline.row()
     for file in (row.plan_file, row.manifest_file, *pipeline.manifest().sha256):
@@ -133,7 +133,7 @@ def some_there_without_files(pipeline):
 
 
 def rows_changed(pipeline):
-    """A batch is in ClickHouse with other rows than were sealed, so that its push fails for ever."""
+    """Change a batch's rows in ClickHouse before it is recorded as pushed, so that its push always fails."""
     pipeline.pushed(1)
     batch = pipeline.manifest().batches[1]
     with ClickHouse(pipeline.settings.clickhouse) as clickhouse:
@@ -143,7 +143,7 @@ def rows_changed(pipeline):
 
 
 def first_sent_again(pipeline):
-    """The first batch of each tag was to be sent again, and is not, while the one behind it is there: `run void` refuses."""
+    """Mark the first batch of each tag to be sent again while the one behind it is delivered: `run void` refuses."""
     run = pipeline.pushed()
     with Ledger(pipeline.settings.cassandra) as ledger, ClickHouse(pipeline.settings.clickhouse) as clickhouse:
         for batch in (ledger.batches(pipeline.name, run["run"])[n] for n in (0, 2)):
@@ -154,7 +154,7 @@ def first_sent_again(pipeline):
 
 
 def close_killed(pipeline):
-    """All is pushed, the close was killed behind the progress, then its file was damaged."""
+    """Push everything, kill the close after it wrote the progress, and damage a file of the progress."""
     run = pipeline.pushed()
     with crashing("close.after_progress"), pytest.raises(Crashed):
         steps.close(pipeline.settings, pipeline.name, run["run"], run["fence"], owner=OWNER)
@@ -176,7 +176,7 @@ STATES = [
 
 @pytest.mark.parametrize(("make", "ends", "late"), STATES)
 def test_give_up_any_state_next_run_delivers(delivery, make, ends, late):
-    """The run ends, and the next one delivers all that it did not, each event once."""
+    """Give up a run in each state: it ends, and the next one delivers all that it did not, each event once."""
     make(delivery)
     run = delivery.row().run
     code, said, wrong = delivery.tagmill("run", "give-up", *WHY)
@@ -187,7 +187,7 @@ def test_give_up_any_state_next_run_delivers(delivery, make, ends, late):
 
 @pytest.mark.long
 def test_give_up_killed_anywhere_can_be_repeated(delivery):
-    """A give-up that dies at one of its instants is followed by one that comes to the same end."""
+    """Kill a give-up at each of its instants: when repeated, it comes to the same end."""
     some_there_without_files(delivery)
     for instant in ("giveup.voided", "giveup.noted"):
         with crashing(instant), pytest.raises(Crashed):
@@ -198,13 +198,13 @@ def test_give_up_killed_anywhere_can_be_repeated(delivery):
 
 
 def test_give_up_no_open_run_refused(delivery):
-    """Without an open run and without anything to set apart nothing is changed."""
+    """Refuse without an open run and without ids to set apart, and change nothing."""
     code, _, said = delivery.tagmill("run", "give-up", *WHY)
     assert code == 2 and "no open run to give up. Nothing was changed" in said and said.count("\n") == 1
 
 
 def test_give_up_lost_withdrawal_is_noted(delivery):
-    """A withdrawal that has taken its batch out and lost its plan: the events are noted, and a re-read delivers them."""
+    """Give up a withdrawal that removed its batch and lost its plan: the events are noted, and a re-read delivers them."""
     finish(delivery.settings, delivery.name, delivery.spark, delivery.planned())
     batch = delivery.manifest().batches[0]
     command = ("batches", "withdraw", batch.batch_id, "--run", "1", *WHY)
@@ -225,7 +225,7 @@ def test_give_up_lost_withdrawal_is_noted(delivery):
 
 
 def test_give_up_set_apart_id_is_held(delivery):
-    """The persistence_id is held in each tag while the rest flows, and released it is delivered, nothing twice."""
+    """Hold the persistence_id in each tag while the rest flows; once released, it is delivered and nothing arrives twice."""
     all_new(delivery)
     code, said, wrong = delivery.tagmill("run", "give-up", "--set-apart", "a", *WHY)
     assert code == 0 and "held until tagmill holds release" in said, wrong

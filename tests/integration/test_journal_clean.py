@@ -1,4 +1,4 @@
-"""What a cleaning of the journal deletes, what it refuses, and that the audit agrees afterwards."""
+"""Journal cleanup: what it deletes, what it refuses, and that the audit agrees afterwards."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -20,12 +20,12 @@ CLEANUP = {"other_readers": [], "persistence_ids_per_second": 10_000}
 
 
 def kept(case, name="t"):
-    """Numbers of the view's rows of a persistence id."""
+    """Return the tag numbers of a persistence id's rows in the view."""
     return [row["tag_pid_sequence_nr"] for row in case.journal.rows(name)]
 
 
 class Applied:
-    """A journal and one pipeline on tag t (and others), delivered where it is asked for."""
+    """A journal and one pipeline on the given tags, which is delivered unless `delivered` is false."""
 
     def __init__(self, journal, settings, spark, records, *, tags=("t",), delivered=True, cleanup=None, **keys):
         self.journal, self.spark, self.session = journal, spark, journal.session
@@ -46,23 +46,25 @@ class Applied:
             self.session.execute(f"DELETE FROM tagmill_test.leases WHERE pipeline = '{self.name}'")
 
     def state(self):
-        """All rows of the journal's tables."""
+        """Return all rows of the journal's tables."""
         return tables(self.session, self.journal.keyspace)
 
     def events(self):
+        """Return the sequence_nrs in the journal by persistence id."""
         return in_journal(self.session, self.journal.keyspace)
 
     def deleted_to(self):
+        """Return the journal's deleted_to by persistence id."""
         return metadata(self.session, self.journal.keyspace)
 
     def command(self, *arguments):
-        """`tagmill journal clean`: exit status, stdout, stderr."""
+        """Run `tagmill journal clean`; return exit status, stdout and stderr."""
         return tagmill(self.file, "journal", "clean", "--pipeline", self.name, *arguments)
 
 
 @pytest.fixture
 def applied(journal, settings, spark):
-    """applied(records, …) -> Applied with a journal of its own; its snapshots are dropped after the test."""
+    """Yield applied(records, …), which returns an Applied with its own journal; drop its snapshots after the test."""
     made = []
 
     def make(records, **options):
@@ -78,7 +80,8 @@ def applied(journal, settings, spark):
 
 
 @pytest.mark.long
-def test_the_audit_agrees_whatever_of_what_is_delivered_was_deleted(applied):
+def test_clean_delivered_events_leaves_audit_agreeing(applied):
+    """Delete delivered events in each way: the audit agrees, and the application and deliveries continue."""
     case = applied([record for name in "abcdefg" for record in events(name, range(1, 11), BEGIN)])
     delivered = clickhouse_rows(case.settings, case.name)
     assert len(delivered) == 70
@@ -98,7 +101,7 @@ def test_the_audit_agrees_whatever_of_what_is_delivered_was_deleted(applied):
     assert listed == {"a", "b", "c", "d", "g"}
     report = auditing.audited(case.settings, case.spark)
     assert report.agrees, report
-    # the application goes on where it was
+    # The application continues with its next numbers.
     case.journal.both([event(name, 11, datetime.now(UTC)) for name in "abcdg"])
     assert sum(run["rows"] for run in deliver(case.settings, case.name, case.spark)) == 5
     assert [row for row in clickhouse_rows(case.settings, case.name) if row.sequence_nr <= 10] == delivered
@@ -106,7 +109,8 @@ def test_the_audit_agrees_whatever_of_what_is_delivered_was_deleted(applied):
     assert auditing.audited(case.settings, case.spark).agrees
 
 
-def test_an_event_that_nobody_has_in_the_journal_is_still_a_finding_beside_ids_that_are_gone(applied, stack):
+def test_clean_lost_events_are_still_audit_findings(applied, stack):
+    """Report events that journal and view lost without a cleanup, although another id was cleaned up altogether."""
     case = applied([record for name in "ab" for record in events(name, range(1, 4), BEGIN)])
     cleaned(case.settings, "a", "all", never_again=True, views=True)
     stack.session.execute(f"DELETE FROM {case.journal.keyspace}.messages WHERE persistence_id = 'b' AND partition_nr = 0")
@@ -116,7 +120,8 @@ def test_an_event_that_nobody_has_in_the_journal_is_still_a_finding_beside_ids_t
     assert {kind.value: count for kind, count in report.findings.items()} == {"extra_in_clickhouse": 3}
 
 
-def test_events_go_from_every_partition_also_behind_emptied_and_skipped_ones(applied):
+def test_clean_reaches_emptied_and_skipped_partitions(applied):
+    """Delete events from every partition, also behind partitions that were emptied before or never written."""
     records = [{**record, "partition_nr": (record["sequence_nr"] - 1) // 2} for record in events("p", range(1, 41), BEGIN)]
     skipped = [{**record, "partition_nr": 2 * (record["sequence_nr"] // 3)} for record in events("q", range(1, 13), BEGIN)]
     case = applied([*records, *skipped])
@@ -128,6 +133,7 @@ def test_events_go_from_every_partition_also_behind_emptied_and_skipped_ones(app
 
 
 def test_events_go_also_behind_several_empty_partitions(applied):
+    """Delete events behind several empty partitions in each way, and count them in a dry run."""
     ids = "abcd"
     case = applied(
         [
@@ -147,7 +153,8 @@ def test_events_go_also_behind_several_empty_partitions(applied):
     assert case.deleted_to() == {"a": 10, "b": 8, "c": 9, "d": 3, "first": 2}
 
 
-def test_nothing_is_deleted_beyond_the_last_event_and_deleted_to_never_goes_back(applied):
+def test_clean_beyond_last_event_keeps_deleted_to(applied):
+    """Set deleted_to at most to the last event's number, and never back to a lower one."""
     case = applied([record for name in "ab" for record in events(name, range(1, 6), BEGIN)])
     cleaned(case.settings, "ab", "to", to=1000)
     assert case.events() == {} and case.deleted_to() == {"a": 5, "b": 5}
@@ -156,7 +163,8 @@ def test_nothing_is_deleted_beyond_the_last_event_and_deleted_to_never_goes_back
     assert (done["persistence_ids"], done["events"], done["unknown"]) == (2, 0, 0) and case.state() == before
 
 
-def test_snapshots_are_kept_by_number_and_by_age_and_events_go_before_the_oldest_of_them(applied):
+def test_clean_snapshots_kept_by_number_and_age(applied):
+    """Keep snapshots by number and by age, and delete the events before the oldest one kept."""
     case = applied([record for name in "abcd" for record in events(name, range(1, 11), BEGIN)])
     taken = {2: BEGIN, 4: BEGIN + HOUR, 6: BEGIN + 2 * HOUR, 8: BEGIN + 3 * HOUR}
     for name in "abc":
@@ -179,7 +187,8 @@ def test_snapshots_are_kept_by_number_and_by_age_and_events_go_before_the_oldest
 # -- what is refused
 
 
-def test_what_is_not_delivered_stays_with_all_of_its_persistence_id_and_the_others_are_done(applied, tmp_path):
+def test_clean_undelivered_events_refuse_whole_id(applied, tmp_path):
+    """Refuse an id with undelivered events as a whole and clean up the others; --force-undelivered deletes them all the same."""
     case = applied([record for name in "ab" for record in events(name, range(1, 6), BEGIN)])
     case.journal.both(events("a", range(6, 9), BEGIN))
     before = [row for row in case.state()["messages"] if "('persistence_id', 'a')" in row]
@@ -203,7 +212,8 @@ def test_what_is_not_delivered_stays_with_all_of_its_persistence_id_and_the_othe
     assert code == 0 and case.events() == {"a": [8]}
 
 
-def test_a_hold_and_numbers_that_were_never_delivered_refuse_events_before_progress_too(applied):
+def test_clean_held_or_never_delivered_is_refused(applied):
+    """Refuse events behind a hold, and events below the progress that were never delivered."""
     records = events("h", range(1, 11), BEGIN)
     case = applied(records, delivered=False, quality={"max_held_share_percent": 100})
     case.journal.remove(records[4])
@@ -217,7 +227,7 @@ def test_a_hold_and_numbers_that_were_never_delivered_refuse_events_before_progr
     )
     assert code == 0
     deliver(case.settings, case.name, case.spark)
-    case.journal.messages(records[4:5])  # it was there after all
+    case.journal.messages(records[4:5])  # the event turns up in the journal
     assert reasons(cleaned(case.settings, "h", "to", to=6)) == [("h", "t", "not_delivered")]
     assert cleaned(case.settings, "h", "to", to=4)["events"] == 4
     assert case.events() == {"h": list(range(5, 11))}
@@ -232,7 +242,8 @@ def test_what_begins_before_the_pipeline_does_stays(applied):
     assert case.events() == {"s": list(range(1, 11))}
 
 
-def test_every_pipeline_on_the_journal_is_asked_but_for_what_it_never_wanted(applied):
+def test_clean_asks_every_pipeline_on_journal(applied):
+    """Ask every pipeline on the journal, but not about tags and times that it never wanted."""
     case = applied(events("m", range(1, 11), BEGIN))
     chosen = case.settings.pipeline(case.name)
 
@@ -252,7 +263,8 @@ def test_every_pipeline_on_the_journal_is_asked_but_for_what_it_never_wanted(app
     assert done(beside(start_from={"t": BEGIN + HOUR}))["refused"] == 0
 
 
-def test_rows_of_the_view_that_somebody_may_still_read_stay(applied):
+def test_clean_view_rows_still_read_stay(applied):
+    """Keep rows of the view that a run may still read, or while readers are not stated and --force-unread is not given."""
     case = applied(events("v", range(1, 6), BEGIN), cleanup={"other_readers": None})
     done = cleaned(case.settings, "v", "to", to=3, views=True)
     assert reasons(done) == [("v", "t", "readers_not_stated")] and "--force-unread deletes them" in done["refusals"][0]["text"]
@@ -264,7 +276,8 @@ def test_rows_of_the_view_that_somebody_may_still_read_stay(applied):
     assert cleaned(young.settings, "w", "to", to=2, views=True)["view_rows"] == 2
 
 
-def test_a_view_that_tagmill_keeps_has_to_be_built_first(applied):
+def test_clean_unbuilt_view_is_refused(applied):
+    """Refuse events that are not yet in the view that Tagmill keeps, until it is built."""
     case = applied(events("b", range(1, 4), BEGIN, tag="other"), delivered=False, views="tagmill")
     case.session.execute(f"TRUNCATE {case.journal.keyspace}.tag_views")
     built(case.settings, case.spark)
@@ -275,7 +288,8 @@ def test_a_view_that_tagmill_keeps_has_to_be_built_first(applied):
     assert cleaned(case.settings, "b", "to", to=5)["events"] == 4 and case.events() == {}
 
 
-def test_nothing_is_deleted_beside_a_delivery_or_while_a_run_is_not_finished(applied):
+def test_clean_refused_during_delivery_or_open_run(applied):
+    """Refuse while a delivery holds the lease or a run is not finished, and delete nothing."""
     case = applied(events("r", range(1, 4), BEGIN))
     before = case.state()
     with Ledger(case.settings.cassandra) as ledger:
@@ -298,7 +312,8 @@ def test_nothing_is_deleted_beside_a_delivery_or_while_a_run_is_not_finished(app
 # -- what is said
 
 
-def test_a_dry_run_says_what_would_go_and_ids_that_nobody_knows_are_a_mistake(applied):
+def test_clean_dry_run_counts_unknown_ids_refused(applied):
+    """Count in a dry run what would be deleted; refuse a request with unknown ids only, unconfirmed, or without a table of snapshots."""
     case = applied(events("x", range(1, 6), BEGIN))
     before = case.state()
     code, said, _ = case.command(
@@ -329,7 +344,8 @@ def test_a_dry_run_says_what_would_go_and_ids_that_nobody_knows_are_a_mistake(ap
         (["--persistence-ids", "/nowhere", "--to", "3", "--yes"], "'/nowhere' does not exist"),
     ],
 )
-def test_options_that_do_not_go_together_are_told_in_a_line(stack, settings, options, said):
+def test_clean_contradicting_options_are_refused(stack, settings, options, said):
+    """Refuse options that contradict each other, are incomplete or can't be read, and name them."""
     configured = settings("nowhere", tags=["t"], bucket_size="Hour", first_time_bucket="20260101T00:00")
     code, _, wrong = tagmill(settings.file(only(configured)), "journal", "clean", "--pipeline", only(configured), *options)
     assert code == 2 and said in " ".join(wrong.replace("│", " ").split()), wrong

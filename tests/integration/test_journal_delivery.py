@@ -1,4 +1,4 @@
-"""A Kafka Journal's tables delivered to ClickHouse: what its readers see, each event once, whatever its replicator has gone through."""
+"""Kafka Journal tables delivered to ClickHouse: what their readers see, each event once, whatever the replicator has gone through."""
 
 import json
 import time
@@ -44,17 +44,21 @@ class JournalShop(Shop):
         return super().deliver(**options)
 
     def both(self, **keys):
+        """Flush the topic, replicate and deliver; return the runs of the delivery."""
         self.topic.flush()
         self.replicate(**keys)
         return self.deliver()
 
     def events(self, columns="id, seq_nr"):
+        """Return the delivered rows in the order of tag, id and seq_nr."""
         found = self.stack.rows(f"SELECT {columns} FROM {self.name} ORDER BY tag, id, seq_nr, offset")
         return [tuple(row) for row in found]
 
 
 @pytest.fixture
 def shop(stack, kafka, spark, tmp_path, kafka_journal):
+    """Return a function that makes a journal with one topic, replicated once, and applies the schema of its pipeline."""
+
     def make(partitions=1, **keys):
         of = kafka_journal()
         one = JournalShop(stack, kafka, spark, tmp_path, of)
@@ -66,7 +70,8 @@ def shop(stack, kafka, spark, tmp_path, kafka_journal):
     return make
 
 
-def test_the_events_of_a_journal_arrive_once_as_its_rows_are(shop):
+def test_journal_events_arrive_once_as_stored(shop):
+    """Deliver the events of the configured tags once per tag, with the values of the journal's rows."""
     one = shop(2, tags=["red", "blue"])
     one.topic.append("a", [(1, {"n": 1}), (2, {"n": 2})], tags=["red", "blue", "other"], headers=[("h", b"v")])
     one.topic.append("b", [(1, "x")], partition=1, tags=["blue"])
@@ -88,7 +93,7 @@ def test_the_events_of_a_journal_arrive_once_as_its_rows_are(shop):
 
 
 def test_tables_of_earlier_releases_are_delivered_and_replicated(shop):
-    """Columns that earlier releases do not have are null for a delivery and for `head`; a replication adds them, as it names others."""
+    """Deliver and show columns that earlier releases lack as null; a replication adds them, and names other missing columns."""
     one, missing = shop(), dict.fromkeys([*(f"{table}.{name}" for table in ADDED for name in ADDED[table]), ""])
     keyspace, expected = one.journal.name, []
 
@@ -97,7 +102,7 @@ def test_tables_of_earlier_releases_are_delivered_and_replicated(shop):
             table, name = column.split(".")
             one.stack.session.execute(f"ALTER TABLE {keyspace}.{table} DROP {name}")
             end = time.monotonic() + 30
-            while name in connector.table(one.spark, keyspace, table).columns:  # the connector hears of it by and by
+            while name in connector.table(one.spark, keyspace, table).columns:  # the connector notices it after a while
                 assert time.monotonic() < end
                 time.sleep(0.1)
 
@@ -126,7 +131,8 @@ def test_tables_of_earlier_releases_are_delivered_and_replicated(shop):
         one.deliver()
 
 
-def test_all_events_without_tags_deleted_purged_skipped_and_from_segment_to_segment(shop):
+def test_journal_without_tags_delivers_all_events(shop):
+    """Deliver all events across segments and skipped numbers, but not those deleted or purged before."""
     one = shop()
     one.topic.append("long", [(n, n) for n in range(1, 26)])
     one.topic.append("cut", [(n, n) for n in range(1, 8)])
@@ -147,21 +153,22 @@ def test_all_events_without_tags_deleted_purged_skipped_and_from_segment_to_segm
     assert [(n, payload) for key, n, payload in one.events("id, seq_nr, payload") if key == "gone"] == [(1, '"again"'), (2, "2")]
 
 
-def test_orphans_of_an_earlier_life_and_older_entries_beside_todays_are_not_delivered(shop):
+def test_journal_orphans_and_stale_entries_are_ignored(shop):
+    """Ignore rows of an earlier life and a stale entry next to today's; read an entry that only its older place has."""
     one = shop()
     one.topic.append("a", [(n, n) for n in range(1, 5)])
     one.topic.append("old", [(1, 1)])
     one.topic.flush()
     one.replicate()
     keyspace, session = one.journal.name, one.stack.session
-    # an interrupted purge has left rows of another record_id, above and below those of today
+    # An interrupted purge has left rows of another record_id, above and below those of today.
     for number in (2, 9):
         session.execute(
             f"INSERT INTO {keyspace}.journal (id, topic, segment, seq_nr, timestamp, partition, offset, meta_record_id, payload_type, "
             "payload_txt) VALUES ('a', %s, 0, %s, toTimestamp(now()), 0, 0, uuid(), 'json', '0')",
             (one.topic.name, number),
         )
-    # the entry of an id stands where older versions kept it, and another one's in both places
+    # The entry of 'old' lies in both places: where it is kept today, and where older versions kept it.
     (entry,) = [row for row in one.journal.entries().values() if row["id"] == "old"]
     today, older = entry_segments("old")
     assert today != older
@@ -189,7 +196,8 @@ def test_orphans_of_an_earlier_life_and_older_entries_beside_todays_are_not_deli
     assert one.events("id, seq_nr, payload_type, payload")[-1] == ("old", 2, "text", "late") and len(one.events()) == 6
 
 
-def test_all_rows_of_an_entry_without_a_record_id_are_delivered(shop):
+def test_journal_entry_without_record_id_delivers_all(shop):
+    """Deliver all rows of an entry that has no record_id, before and after it gets new events."""
     one = shop()
     one.topic.append("old", [(1, 1), (2, 2)])
     one.topic.flush()
@@ -207,7 +215,8 @@ def test_all_rows_of_an_entry_without_a_record_id_are_delivered(shop):
 
 
 @pytest.mark.long
-def test_a_backlog_is_many_runs_and_a_long_id_is_found_from_its_end(shop, monkeypatch):
+def test_journal_backlog_runs_are_bounded_and_complete(shop, monkeypatch):
+    """Deliver a backlog in many bounded runs, and find the new events of a long id from its end."""
     monkeypatch.setattr(source, "NEWEST", 3)
     one = shop(2, max_records_per_run=6, batch_rows=4)
     for number in range(1, 11):
@@ -220,7 +229,8 @@ def test_a_backlog_is_many_runs_and_a_long_id_is_found_from_its_end(shop, monkey
     assert with_more and [run["rows"] for run in one.both(segment_size=3)] == [1]
 
 
-def test_large_events_of_many_ids_are_in_memory_some_at_a_time(shop, stack):
+def test_journal_large_events_use_bounded_memory(shop, stack):
+    """Read large events of many ids with at most half of them in memory at a time."""
     one = shop()
     ids, events, size = 80, 20, 50_000
     insert = stack.session.prepare(
@@ -253,7 +263,8 @@ def test_large_events_of_many_ids_are_in_memory_some_at_a_time(shop, stack):
     assert numbers == sorted(numbers)
 
 
-def test_an_id_that_moves_to_a_new_partition_is_delivered_from_both_though_its_old_one_is_a_backlog(shop):
+def test_journal_moved_id_is_delivered_from_both_partitions(shop):
+    """Deliver an id from its old and its new partition, although the old one has a backlog."""
     one = shop(max_records_per_run=6)
     for number in range(1, 14):
         one.topic.append("fills", [(number, number)])
@@ -265,7 +276,8 @@ def test_an_id_that_moves_to_a_new_partition_is_delivered_from_both_though_its_o
 
 
 @pytest.mark.long
-def test_a_crash_at_any_instant_and_a_voided_batch_change_nothing_of_what_arrives(shop):
+def test_journal_crashes_and_voided_batch_lose_nothing(shop):
+    """Crash at each instant, void a batch and abandon a run: every event arrives once."""
     one = shop(batch_rows=3)
     sent = 0
     for instant in (
@@ -304,7 +316,8 @@ def test_a_crash_at_any_instant_and_a_voided_batch_change_nothing_of_what_arrive
     assert checked_verdict(one).startswith("exactly once")
 
 
-def test_kafka_is_not_asked_and_what_is_missing_is_named(shop, kafka):
+def test_journal_delivery_without_kafka_names_missing_topic(shop, kafka):
+    """Deliver events whose records Kafka has lost, and name a topic or tables that are missing."""
     one = shop()
     one.topic.append("a", [(1, 1)])
     one.topic.flush()
@@ -321,7 +334,7 @@ def test_kafka_is_not_asked_and_what_is_missing_is_named(shop, kafka):
     code, out, _ = tagmill(one.file, "run", "deliver", "--pipeline", one.name, "--json")
     assert code == 2 and out == ""
     one.configure(keyspace=one.journal.name, topics=[one.topic.name])
-    assert tagmill(one.file, "status", "--pipeline", one.name)[0] == 3  # it failed, until a delivery succeeds
+    assert tagmill(one.file, "status", "--pipeline", one.name)[0] == 3  # the pipeline counts as failed until a delivery succeeds
     assert one.deliver() == []
     code, out, err = tagmill(one.file, "status", "--pipeline", one.name, "--json")
     assert code == 0 and json.loads(out)[0]["level"] == "counted", err

@@ -12,7 +12,10 @@ from tests.support.kafka import append_header
 
 @pytest.fixture
 def said(kafka_journal, spark):
-    """said(*arguments) -> exit code, output and error of a command on a journal of its own; said.journal is that."""
+    """Yield said(*arguments), which runs a command on its own journal and returns exit code, output and error.
+
+    said.journal is that journal.
+    """
     from tagmill import sparksession
 
     journal = kafka_journal()
@@ -29,7 +32,8 @@ def said(kafka_journal, spark):
         yield run
 
 
-def test_replicate_status_head_and_deadletters_show_what_there_is(said):
+def test_cli_replicate_status_head_deadletters_agree(said):
+    """Show waiting records, replicated events and a dead letter in each command as the journal's state changes."""
     topic = said.journal.topic()
     topic.append("cart-[1]", [(1, {"a": 1}), (2, "b")], tags=["t"])
     topic.send("cart-[1]", b"cut", [append_header(3, 3, "binary")])
@@ -63,14 +67,15 @@ def test_replicate_status_head_and_deadletters_show_what_there_is(said):
     assert code == 0 and '{"a": 1}' in shown and topic.name in shown
     code, shown, _ = said("kafka-journal", "head", "nobody")
     assert code == 1 and "knows no id 'nobody'" in shown
-    code, _, error = said("kafka-journal", "head", "\udcff")  # a byte that is no UTF-8
+    code, _, error = said("kafka-journal", "head", "\udcff")  # a byte that is not UTF-8
     assert code == 2 and "no text in UTF-8" in error and error.count("\n") == 1
     code, shown, _ = said("kafka-journal", "purge-expired", "--dry-run")
     assert code == 0 and "0 Purge actions would be published" in shown
-    assert said("kafka-journal", "purge-expired")[0] == 2  # nobody said yes
+    assert said("kafka-journal", "purge-expired")[0] == 2  # not confirmed with --yes
 
 
-def test_a_mistake_is_one_line_and_nothing_is_done(said, monkeypatch):
+def test_cli_mistake_is_one_line(said, monkeypatch):
+    """Report each mistake in one line with exit status 2, do nothing, and never print the password."""
     for arguments, pipeline, text in (
         (("kafka-journal", "replicate"), "nope", "pipeline 'nope' is not in the configuration"),
         (("run", "deliver"), said.journal.name, "is of another kind than tag_views"),

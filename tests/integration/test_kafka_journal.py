@@ -1,4 +1,4 @@
-"""Kafka Journal replicated: each storage case and action rule on a real broker and real Cassandra."""
+"""Kafka Journal replication: each storage case and action rule on a real broker and a real Cassandra."""
 
 import time
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from tests.support.kafka import KafkaJournal, Topic, append_header, binary, dele
 
 
 def replicator(journal: KafkaJournal, spark: Any, **keys: Any) -> Any:
-    """What replicates the journal, and gives its report."""
+    """Return a function that replicates the journal and returns its report."""
     settings = journal.settings(FEW_ROWS, **keys)
     schema.apply(settings)
 
@@ -30,7 +30,7 @@ def replicator(journal: KafkaJournal, spark: Any, **keys: Any) -> Any:
 
 @dataclass
 class Told:
-    """A journal after two replications, and what was sent."""
+    """A journal after two replications, what was sent, and what the tables have."""
 
     journal: KafkaJournal
     topic: Topic
@@ -48,7 +48,7 @@ class Told:
 
 
 def keys(*places: tuple[int, int]) -> list[str]:
-    """Return a key for each of these: its partition among two, and among three."""
+    """Return for each place an id with this (partition of two, partition of three)."""
     names = [f"id-{n}" for n in range(100)]
     return [
         next(name for name in names if (partition_of(name.encode(), 2), partition_of(name.encode(), 3)) == place)
@@ -61,7 +61,7 @@ FAR = 4_000_000_000_000
 
 @pytest.fixture(scope="module")
 def told(stack, kafka, spark, tmp_path_factory) -> Iterator[Told]:
-    """Two polls of one topic, each with something for every id, in segments of two events."""
+    """Yield a journal whose topic was replicated in two polls, each with actions for its ids, in segments of two events."""
     with_end = made(stack, kafka.port, tmp_path_factory.mktemp("journal"))
     journal = next(with_end)()
     run, topic = replicator(journal, spark, segment_size=2), journal.topic()
@@ -112,7 +112,8 @@ def told(stack, kafka, spark, tmp_path_factory) -> Iterator[Told]:
     next(with_end, None)
 
 
-def test_append_without_an_entry_creates_it_and_writes_the_events(told):
+def test_append_without_entry_creates_entry_and_events(told):
+    """Write the first append's events with segment, payload, tags, headers and offset, under the new entry's record_id."""
     rows = [row for row in told.rows if row["id"] == "whole" and row["seq_nr"] <= 3 and row["meta_record_id"]]
     assert [(row["seq_nr"], row["segment"], row["payload_type"], row["payload_txt"]) for row in rows] == [
         (1, 0, "json", '{"a": 1}'), (2, 0, "json", '"x"'), (3, 1, None, None),
@@ -122,7 +123,8 @@ def test_append_without_an_entry_creates_it_and_writes_the_events(told):
     assert rows[0]["tags"] == {"t", "ü"} and rows[0]["headers"] == {"h": "v"} and rows[0]["metadata"] is None
 
 
-def test_append_with_an_entry_updates_seq_nr_and_a_mark_changes_nothing(told):
+def test_append_with_entry_updates_seq_nr(told):
+    """Update seq_nr and the time of the entry and keep its record_id; a mark changes nothing."""
     entry = told.entries["whole"]
     assert told.state("whole") == (7, None) and told.seq_nrs("whole") == [1, 1, 2, 3, 4, 7]
     assert entry["created"] == moment(told.sent["whole"]) and entry["updated"] == moment(told.sent["second"])
@@ -132,17 +134,20 @@ def test_append_with_an_entry_updates_seq_nr_and_a_mark_changes_nothing(told):
 
 
 @pytest.mark.parametrize("key", ["delete-none", "purge-none", "mark-none", "purged-at-once"])
-def test_delete_purge_and_mark_without_an_entry_do_nothing(told, key):
+def test_actions_without_entry_do_nothing(told, key):
+    """Ignore a delete, a purge and a mark of an id without an entry, and an append purged in the same poll."""
     assert told.state(key) is None and told.seq_nrs(key) == []
 
 
-def test_appends_before_a_delete_collapse_into_what_it_leaves(told):
+def test_appends_before_delete_collapse(told):
+    """Write only those events of a poll that its later delete leaves."""
     assert told.reports[0].counts.events > len([row for row in told.rows if row["offset"] is not None])
     assert told.state("collapsed") == (5, 4) and told.seq_nrs("collapsed") == [5]
     assert told.state("all-deleted") == (3, 3) and told.seq_nrs("all-deleted") == []
 
 
-def test_delete_with_an_entry_sets_delete_to_and_deletes_the_events_up_to_it(told):
+def test_delete_with_entry_deletes_events_up_to(told):
+    """Set the entry's delete_to to the highest delete of the poll, and delete the events up to it."""
     assert told.state("later-deleted") == (9, 7) and told.seq_nrs("later-deleted") == [8, 9]
 
 
@@ -150,7 +155,8 @@ def test_purge_deletes_the_events_and_then_the_entry(told):
     assert told.state("later-purged") is None and told.seq_nrs("later-purged") == []
 
 
-def test_an_append_behind_a_purge_begins_a_new_life(told):
+def test_append_after_purge_begins_new_life(told):
+    """Create a new entry for an append behind a purge, and keep no event of the earlier life."""
     entry = told.entries["reborn"]
     assert told.state("reborn") == (1, None) and entry["created"] == moment(told.sent["reborn"])
     (row,) = (row for row in told.rows if row["id"] == "reborn")
@@ -166,13 +172,15 @@ def test_sequence_numbers_may_skip_far(told):
     assert told.state("gone-far") is None and told.seq_nrs("gone-far") == []
 
 
-def test_an_expiry_counts_from_the_append_and_the_last_append_decides(told):
+def test_expiry_is_decided_by_last_append(told):
+    """Count an expiry from its append; a later append without one removes it."""
     entry = told.entries["expiring"]
     assert entry["expire_on"].date() == date(2026, 9, 23) and str(entry["expire_after"]) == "0mo1d43200000000000ns"
     assert told.entries["for-ever-now"]["expire_on"] is None and told.entries["for-ever-now"]["expire_after"] is None
 
 
-def test_binary_text_and_json_payloads_have_their_own_columns(told):
+def test_payloads_have_columns_by_type(told):
+    """Store text and JSON payloads in payload_txt and binary ones in payload_bin, each with its payload_type."""
     rows = [row for row in told.rows if row["id"] == "binary"]
     assert [(row["payload_type"], row["payload_txt"], row["payload_bin"]) for row in rows] == [
         ("binary", None, b"\x00\xff"), ("text", "text", None), ("json", "[1.10]", None), (None, None, None),
@@ -187,7 +195,8 @@ def test_pointers_name_the_last_record_that_was_read(told):
     assert found.records == 20 and found.ids == 16
 
 
-def test_nothing_new_starts_no_spark_and_status_says_what_waits(kafka_journal):
+def test_replicate_nothing_new_starts_no_spark(kafka_journal):
+    """Start no Spark session while nothing is new; `status` counts the records that wait."""
     from tagmill.kafkajournal.replicate import pending, status
 
     journal = kafka_journal()
@@ -206,7 +215,8 @@ def test_nothing_new_starts_no_spark_and_status_says_what_waits(kafka_journal):
     ]  # fmt: skip
 
 
-def test_topics_and_partitions_that_appear_are_read_and_an_id_that_moves_keeps_its_order(kafka_journal, spark):
+def test_replicate_new_partitions_keep_order_of_moved_id(kafka_journal, spark):
+    """Read topics and partitions that appear later, and apply the actions of an id that moves in their order."""
     journal, (moves, stays) = kafka_journal(), keys((0, 2), (1, 1))
     run, first, second = replicator(journal, spark, max_records_per_run=5), journal.topic("a", 2), journal.topic("b")
     for n in range(1, 5):
@@ -247,7 +257,7 @@ def test_topics_and_partitions_that_appear_are_read_and_an_id_that_moves_keeps_i
     ],
 )
 def test_id_that_moved_keeps_order_in_small_pieces(kafka_journal, spark, began, step):
-    """Producers' clocks that run backwards, or say nothing, tell no order: a Purge left in the old partition would take the new life."""
+    """Keep the order even if clocks run backwards or say nothing: a purge left in the old partition would delete the new life."""
     journal, (moves, stays, back, new) = kafka_journal(), keys((1, 0), (1, 1), (0, 1), (0, 2))
     run, topic = replicator(journal, spark, max_records_per_run=4), journal.topic("a", 2)
     topic.step = step
@@ -260,7 +270,7 @@ def test_id_that_moved_keeps_order_in_small_pieces(kafka_journal, spark, began, 
         topic.append(stays, [(n, n)], partition=1)
     topic.purge(moves, partition=1)
     topic.purge(back, partition=0)
-    topic.grow(3)  # to partitions that there were, and to a new one
+    topic.grow(3)  # the ids move to existing partitions and to a new one
     for key, partition in ((moves, 0), (back, 1), (new, 2)):
         topic.append(key, [(1, "new"), (2, "new")], partition=partition)
     topic.append(stays, [(12, 12)], partition=1)
@@ -273,7 +283,8 @@ def test_id_that_moved_keeps_order_in_small_pieces(kafka_journal, spark, began, 
     assert journal.pointers() == {(topic.name, 0): 2, (topic.name, 1): 14, (topic.name, 2): 0}
 
 
-def test_what_cannot_be_read_is_kept_as_it_came_and_the_rest_flows(kafka_journal, stack, spark, capsys):
+def test_replicate_unreadable_records_become_dead_letters(kafka_journal, stack, spark, capsys):
+    """Keep unreadable records unchanged as dead letters, and replicate the rest."""
     from tagmill.stores.cassandra import Cassandra
     from tagmill.stores.deadletters import DeadLetters
 
@@ -309,7 +320,7 @@ def test_what_cannot_be_read_is_kept_as_it_came_and_the_rest_flows(kafka_journal
 
 
 def test_record_too_large_for_cassandra_stops_nothing(kafka_journal, spark):
-    """Of a record with a row that Cassandra can't hold nothing is written; the largest rows, tags and names of headers arrive."""
+    """Write nothing of a record with a row too large for Cassandra; the largest rows, tags and header names still arrive."""
     from tagmill.stores.cassandra import Cassandra
     from tagmill.stores.deadletters import DeadLetters
 
@@ -354,7 +365,8 @@ def test_an_empty_id_and_strange_ones_are_ids(kafka_journal, spark):
 @pytest.mark.parametrize(
     "factor", [pytest.param(1000, id="microseconds", marks=pytest.mark.long), pytest.param(1_000_000, id="nanoseconds")]
 )
-def test_a_producer_whose_clock_counts_other_than_milliseconds_stops_nothing(kafka_journal, spark, factor):
+def test_replicate_odd_clock_unit_stops_nothing(kafka_journal, spark, factor):
+    """Replicate records whose clock does not count milliseconds, with times between 1970 and 9999."""
     from tagmill.kafkajournal.head import heads
 
     journal = kafka_journal()
@@ -391,7 +403,8 @@ def test_aborted_transactions_and_their_markers_are_no_records(kafka_journal, ka
     assert run().replications == 0
 
 
-def test_records_that_are_gone_are_counted_and_skipped_only_on_a_word(kafka_journal, kafka, spark):
+def test_replicate_lost_records_need_accept_lost(kafka_journal, kafka, spark):
+    """Count records that Kafka has lost, refuse to go on, and skip them only with --accept-lost."""
     from tagmill.errors import GuardRefused
     from tagmill.kafkajournal.replicate import pending, status
     from tests.support.kafka import lose
@@ -411,7 +424,7 @@ def test_records_that_are_gone_are_counted_and_skipped_only_on_a_word(kafka_jour
     report = run(accept_lost=True)
     assert journal.seq_nrs("id") == [1, 6, 7] and "4 records" in report.warnings[0]
     assert not pending(settings, journal.name)
-    # also where nothing is left that could be read
+    # Refuse also if no record is left to read.
     topic.append("id", [(8, 8)])
     topic.flush()
     lose(kafka.port, topic.name, 0, 8)
@@ -422,7 +435,7 @@ def test_records_that_are_gone_are_counted_and_skipped_only_on_a_word(kafka_jour
         run()
     assert "1 records" in run(accept_lost=True).warnings[0]
     assert journal.pointers() == {(topic.name, 0): 7} and not pending(settings, journal.name)
-    # or nothing of one partition, but of another
+    # Skip lost records also if one partition has no record left and another has.
     topic.append("id", [(9, 9)])
     topic.append("other", [(1, 1)], partition=1)
     topic.flush()
@@ -451,14 +464,14 @@ def test_a_topic_that_was_made_anew_is_refused(kafka_journal, kafka, spark):
     with pytest.raises(GuardRefused, match="made anew"):
         run()
     assert journal.seq_nrs("id") == [1, 2, 3]
-    # the DAG skips where nothing is pending
+    # The topic stays pending, because the DAG skips a journal where nothing is pending.
     for n in (0, 1, 2, 3):
         if n:
             topic.append("id", [(n, n)])
             topic.flush()
         (line,) = status(settings, journal.name)
         assert line.waiting == n and "made anew" in line.problem and pending(settings, journal.name)
-    # also where it has more records by now than were read of the old one
+    # Refuse also once the new topic has more records than were read of the old one.
     for n in (4, 5):
         topic.append("id", [(n, n)])
     topic.flush()
@@ -469,7 +482,8 @@ def test_a_topic_that_was_made_anew_is_refused(kafka_journal, kafka, spark):
     assert run().replications == 0 and status(settings, journal.name)[0].problem is None
 
 
-def test_an_entry_of_an_older_segment_goes_on_there(kafka_journal, stack, spark):
+def test_replicate_entry_of_older_segment_stays_there(kafka_journal, stack, spark):
+    """Update an entry in the segment where older versions put it; after a purge, its new life begins in today's segment."""
     from tagmill.kafkajournal.rules import entry_segments
 
     journal = kafka_journal()
@@ -498,7 +512,8 @@ def test_an_entry_of_an_older_segment_goes_on_there(kafka_journal, stack, spark)
     assert (entry["segment"], entry["seq_nr"], entry["segment_size"]) == (today, 1, 3) and journal.seq_nrs("Old-Id") == [1]
 
 
-def test_an_entry_that_older_releases_wrote_without_a_record_id_lives_on_without_one(kafka_journal, stack, spark):
+def test_replicate_entry_without_record_id_stays_without(kafka_journal, stack, spark):
+    """Update an entry that older releases wrote without record_id; only its new life after a purge gets one."""
     from tagmill.kafkajournal.head import heads
 
     journal = kafka_journal()
@@ -557,7 +572,8 @@ def test_tables_are_made_under_a_lock_that_expires(kafka_journal, stack, spark):
         assert session.execute(f"SELECT value FROM {keyspace}.setting WHERE key = 'tagmill-schema'").one().value == "1"
 
 
-def test_a_head_is_what_readers_see_of_cassandra_and_of_kafka_behind_it(kafka_journal, spark):
+def test_head_shows_cassandra_and_unreplicated_kafka(kafka_journal, spark):
+    """Show the events that readers see: those in Cassandra, changed by the records that are not replicated yet."""
     from tagmill.kafkajournal.head import heads
 
     journal = kafka_journal()
@@ -590,7 +606,8 @@ def test_a_head_is_what_readers_see_of_cassandra_and_of_kafka_behind_it(kafka_jo
     assert heads(settings, journal.name, "nobody") == []
 
 
-def test_a_head_of_numbers_that_skip_is_given_in_bounded_time(kafka_journal, spark):
+def test_head_with_skipped_numbers_takes_bounded_time(kafka_journal, spark):
+    """Show the head of an id whose numbers skip far within `seconds`, and say how far the search came."""
     from tagmill.kafkajournal.head import heads
 
     journal = kafka_journal()

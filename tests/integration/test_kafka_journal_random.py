@@ -1,4 +1,4 @@
-"""Random actions, in random polls, with crashes between writes: the tables are those of a small model."""
+"""Random actions in random polls, with crashes between writes, leave the tables of a small model."""
 
 import random
 from collections import defaultdict
@@ -24,7 +24,7 @@ class Crashed(Exception):
 
 @dataclass
 class Model:
-    """The tables of one id, action by action, as the documentation's cases say."""
+    """The tables of one id, changed action by action as the documentation's cases say."""
 
     events: dict[tuple[int, int], str] = field(default_factory=dict)
     entry: tuple[int, int | None] | None = None
@@ -44,7 +44,7 @@ class Model:
 
 
 def act(choice, topic, models):
-    """One random action of one random id, to Kafka and to its model."""
+    """Send one random action of a random id to Kafka and to its model."""
     key = f"id-{choice.randrange(IDS)}"
     model = models[key]
     partition = int(key[-1]) % 2
@@ -68,7 +68,8 @@ def act(choice, topic, models):
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long), pytest.param(3, marks=pytest.mark.long)])
-def test_any_log_in_any_polls_with_crashes_leaves_what_its_actions_leave_one_by_one(kafka_journal, spark, monkeypatch, seed):
+def test_random_actions_with_crashes_match_model(kafka_journal, spark, monkeypatch, seed):
+    """Replicate random actions in several polls, each with a crash at a random instant: the tables equal the model's."""
     choice, journal = random.Random(seed), kafka_journal()
     settings = journal.settings(FEW_ROWS, segment_size=3)
     schema.apply(settings)

@@ -1,4 +1,4 @@
-"""Records of a real broker as Spark's Python workers read them, beside how Spark's own source does."""
+"""Records of a real broker as Spark's Python workers read them, compared with Spark's own source."""
 
 import pytest
 from pyspark.errors import PythonException
@@ -15,7 +15,7 @@ from tests.support.kafka import lose
 
 @pytest.fixture
 def read(kafka_journal, spark):
-    """read(records, ranges) -> rows; and a topic of two partitions."""
+    """Return a topic of two partitions, and rows(way, *spans, **changed settings), which reads its records sorted."""
     journal = kafka_journal()
     settings, topic = journal.settings(FEW_ROWS).kafka, journal.topic("a", 2)
 
@@ -30,6 +30,7 @@ def read(kafka_journal, spark):
 
 
 def test_workers_read_what_spark_reads(read, monkeypatch):
+    """Read headers, nulls, bytes and transactions over several tasks exactly as Spark's own source does."""
     monkeypatch.setattr(workers, "RECORDS_PER_TASK", 3)
     topic, rows = read
     topic.send("k", b"v" * 100_000, [("one", b"1"), ("one", b"\xff")])
@@ -45,14 +46,15 @@ def test_workers_read_what_spark_reads(read, monkeypatch):
     assert [row[2] for row in rows(records_by_workers, *spans)] == [0, 1, 4, 1, 2, 3, 4, 5]
 
 
-def test_what_went_and_a_kafka_that_does_not_answer_is_said_in_a_line(read, kafka):
+def test_workers_lost_records_or_silent_kafka_reported(read, kafka):
+    """Report lost records, a missing TLS file and a Kafka that does not answer."""
     topic, rows = read
     for n in range(3):
         topic.send("k", str(n).encode())
     topic.flush()
     with pytest.raises(StoreUnavailable, match="Kafka at") as silent:
         rows(records_by_workers, (0, 0, 3), bootstrap_servers=["127.0.0.1:1"], request_timeout_seconds=2)
-    # a file that only the executors lack: tagmill.spark.errors makes a line of it where the job ends
+    # Only the executors lack this file; tagmill.spark.errors makes one line of their error where the job ends.
     with pytest.raises(PythonException, match="ConfigurationError: kafka.tls_ca_file: /nowhere is not there"):
         rows(records_by_workers, (0, 0, 3), tls=True, tls_ca_file="/nowhere")
     assert "\n" not in str(silent.value)

@@ -1,4 +1,7 @@
-"""A Kafka Journal whose tables have rows that a clock ahead has written: replicated, or refused with a way on, never silently wrong."""
+"""Kafka Journal tables with rows that a clock ahead has written.
+
+They are replicated, or refused with a way on, and never silently wrong.
+"""
 
 import time
 from datetime import UTC, datetime, timedelta
@@ -15,7 +18,7 @@ HOUR = 3_600_000_000
 
 @pytest.fixture
 def replicated(kafka_journal, spark):
-    """A journal with one topic and three ids, replicated once; settings, and what replicates."""
+    """Return a journal with three ids that was replicated once, its topic, its settings, and a function that replicates."""
     journal = kafka_journal()
     topic, settings = journal.topic(), journal.settings(FEW_ROWS)
     schema.apply(settings)
@@ -31,11 +34,12 @@ def replicated(kafka_journal, spark):
 
 
 def ahead(microseconds):
+    """Return the time in `microseconds` from now, in microseconds since 1970."""
     return time.time_ns() // 1000 + microseconds
 
 
 def source(topic, *events):
-    """(topic, id, seq_nr, payload) as the application wrote them."""
+    """Return (topic, id, seq_nr, payload) of events as the application wrote them."""
     return [(topic.name, key, number, str(payload)) for key, number, payload in events]
 
 
@@ -51,6 +55,7 @@ def seq_nrs(journal):
     "by", [pytest.param(HOUR, id="an hour", marks=pytest.mark.long), pytest.param(50 * 365 * 24 * HOUR, id="fifty years")]
 )
 def test_replicate_pointer_written_ahead_moves_on(replicated, stack, by):
+    """Warn of a pointer written ahead and move it on; no record is replicated twice."""
     journal, topic, settings, run = replicated
     stack.session.execute(
         f"INSERT INTO {journal.name}.pointer2 (topic, partition, offset) VALUES (%s, 0, 2) USING TIMESTAMP %s",
@@ -68,6 +73,7 @@ def test_replicate_pointer_written_ahead_moves_on(replicated, stack, by):
 
 
 def test_replicate_pointer_deleted_ahead_names_way_on(replicated, stack):
+    """Stop if a pointer's deletion ahead covers new writes, until --write-after is given."""
     journal, topic, settings, run = replicated
     stack.session.execute(
         f"DELETE FROM {journal.name}.pointer2 USING TIMESTAMP %s WHERE topic = %s AND partition = 0", (ahead(HOUR), topic.name)
@@ -76,7 +82,7 @@ def test_replicate_pointer_deleted_ahead_names_way_on(replicated, stack):
     with pytest.raises(GuardRefused, match=r"topic .*, partition 0 in .*pointer2 is not what was written.*--write-after MOMENT"):
         run()
     with pytest.raises(GuardRefused, match="pointer2 is not what was written"):
-        run()  # the sealed piece is written again, and no further one begins
+        run()  # writes the sealed piece again and begins no further one
     run(write_after=datetime.now(UTC) + timedelta(hours=2))
     assert journal.pointers() == {(topic.name, 0): 3} and status(settings, journal.name)[0].waiting == 0
     assert rows(journal) == source(
@@ -87,7 +93,7 @@ def test_replicate_pointer_deleted_ahead_names_way_on(replicated, stack):
 
 
 def test_replicate_entries_written_ahead_are_outranked(replicated, stack):
-    """An append, a delete and a purge of ids whose entries and events another clock has written."""
+    """Append to, delete from and purge ids whose entries and events another clock has written an hour ahead."""
     (journal, topic, _, run), later = replicated, ahead(HOUR)
     for table, key in (
         ("metajournal", ("topic", "segment", "id")),
@@ -116,6 +122,7 @@ def test_replicate_entries_written_ahead_are_outranked(replicated, stack):
 
 
 def test_replicate_entry_far_ahead_is_refused_before_sealing(replicated, stack):
+    """Refuse an entry written ten days ahead before anything is sealed, and name the --write-after that replicates it."""
     journal, topic, settings, run = replicated
     (entry,) = [
         row for row in stack.session.execute(f"SELECT topic, segment, id FROM {journal.name}.metajournal") if row.id == "a"
@@ -137,7 +144,7 @@ def test_replicate_entry_far_ahead_is_refused_before_sealing(replicated, stack):
 
 @pytest.mark.parametrize("table", ["metajournal", "journal"])
 def test_replicate_rows_outranked_by_unseen_writes_stop(replicated, stack, table):
-    """A purge of a clock that was ahead covers a new life; an event written ahead survives its deletion."""
+    """Stop if a purge written ahead covers a new life, or an event written ahead survives its deletion."""
     journal, topic, _, run = replicated
     if table == "metajournal":
         (entry,) = [
