@@ -52,8 +52,7 @@ def test_repair_killed_then_repeated_restores_all(delivery: Callable[..., Delive
     assert ended.code == 0, ended
     report = json.loads(ended.out)
     assert report["agrees"] and report["findings"] == {}
-    assert (
-        clickhouse_rows(repaired.settings, repaired.table) == delivered
-    )  # clickhouse_rows leaves out the generation, which the resend raised
+    # clickhouse_rows leaves out the generation, which the resend has raised.
+    assert clickhouse_rows(repaired.settings, repaired.table) == delivered
     assert repaired.view() == view
     assert repaired.check().code == 0
