@@ -147,7 +147,7 @@ class Delivery:
         finally:
             client.close()
 
-    # -- what there is
+    # -- what the stores hold
 
     def rows(self) -> list[tuple[Any, ...]]:
         """Return every row of the destination, all columns but batch_id, in the order of its events."""

@@ -80,7 +80,7 @@ def test_pusher_frozen_after_insert_moves_no_batch(slow: Callable[..., Any], und
     frozen = one.deliver(at="push.after_insert")
     frozen.freeze()
     time.sleep(LEASE_SECONDS + 1)
-    other = one.deliver(at="push.before_batch")  # has raised the fence, has moved nothing
+    other = one.deliver(at="push.before_batch")  # this delivery has raised the fence and moved no batch
     late = frozen.wake()
     assert late.code == 75
     assert {state for *_, state, _ in one.batches()} == {"NEW"}

@@ -156,7 +156,7 @@ def test_lease_given_back_during_work_stays_free(lease) -> None:
     mine.take()
     with mine.kept():
         mine.give_back()
-        time.sleep(1.2)  # several renewals
+        time.sleep(1.2)  # long enough for several renewals
         assert mine.holder() is None
 
 
@@ -179,8 +179,8 @@ def test_is_dead_only_for_process_surely_gone() -> None:
     mine = this_process()
     host, start = socket.gethostname(), mine.rsplit("/", 1)[1]
     assert not is_dead(mine)
-    assert not is_dead(f"{mine.rsplit('/', 1)[0]}/{int(start) + 1}")  # the clock was set
-    assert is_dead(f"{mine.rsplit('/', 1)[0]}/{int(start) - 1000}")  # another process has its number now
+    assert not is_dead(f"{mine.rsplit('/', 1)[0]}/{int(start) + 1}")  # the clock was set meanwhile
+    assert is_dead(f"{mine.rsplit('/', 1)[0]}/{int(start) - 1000}")  # another process has this number now
     assert is_dead(f"cli/{host}/999999999/1")
     assert is_dead(f"cli/{host}/x/1")
     assert not is_dead("cli/other-host/1/1")
@@ -407,7 +407,7 @@ def test_resent_batch_has_next_generation(ledger: Ledger, pipeline: str) -> None
     assert (ledger.batches(pipeline, 1)[0].state, ledger.batches(pipeline, 1)[0].generation) == (BatchState.NEW, 2)
 
 
-# -- progress, watermarks, holds: by the run's number
+# -- progress, watermarks and holds, ordered by run number
 
 
 def test_progress_is_returned_in_order_of_keys(ledger: Ledger, pipeline: str) -> None:
@@ -510,7 +510,7 @@ def test_timeuuid_bounds_equal_cassandras(ledger: Ledger) -> None:
     assert timeuuid.highest(tick + timeuuid.TICKS_PER_MILLISECOND - 1) == row.high
 
 
-# -- whatever steps do, in whatever order
+# -- random steps in random order
 
 
 class LedgerMachine(RuleBasedStateMachine):

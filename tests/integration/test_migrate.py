@@ -223,7 +223,7 @@ def test_migrate_drop_old_needs_complete_migration(stack, old_journal, settings,
     migrated(configured, spark)
     with pytest.raises(GuardRefused, match="the view isn't what the tags say: .* 1230 rows would be added.* Nothing was dropped"):
         migrated(configured, spark, "tables", offline=True, drop_old=True)
-    # an event that only the application can read, with tags and without
+    # An event that only the application can read stops the drop, with tags and without.
     lost = {"persistence_id": "ancient", "partition_nr": 0, "timebucket": "0", "message": b"\1"}
     moment = UUID(expected()[0][0]["timestamp"])
     write(stack, journal, "messages", sequence_nr=1, timestamp=moment, tag1="tag-0", **lost)
@@ -251,7 +251,7 @@ def test_migrate_drop_old_needs_complete_migration(stack, old_journal, settings,
     assert "MATERIALIZED" not in left and "tag1" not in left and "message blob" not in left
     assert migrated(configured, spark, offline=True, drop_old=True).dropped == []
 
-    # the application goes on: the next events of a persistence id have their tag's next numbers
+    # The application writes on: the next events of a persistence id get their tag's next numbers.
     known = max(row["sequence_nr"] for row in Case(CASE).table("messages").to_pylist() if row["persistence_id"] == GOES_ON)
     (number,) = (row["tag_pid_sequence_nr"] for row in expected()[1] if (row["persistence_id"], row["tag"]) == (GOES_ON, "tag-0"))
     for more in (1, 2):

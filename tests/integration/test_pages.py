@@ -73,7 +73,7 @@ def test_every_type_comes_as_arrow_has_it(stack, place, pages):
         assert found[number] == {"id": number, **dict(zip(names, plain, strict=True))}
 
 
-def test_a_type_without_a_place_in_arrow_is_said(stack, place, pages):
+def test_pages_type_unknown_to_arrow_raises_error(stack, place, pages):
     stack.session.execute(f"CREATE TABLE {place}.t (id int PRIMARY KEY, v inet)")
     stack.session.execute(f"INSERT INTO {place}.t (id, v) VALUES (1, '127.0.0.1')")
     with pytest.raises(TypeError, match="inet"):

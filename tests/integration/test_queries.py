@@ -254,7 +254,7 @@ def test_events_by_persistence_id_over_odd_partitions(journal, read_journal):
     assert [row[0] for row in read.current_events_by_persistence_id("deleted", 43).select("sequence_nr").collect()] == [43, 44]
 
 
-# -- what people get wrong
+# -- wrong requests
 
 
 def test_what_is_wrong_is_said_at_once(keyspace, read_journal, settings, spark, stack, journal):

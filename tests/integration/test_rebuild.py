@@ -300,7 +300,7 @@ def test_tags_that_were_taken_from_events(stack, journal, settings, spark):
     configured = settings(written.keyspace, tags=["t"], **HOUR)
     looked, report = done(rebuild, configured, spark, dry_run=True), done(rebuild, configured, spark)
     assert (looked.tags, looked.left_examples) == (report.tags, report.left_examples)
-    kept = {1: 1, 2: 2}  # of events that are deleted
+    kept = {1: 1, 2: 2}  # numbers of deleted events
     for one, begin, without in (
         ("middle", {}, (3,)),
         ("first", {}, (1, 2)),
@@ -360,7 +360,7 @@ def test_rebuild_named_ids_behind_empty_partitions(stack, journal, settings, spa
 
 def test_rebuild_wrong_bucket_size_is_refused(stack, journal, settings, spark):
     written = journal()
-    # an hour that isn't the first of its day
+    # The hour must not be the first of its day, whose Hour and Day buckets are the same.
     written.both(events("p", range(1, 31), BEGIN if BEGIN.hour else BEGIN + timedelta(hours=1)))
     before = written.rows()
     with pytest.raises(

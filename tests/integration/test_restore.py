@@ -43,7 +43,7 @@ class World:
         schema.apply(self.settings)
 
     def write(self, count: int = 3) -> None:
-        """Write the next events of each persistence id, of this moment."""
+        """Write the next events of each persistence id, with times up to this moment."""
         begin = datetime.now(UTC) - count * MILLISECOND
         for persistence_id in IDS:
             self.journal.both(

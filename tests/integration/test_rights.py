@@ -65,7 +65,7 @@ def guarded(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 def as_worker(guarded: Guarded, spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Commands of this process log in as the worker, and use the session that all tests share for that Cassandra."""
+    """Let commands of this process log in as the worker, with the session that all tests share for that Cassandra."""
     monkeypatch.setenv("TAGMILL_CASSANDRA__USERNAME", WORKER)
     monkeypatch.setenv("TAGMILL_CASSANDRA__PASSWORD", PASSWORD)
     own = {

@@ -162,7 +162,7 @@ def test_cassandra_killed_keeps_its_rows(home, ports):
             connected.execute("CREATE KEYSPACE k WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
             connected.execute("CREATE TABLE k.t (a int PRIMARY KEY)")
             connected.execute("INSERT INTO k.t (a) VALUES (7)")
-        time.sleep(11)  # commitlog_sync_period
+        time.sleep(11)  # longer than Cassandra's commitlog_sync_period
         node.kill()
         assert node.pid() is None
         node.start()

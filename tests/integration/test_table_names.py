@@ -130,7 +130,7 @@ def test_event_with_old_and_new_tags_has_all(journal, stack, settings, spark):
         )  # fmt: skip
     old.messages(ours)
     old.view([*ours, *theirs])
-    # numbered by the plugin, so that a repair may touch them
+    # With progress of the plugin a repair may touch these rows.
     for row in (*ours, *theirs):
         stack.session.execute(
             f"INSERT INTO {old.keyspace}.tag_write_progress (persistence_id, tag, sequence_nr, tag_pid_sequence_nr, offset)"

@@ -277,7 +277,7 @@ def test_new_field_becomes_column_when_configured(shop, tmp_path):
     one.topic.send("a", encoded(avro_schema(PRICE), 1, price=1.0))
     one.deliver()
     one.topic.send("b", encoded(avro_schema(PRICE), 2, price=2.0))
-    planned = one.sealed()  # with the old columns
+    planned = one.sealed()  # sealed with the old columns
     # The schema has one more field: the payload has it, and the diff names it.
     written(tmp_path, "a.avsc", avro_schema(PRICE, NOTE))
     assert diff(one.settings, one.name)["unmapped"] == ["event_type", "note", "product_id", "project"]
@@ -309,7 +309,7 @@ def test_rekey_reads_ids_under_corrected_schema(shop, tmp_path):
     one.deliver()
     one.configure(shards=7)
     given = {"owner": OWNER, "who": "tester", "spark": lambda: one.spark}
-    written(tmp_path, "a.avsc", avro_schema(PRICE, NOTE))  # by mistake
+    written(tmp_path, "a.avsc", avro_schema(PRICE, NOTE))  # a wrong change of the schema
     with pytest.raises(GuardRefused, match="1 of 1 payloads give no id"):
         rekey(one.settings, one.name, **given)
     one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.name,))

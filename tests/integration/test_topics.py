@@ -399,7 +399,7 @@ def test_deliver_added_partitions_topics_and_transactions(shop):
     one.send(1, partition=1)
     one.deliver()
     assert one.products() == [1, 2] and one.offsets() == {0: 1, 1: 2}
-    # a transaction leaves its markers in the offsets, as compaction leaves holes
+    # A transaction's markers occupy offsets, so that offsets of records are missing as after a compaction.
     one.configure(topics=[], topic_prefixes=[one.name])
     create(one.kafka.port, f"{one.name}-more")
     more = Topic(one.kafka.port, f"{one.name}-more")

@@ -34,7 +34,7 @@ WHY = ("--why", "seen in a test", "--yes")
 
 
 class Delivery:
-    """A small pipeline of two tags."""
+    """A small pipeline of two tags and its command line."""
 
     def __init__(self, journal, settings, spark, **keys):
         self.journal, self.spark, self.pages = journal, spark, settings

@@ -89,7 +89,7 @@ def test_builds_during_live_writer_deliver_events_once(stack, peer, settings, sp
             built(configured, spark)
             brought.append((sum(run["rows"] for run in deliver(configured, name, spark)), writer.done()))
         writer.result()
-    time.sleep(2)  # the delay
+    time.sleep(2)  # longer than eventual_consistency_delay_seconds
     assert built(configured, spark)["waiting"] == 0
     deliver(configured, name, spark)
     assert len([rows for rows, ended in brought if rows and not ended]) >= 2, brought

@@ -99,7 +99,7 @@ def test_backfill_rereads_range_without_duplicates(stack, delivered):
     plan = delivered.call("GET", f"/dags/{DAG}/dagRuns/{run}/taskInstances/plan/xcomEntries/return_value")["value"]
     assert "2026-11-21T08:00:00+00:00" in str(plan) and "2026-11-21T09:00:00+00:00" in str(plan)
     assert run_numbers(stack) > last
-    # that missed run also delivers what the tests before have left for later
+    # That missed run also delivers what earlier tests have left.
     assert before - in_clickhouse(stack) == Counter()
     assert in_clickhouse(stack) - in_view(stack, delivered.keyspace) == Counter()
 
