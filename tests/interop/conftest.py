@@ -101,7 +101,7 @@ class Peer:
 
 @pytest.fixture(scope="session")
 def peer_folder() -> Path:
-    """Return where the program is built; skip the test if it is not built and Maven is missing."""
+    """Return where the program is built, and build it if needed; skip the test without java or, for a build, without Maven."""
     folder = Path(os.environ.get("TAGMILL_TEST_PEER") or HERE)
     if not shutil.which("java"):
         pytest.skip("the real plugin needs a java on PATH")

@@ -54,7 +54,7 @@ class Damage:
         )
 
     def some(self, view):
-        """Change, move, double or delete some of these rows; delete all with one persistence_id, tag, number or event."""
+        """Change, move, double or delete some of these rows; delete all with one persistence_id, tag, sequence_nr or event."""
         random = self.random
         one = random.choice(view)
         for row in view:
