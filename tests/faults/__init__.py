@@ -1,1 +1,1 @@
-"""Processes killed, answers lost, servers restarted."""
+"""Tests that kill processes, lose answers and restart servers."""

@@ -1,8 +1,8 @@
-"""What the fault tests share: a delivery that can be sealed, pushed, disturbed and looked at, and one that nobody disturbed.
+"""Fixtures of the fault tests: a delivery to seal, push, disturb and inspect, and an undisturbed one to compare it with.
 
-A command can be killed, as a process of its own with its own JVM; or it can crash, which is an exception that nothing catches in this
-process, with the session that all tests share: that takes a fifth of the time. Each operation is killed at the instants where a kill
-leaves most behind, and crashes at the others.
+A kill ends a command that is a process of its own, with its own JVM. A crash raises an exception that nothing catches, in this
+process and with the Spark session that all tests share. It takes a fifth of the time. Each operation is killed at the instants
+where a kill leaves most behind, and crashes at the others.
 """
 
 import os
@@ -29,19 +29,19 @@ from tests.support.delivery import deliver, known_to_spark, tagmill
 
 
 def dead_process() -> str:
-    """Owner name of a process of this machine that has ended: its lease is free at once."""
+    """Return the owner name of a process of this machine that has ended, so that its lease is free at once."""
     process = subprocess.Popen(["true"])
     process.wait()
     return f"cli/{socket.gethostname()}/{process.pid}/1"
 
 
 class Crashed(BaseException):
-    """Nothing catches it."""
+    """Ends a command like a crash: as a BaseException, it passes every `except Exception`."""
 
 
 @dataclass
 class Delivery:
-    """One pipeline over one journal keyspace."""
+    """One pipeline over one journal keyspace, with its stores."""
 
     stack: Any
     spark: Any
@@ -64,13 +64,13 @@ class Delivery:
     # -- commands
 
     def start(self, *arguments: str, at: str | None = None) -> Command:
-        """A command in the background; with `at`, once it waits at that instant."""
+        """Start a command in the background; with `at`, return once it waits at that instant."""
         command = Command(self.config, *arguments, "--pipeline", self.pipeline, instant=at)
         self.commands.append(command)
         return command.paused() if at else command
 
     def deliver(self, *arguments: str, at: str | None = None) -> Command:
-        """`tagmill run deliver`."""
+        """Start `tagmill run deliver` in the background."""
         return self.start("run", "deliver", *arguments, at=at)
 
     def finish(self) -> None:
@@ -78,11 +78,11 @@ class Delivery:
         deliver(self.settings, self.pipeline, self.spark)
 
     def said(self, *arguments: str) -> Ended:
-        """A command that needs no Spark, in this process."""
+        """Run a command that needs no Spark, in this process, and return how it ended."""
         return Ended(*tagmill(self.config, *arguments, "--pipeline", self.pipeline))
 
     def here(self, *arguments: str) -> Ended:
-        """A command in this process, with the session that all tests share."""
+        """Run a command in this process, with the session that all tests share, and return how it ended."""
         for keyspace in (self.keyspace, self.settings.cassandra.ledger_keyspace):
             rows = self.stack.session.execute("SELECT table_name FROM system_schema.tables WHERE keyspace_name = %s", (keyspace,))
             connector.await_tables(self.spark, keyspace, {row.table_name: () for row in rows})
@@ -91,7 +91,7 @@ class Delivery:
             return self.said(*arguments)
 
     def crash(self, *arguments: str, at: str) -> None:
-        """A command in this process that ends at that instant."""
+        """Run a command in this process and crash it at the instant `at`, then free its lease."""
 
         def reached(name: str) -> None:
             if name == at:
@@ -99,18 +99,18 @@ class Delivery:
 
         with patch.object(checkpoints, "reached", reached), pytest.raises(Crashed):
             self.here(*arguments)
-        self.spark.catalog.clearCache()  # what it kept there would outlive its files
-        # a lease of this process is that of one that lives
+        self.spark.catalog.clearCache()  # cached frames would outlive the files that they read
+        # The lease names this living process, so it would not count as free.
         self.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (self.pipeline,))
 
     def check(self) -> Ended:
-        """`tagmill check`."""
+        """Run `tagmill check` and return how it ended."""
         return self.said("check")
 
     # -- the library, in this process
 
     def sealed(self) -> tuple[int, int]:
-        """Plan and seal a run, in the name of a process that is dead by now; run and fence."""
+        """Plan and seal a run in the name of a process that has ended; return run and fence."""
         from tagmill.delivery import steps
 
         owner = dead_process()
@@ -121,7 +121,7 @@ class Delivery:
         return planned["run"], planned["fence"]
 
     def manifest(self, run: int = 1) -> Any:
-        """The manifest of a sealed run."""
+        """Return the manifest of a sealed run."""
         from tagmill.delivery.runfiles import read_manifest
         from tagmill.stores.files import RunFiles
         from tagmill.stores.ledger import Ledger
@@ -132,42 +132,42 @@ class Delivery:
         return read_manifest(RunFiles(self.settings.storage.root), row)
 
     def path(self, file: str) -> Path:
-        """A file of a run on this machine."""
+        """Return the path of a run's file on this machine."""
         return Path(self.settings.storage.root) / file
 
     def without_deduplication(self) -> None:
-        """The destination forgets every token."""
+        """Make the destination forget every deduplication token."""
         self.sql(f"ALTER TABLE {self.table} MODIFY SETTING non_replicated_deduplication_window = 0")
 
     def sql(self, statement: str) -> None:
-        """One statement in ClickHouse, done when it returns."""
+        """Execute one statement in ClickHouse and wait until its mutations are done."""
         client = self.stack.client(settings={"mutations_sync": 2})
         try:
             client.command(statement)
         finally:
             client.close()
 
-    # -- what there is
+    # -- what the stores hold
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """Every row of the destination, all columns but batch_id, in the order of its events."""
+        """Return every row of the destination, all columns but batch_id, in the order of its events."""
         found = self.stack.rows(
             f"SELECT * EXCEPT batch_id FROM {self.table} ORDER BY tag, persistence_id, tag_pid_sequence_nr, sequence_nr"
         )
         return [tuple(row) for row in found]
 
     def batches(self) -> list[tuple[Any, ...]]:
-        """Number, state and generation of each batch of each run."""
+        """Return number, state and generation of each batch of each run."""
         found = self._ledger("runs", "run, batch_no, batch_state, generation", run=list(range(1, 20)))
         return sorted(row for row in found if row[1] is not None)
 
     def run_state(self, run: int = 1) -> tuple[str, int]:
-        """State and fence."""
+        """Return state and fence of a run."""
         state, fence = self._ledger("runs", "state, fence", run=[run])[0]
         return state, fence
 
     def progress(self) -> list[tuple[Any, ...]]:
-        """Progress of every tag and persistence_id."""
+        """Return the progress of every tag and persistence_id."""
         columns = 'tag, persistence_id, tag_pid_sequence_nr, sequence_nr, "offset", missing'
         rows = self.stack.session.execute(
             f"SELECT {columns} FROM tagmill_test.progress WHERE pipeline = %s ALLOW FILTERING", (self.pipeline,)
@@ -175,11 +175,11 @@ class Delivery:
         return sorted(tuple(row) for row in rows)
 
     def marks(self) -> list[tuple[Any, ...]]:
-        """What the watermarks count, by tag."""
+        """Return the delivered rows that the watermarks count, by tag."""
         return sorted(self._ledger("watermarks", "tag, delivered"))
 
     def view(self) -> list[tuple[Any, ...]]:
-        """All rows of the journal's view."""
+        """Return all rows of the journal's view."""
         rows = self.stack.session.execute(f"SELECT * FROM {self.keyspace}.tag_views")
         return sorted(tuple(map(repr, row)) for row in rows)
 
@@ -191,7 +191,7 @@ class Delivery:
         return [tuple(row) for row in rows]
 
     def left_behind(self) -> None:
-        """End what a failed test left running."""
+        """Kill the commands that a failed test left running."""
         for command in self.commands:
             if command.process.poll() is None:
                 with suppress(ProcessLookupError):
@@ -203,7 +203,10 @@ class Delivery:
 def delivery(
     stack: Any, spark: Any, keyspace: Callable[..., str], settings: SettingsFactory
 ) -> Iterator[Callable[..., Delivery]]:
-    """delivery(case, tables (all), **pipeline keys) -> a pipeline over them, nothing delivered yet."""
+    """Return delivery(case, tables, **pipeline keys), which makes a pipeline over them with nothing delivered yet.
+
+    Without `tables` the case is loaded whole.
+    """
     from tagmill.stores import schema
 
     made: list[Delivery] = []
@@ -223,7 +226,7 @@ def delivery(
 
 @dataclass(frozen=True)
 class Undisturbed:
-    """What a run that nobody disturbed leaves behind."""
+    """Rows, progress, watermarks and view after a run that nothing disturbed."""
 
     rows: list[tuple[Any, ...]]
     progress: list[tuple[Any, ...]]
@@ -231,7 +234,7 @@ class Undisturbed:
     view: list[tuple[Any, ...]]
 
     def equals(self, delivery: Delivery) -> None:
-        """The same rows, once; the same progress; the same view."""
+        """Assert that a delivery has the same rows, each once, the same progress, watermarks and view."""
         assert delivery.rows() == self.rows
         assert delivery.progress() == self.progress
         assert delivery.marks() == self.marks
@@ -240,7 +243,7 @@ class Undisturbed:
 
 @pytest.fixture(scope="package")
 def undisturbed(stack: Any, spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Undisturbed]]:
-    """undisturbed(case): delivered once, in peace."""
+    """Return undisturbed(case), which delivers a case once without disturbance and remembers what the run left."""
     from local.fixtures import load_case
     from tagmill.delivery import steps
     from tagmill.stores import schema

@@ -1,4 +1,4 @@
-"""Something was changed behind Tagmill's back: a sealed file, a manifest, a row in ClickHouse."""
+"""Changes behind Tagmill's back are found: in a sealed file, a manifest, a plan, or a row in ClickHouse."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,14 +8,14 @@ import pytest
 
 
 def flip(file: Path, position: int) -> None:
-    """Change one byte."""
+    """Change one bit of the byte at a position."""
     content = bytearray(file.read_bytes())
     content[position] ^= 1
     file.write_bytes(content)
 
 
 def refused(one: Any, file: Path) -> None:
-    """The delivery ends with one line that names the file."""
+    """Assert that the delivery ends with one line that names the file, and that the run stays SEALED."""
     ended = one.said("run", "deliver")
     assert (ended.code, str(file) in ended.err) == (2, True), ended
     assert "Traceback" not in ended.err
@@ -23,7 +23,8 @@ def refused(one: Any, file: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_sealed_file_that_was_changed_or_is_missing_is_not_followed_until_it_is_restored(delivery: Callable[..., Any]) -> None:
+def test_deliver_sealed_file_damaged_refuses_until_restored(delivery: Callable[..., Any]) -> None:
+    """Change or remove sealed files and the manifest; each delivery refuses and sends nothing until the file is restored."""
     one = delivery(tags=["tag-0"])
     one.sealed()
     batch = one.manifest().batches[0]
@@ -44,7 +45,7 @@ def test_a_sealed_file_that_was_changed_or_is_missing_is_not_followed_until_it_i
     manifest.write_text(text)
     assert one.rows() == []
     assert {state for *_, state, _ in one.batches()} == {"NEW"}
-    # what close writes: the batches are in ClickHouse by now
+    # Close writes from these files; the batches are in ClickHouse when it reads them.
     for what in ("progress", "holds", "repairs"):
         file = next(one.path(name) for name in one.manifest().sha256 if what in name)
         flip(file, 20)
@@ -78,8 +79,8 @@ CHANGES = {
 
 
 @pytest.mark.long
-def test_any_change_in_clickhouse_makes_check_fail_and_name_the_batch(delivery: Callable[..., Any]) -> None:
-    """Each change is made to one row, found, and taken back by sending the batch again."""
+def test_check_row_changed_in_clickhouse_names_batch(delivery: Callable[..., Any]) -> None:
+    """Change one row in each way; `check` names its batch, and sending the batch again repairs it."""
     one = delivery(tags=["tag-0"])
     one.sealed()
     one.finish()
@@ -97,7 +98,8 @@ def test_any_change_in_clickhouse_makes_check_fail_and_name_the_batch(delivery: 
 
 
 @pytest.mark.long
-def test_a_row_of_nobody_makes_check_fail_and_is_named(delivery: Callable[..., Any]) -> None:
+def test_check_row_of_unknown_batch_is_named(delivery: Callable[..., Any]) -> None:
+    """Insert a row with a batch_id that no run has; `check` fails and names that batch_id."""
     one = delivery(tags=["tag-0"])
     one.sealed()
     one.finish()

@@ -1,4 +1,4 @@
-"""An audit that is killed at announced instants leaves nothing that the next one believes; a repair that is killed is begun again."""
+"""A killed audit leaves no record that the next one would trust, and a killed repair finishes when it is started again."""
 
 import json
 from collections.abc import Callable
@@ -12,7 +12,8 @@ from tests.support.delivery import clickhouse_rows
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_killed_and_started_again_it_says_what_an_undisturbed_one_says(delivery: Callable[..., Delivery]) -> None:
+def test_audit_killed_then_repeated_reports_correctly(delivery: Callable[..., Delivery]) -> None:
+    """Kill one audit and crash another; the third agrees and sweeps the files of the ones before."""
     audited = delivery("partition-boundary")
     audited.start("audit", at="audit.view_read").kill()
     audited.crash("audit", at="audit.before_end")
@@ -33,7 +34,8 @@ def test_killed_and_started_again_it_says_what_an_undisturbed_one_says(delivery:
 
 
 @pytest.mark.timeout(900)
-def test_a_repair_killed_and_started_again_leaves_nothing_damaged(delivery: Callable[..., Delivery]) -> None:
+def test_repair_killed_then_repeated_restores_all(delivery: Callable[..., Delivery]) -> None:
+    """Kill an `audit --repair`, crash the next; the third restores view and ClickHouse."""
     repaired = delivery("partition-boundary", lease_seconds=5)
     repaired.finish()
     delivered, view = clickhouse_rows(repaired.settings, repaired.table), repaired.view()
@@ -50,6 +52,7 @@ def test_a_repair_killed_and_started_again_leaves_nothing_damaged(delivery: Call
     assert ended.code == 0, ended
     report = json.loads(ended.out)
     assert report["agrees"] and report["findings"] == {}
-    assert clickhouse_rows(repaired.settings, repaired.table) == delivered  # but for the generation of the batch
+    # clickhouse_rows leaves out the generation, which the resend has raised.
+    assert clickhouse_rows(repaired.settings, repaired.table) == delivered
     assert repaired.view() == view
     assert repaired.check().code == 0

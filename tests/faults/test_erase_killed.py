@@ -1,4 +1,4 @@
-"""An erasure that is killed at announced instants is finished by the next one, and until then nothing else is done."""
+"""A killed erasure is finished by the next one, and until then every delivery refuses."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,8 @@ INSTANTS = ("erase.events_erased", "erase.resealed", "erase.before_end")
 
 
 @pytest.mark.timeout(900)
-def test_killed_at_every_instant_it_ends_where_an_undisturbed_one_does(delivery: Callable[..., Delivery]) -> None:
+def test_erase_killed_at_each_instant_finishes(delivery: Callable[..., Delivery]) -> None:
+    """Kill an erasure at each announced instant; the last one leaves the rows and progress of the other persistence ids only."""
     disturbed = delivery("gap-middle")
     disturbed.finish()
     ids = sorted({row[1] for row in disturbed.rows()})[:3]
@@ -28,7 +29,7 @@ def test_killed_at_every_instant_it_ends_where_an_undisturbed_one_does(delivery:
     assert disturbed.rows() == others and disturbed.progress() == progress
     assert not any(one in cell for row in disturbed.view() for cell in row for one in map(repr, ids))
     assert sum(delivered for _, delivered in disturbed.marks()) == len(others)
-    assert "failed at" in disturbed.check().out  # the delivery that was refused, until one succeeds
+    assert "failed at" in disturbed.check().out  # check reports the refused delivery until one succeeds
     disturbed.finish()
     assert disturbed.check().code == 0
     assert disturbed.rows() == others

@@ -1,4 +1,4 @@
-"""A step that stands still (SIGSTOP), loses its lease, and wakes up when others have done its work: it changes nothing."""
+"""A step that is frozen (SIGSTOP), loses its lease, and wakes up after others have done its work changes nothing."""
 
 import time
 from collections.abc import Callable
@@ -11,15 +11,13 @@ LEASE_SECONDS = 5
 
 @pytest.fixture
 def slow(delivery: Callable[..., Any]) -> Callable[..., Any]:
-    """A delivery whose lease ends soon."""
+    """Return a factory of deliveries whose lease ends after LEASE_SECONDS."""
     return lambda case="gap-middle", **keys: delivery(case, lease_seconds=LEASE_SECONDS, lease_wait_seconds=60, **keys)
 
 
 @pytest.mark.long
-def test_a_planner_that_wakes_up_after_the_run_of_another_plans_nothing(
-    slow: Callable[..., Any], undisturbed: Callable[[str], Any]
-) -> None:
-    """Its plan says that nothing was ever delivered."""
+def test_planner_frozen_during_other_run_plans_nothing(slow: Callable[..., Any], undisturbed: Callable[[str], Any]) -> None:
+    """Wake a planner whose plan says that nothing was delivered yet, after another process has delivered everything."""
     one = slow()
     frozen = one.deliver(at="plan.before_commit")
     frozen.freeze()
@@ -34,9 +32,8 @@ def test_a_planner_that_wakes_up_after_the_run_of_another_plans_nothing(
 
 
 @pytest.mark.long
-def test_a_sealer_that_wakes_up_after_another_has_sealed_changes_nothing(
-    slow: Callable[..., Any], undisturbed: Callable[[str], Any]
-) -> None:
+def test_sealer_frozen_during_other_seal_changes_nothing(slow: Callable[..., Any], undisturbed: Callable[[str], Any]) -> None:
+    """Wake a sealer after another process has sealed the run; the manifest stays as the other one wrote it."""
     one = slow()
     frozen = one.deliver(at="seal.before_commit")
     frozen.freeze()
@@ -53,10 +50,13 @@ def test_a_sealer_that_wakes_up_after_another_has_sealed_changes_nothing(
 
 
 @pytest.mark.parametrize("window", [pytest.param("remembers", marks=pytest.mark.long), "has forgotten"])
-def test_a_pusher_that_wakes_up_between_asking_and_inserting_inserts_nothing(
+def test_pusher_frozen_before_insert_inserts_nothing(
     window: str, slow: Callable[..., Any], undisturbed: Callable[[str], Any]
 ) -> None:
-    """Another process has pushed and closed meanwhile; ClickHouse's deduplication `window` is off in one of the cases."""
+    """Freeze a pusher between its query and its insert, while another process pushes and closes.
+
+    In one case ClickHouse's deduplication window is off.
+    """
     one = slow()
     one.sealed()
     if window == "has forgotten":
@@ -73,15 +73,14 @@ def test_a_pusher_that_wakes_up_between_asking_and_inserting_inserts_nothing(
     assert one.check().code == 0
 
 
-def test_a_pusher_frozen_after_its_insert_does_not_move_the_batch(
-    slow: Callable[..., Any], undisturbed: Callable[[str], Any]
-) -> None:
+def test_pusher_frozen_after_insert_moves_no_batch(slow: Callable[..., Any], undisturbed: Callable[[str], Any]) -> None:
+    """Freeze a pusher behind its insert until another process has raised the fence; its batches stay NEW."""
     one = slow()
     one.sealed()
     frozen = one.deliver(at="push.after_insert")
     frozen.freeze()
     time.sleep(LEASE_SECONDS + 1)
-    other = one.deliver(at="push.before_batch")  # has raised the fence, has moved nothing
+    other = one.deliver(at="push.before_batch")  # this delivery has raised the fence and moved no batch
     late = frozen.wake()
     assert late.code == 75
     assert {state for *_, state, _ in one.batches()} == {"NEW"}
@@ -90,10 +89,8 @@ def test_a_pusher_frozen_after_its_insert_does_not_move_the_batch(
 
 
 @pytest.mark.long
-def test_a_closer_that_wakes_up_after_a_later_run_takes_nothing_back(
-    slow: Callable[..., Any], undisturbed: Callable[[str], Any]
-) -> None:
-    """Its progress, holds and watermarks bear its run's number, the later run's a higher one."""
+def test_closer_frozen_during_later_run_changes_nothing(slow: Callable[..., Any], undisturbed: Callable[[str], Any]) -> None:
+    """Wake a closer after a later run, whose higher number protects its progress, holds and watermarks."""
     one = slow("minute-buckets", max_slices_per_run=10)
     one.sealed()
     frozen = one.deliver(at="close.before_progress")
@@ -105,10 +102,8 @@ def test_a_closer_that_wakes_up_after_a_later_run_takes_nothing_back(
     assert one.check().code == 0
 
 
-def test_a_pusher_that_wakes_up_after_its_batches_were_voided_inserts_nothing(
-    slow: Callable[..., Any], undisturbed: Callable[[str], Any]
-) -> None:
-    """A person has given the run up, a later run has delivered the events under other batch ids; no token knows of it."""
+def test_pusher_frozen_during_void_inserts_nothing(slow: Callable[..., Any], undisturbed: Callable[[str], Any]) -> None:
+    """Void the run of a frozen pusher and deliver its events under other batch ids, which no deduplication token knows."""
     one = slow()
     one.sealed()
     frozen = one.deliver(at="push.before_insert")
@@ -125,10 +120,8 @@ def test_a_pusher_that_wakes_up_after_its_batches_were_voided_inserts_nothing(
 
 
 @pytest.mark.long
-def test_batches_delivered_before_the_rest_was_voided_are_not_delivered_again(
-    delivery: Callable[..., Any], undisturbed: Callable[[str], Any]
-) -> None:
-    """In the very first run: the tag has rows in ClickHouse and progress, but its watermark has not moved."""
+def test_void_partly_pushed_run_repeats_no_batch(delivery: Callable[..., Any], undisturbed: Callable[[str], Any]) -> None:
+    """Void the first run after one batch: the tag has rows and progress, but its watermark has not moved."""
     one = delivery("minute-buckets", batch_rows=300, parallel_inserts=1)
     one.sealed()
     stopped = one.deliver(at="push.after_batch")

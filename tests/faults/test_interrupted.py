@@ -1,4 +1,7 @@
-"""Ctrl-C or SIGTERM while Spark works: one line, nothing left running or half done; and a command that goes well says nothing."""
+"""Ctrl-C or SIGTERM while Spark works ends a command with one line and leaves no process and no half-done work.
+
+A command that goes well prints nothing to stderr.
+"""
 
 import signal
 from collections.abc import Callable
@@ -21,7 +24,7 @@ OF_VIEWS = {
 
 
 def test_delivery_interrupted_one_line_then_quiet(delivery: Callable[..., Any], undisturbed: Callable[[str], Any]) -> None:
-    """By a terminal's Ctrl-C, which Spark's workers hear as well, by SIGTERM, and then not at all: each row arrives once."""
+    """Interrupt a delivery by Ctrl-C, which Spark's workers receive too, and by SIGTERM; the next one delivers each row once."""
     one = delivery()
     for number, code, group in ((signal.SIGINT, 130, True), (signal.SIGTERM, 143, False)):
         ended = one.deliver(at="seal.begun").interrupt(number, group=group)
@@ -37,6 +40,7 @@ def test_delivery_interrupted_one_line_then_quiet(delivery: Callable[..., Any], 
 @pytest.mark.long
 @pytest.mark.parametrize("after", [0.1, 1, 2])
 def test_build_interrupted_one_line_then_whole(after: float, delivery: Callable[..., Any]) -> None:
+    """Interrupt a build twice, some seconds behind an instant; the next build writes the plugin's rows."""
     one = delivery("orders", WITHOUT_VIEWS, views="tagmill")
     for instant in ("build.begun", "build.after_commit"):
         ended = one.start("views", "build", at=instant).interrupt(signal.SIGINT, after, group=True)
@@ -50,7 +54,7 @@ def test_build_interrupted_one_line_then_whole(after: float, delivery: Callable[
 @pytest.mark.parametrize("after", [8, 12])
 @pytest.mark.parametrize("name", OF_VIEWS)
 def test_command_interrupted_at_work_one_line(name: str, after: float, delivery: Callable[..., Any]) -> None:
-    """At whatever it is by then, the start of Spark included."""
+    """Interrupt a command after some seconds, whatever it does by then, the start of Spark included."""
     one = delivery()
     ended: Ended = one.start(*name.split(), *OF_VIEWS[name]).interrupt(signal.SIGINT, after, group=True)
     assert (ended.code, ended.err) == (130, LINE) or ended.code in (0, 3), ended

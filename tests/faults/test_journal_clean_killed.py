@@ -1,4 +1,4 @@
-"""A cleaning of the journal that is killed at announced instants and started again leaves the tables of one that nobody disturbed."""
+"""A killed journal cleanup, started again, leaves the same tables as an undisturbed one."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from tests.faults.conftest import Delivery
 from tests.support.journal_cleaning import tables
 
 CASE = "partition-boundary"
-# every event goes with its row of the view, and the names: whatever is left over in any table shows
+# This cleanup deletes every event, its view row and the persistence ids, so that a leftover in any table shows.
 ALL = ("journal", "clean", "--all", "--never-again", "--views", "--force-undelivered", "--force-unread", "--yes")
 SOME = ("journal", "clean", "--to", "37", "--views", "--force-undelivered", "--force-unread", "--yes")
 INSTANTS = ("journal_clean.noted", "journal_clean.views_deleted")
@@ -17,7 +17,8 @@ INSTANTS = ("journal_clean.noted", "journal_clean.views_deleted")
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("cleaning", [ALL, pytest.param(SOME, marks=pytest.mark.long)], ids=["all", "some"])
-def test_killed_at_two_instants_and_started_again(delivery: Callable[..., Delivery], cleaning: tuple[str, ...]) -> None:
+def test_journal_clean_killed_then_repeated_is_whole(delivery: Callable[..., Delivery], cleaning: tuple[str, ...]) -> None:
+    """Kill a cleanup at two instants and start it again; compare every table with an undisturbed cleanup."""
     undisturbed, killed = delivery(CASE), delivery(CASE, lease_seconds=5)
     ids = killed.config.parent / "ids"
     ids.write_text(

@@ -1,4 +1,4 @@
-"""SIGKILL from outside to the whole process group, JVM included, at announced instants; then the command again."""
+"""Kill the whole process group, JVM included, by SIGKILL at announced instants, then run the command again."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +14,7 @@ INSTANTS = [
 
 
 def test_the_list_of_instants_is_complete() -> None:
+    """Compare the instants that the sources announce with those at which some test kills or crashes."""
     import re
     from pathlib import Path
 
@@ -23,17 +24,17 @@ def test_the_list_of_instants_is_complete() -> None:
     found = {name for file in sources for name in re.findall(r'checkpoints\.reached\("([^"]+)"\)', file.read_text())}
     others = [file.read_text() for file in Path(__file__).parents[1].rglob("test_*.py") if file != Path(__file__)]
     killed = {*INSTANTS, *(name for name in found if any(f'"{name}"' in text for text in others))}
-    # an audit writes nothing there that another one looks at
+    # At these instants an audit has written nothing that another audit reads.
     assert found - killed == {"audit.begun", "audit.journal_read", "audit.judged"}
     assert killed <= found
 
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("case", ["gap-middle"])
-def test_killed_at_every_instant_of_its_life_a_run_delivers_the_rows_of_an_undisturbed_one(
+def test_run_killed_at_each_instant_delivers_once(
     case: str, delivery: Callable[..., Any], undisturbed: Callable[[str], Any]
 ) -> None:
-    """Each restart goes on at once (the dead owner's lease is free), and is killed, or crashes, at the next instant."""
+    """Kill or crash a run at each instant in turn; each restart continues at once, because the dead owner's lease is free."""
     disturbed = delivery(case)
     for instant in INSTANTS:
         if instant in ("seal.judged", "seal.cut"):
@@ -46,10 +47,8 @@ def test_killed_at_every_instant_of_its_life_a_run_delivers_the_rows_of_an_undis
 
 
 @pytest.mark.long
-def test_killed_in_a_later_run_it_delivers_the_rows_of_an_undisturbed_one(
-    delivery: Callable[..., Any], undisturbed: Callable[[str], Any]
-) -> None:
-    """A capped pipeline: the second run has progress and watermarks before it, and several batches a tag."""
+def test_later_run_killed_at_instants_delivers_once(delivery: Callable[..., Any], undisturbed: Callable[[str], Any]) -> None:
+    """Kill the second run of a capped pipeline, which has progress and watermarks before it, and several batches a tag."""
     disturbed = delivery("minute-buckets", max_slices_per_run=10, batch_rows=60)
     assert disturbed.deliver("--max-runs", "1").end().code == 0
     first = disturbed.rows()

@@ -1,4 +1,4 @@
-"""The answer to an insert is lost, or the server is: what counts is what ClickHouse has."""
+"""The answer to an insert is lost, or the server is: the content of ClickHouse decides what is sent again."""
 
 import threading
 import time
@@ -11,6 +11,7 @@ from tests.support import faulty_clickhouse
 
 
 def push_and_close(one: Any, run: int, fence: int) -> None:
+    """Push and close a sealed run, each step in the name of a process that has ended."""
     from tagmill.delivery import steps
     from tests.faults.conftest import dead_process
 
@@ -19,7 +20,7 @@ def push_and_close(one: Any, run: int, fence: int) -> None:
 
 
 def inserts(one: Any) -> list[tuple[str, str]]:
-    """Token and fault of the inserts that the server saw."""
+    """Return token and fault of each insert that the server received."""
     statements = faulty_clickhouse.log(one.stack.clickhouse.port)
     return [(token, fault) for text, token, fault in statements if text.startswith(f"INSERT INTO `{one.table}` ")]
 
@@ -37,10 +38,13 @@ def inserts(one: Any) -> list[tuple[str, str]]:
         pytest.param("error_before", "no window", marks=pytest.mark.long),
     ],
 )
-def test_an_insert_whose_answer_is_lost_is_there_once(
+def test_insert_answer_lost_is_stored_once(
     kind: str, window: str, delivery: Callable[..., Any], undisturbed: Callable[[str], Any]
 ) -> None:
-    """drop_*: the connection ends without an answer. Without a window only the condition in the insert holds."""
+    """Drop or fail an insert's answer twice (drop_*: the connection ends).
+
+    Without a deduplication window only the insert's own condition protects.
+    """
     one = delivery()
     run, fence = one.sealed()
     if window == "no window":
@@ -50,14 +54,14 @@ def test_an_insert_whose_answer_is_lost_is_there_once(
     tokens = [token for token, _ in inserts(one)]
     faults = [fault for _, fault in inserts(one) if fault]
     assert faults == [kind, kind]
-    # after a commit ClickHouse is asked first, and has it
+    # After a commit the retry asks ClickHouse first and finds the batch, so it sends none again.
     assert (len(tokens) > len(set(tokens))) == kind.endswith("before")
     undisturbed("gap-middle").equals(one)
     assert one.check().code == 0
 
 
 def test_a_retry_after_the_window_inserts_nothing(delivery: Callable[..., Any], undisturbed: Callable[[str], Any]) -> None:
-    """The very statement again, when no token is known any more."""
+    """Send the same statement again when ClickHouse no longer knows any token."""
     from uuid import UUID
 
     from tagmill.stores.clickhouse import ClickHouse
@@ -74,10 +78,10 @@ def test_a_retry_after_the_window_inserts_nothing(delivery: Callable[..., Any], 
 
 
 @pytest.mark.parametrize("kind", ["kill_during", pytest.param("kill_after", marks=pytest.mark.long)])
-def test_the_server_dies_at_the_insert_and_comes_back(
+def test_server_killed_at_insert_delivers_once(
     kind: str, delivery: Callable[..., Any], undisturbed: Callable[[str], Any]
 ) -> None:
-    """The push waits for it, or its retry goes on."""
+    """Kill ClickHouse during or after an insert; the push waits for the restart, or its retry continues."""
     from tagmill.errors import StoreUnavailable
 
     one = delivery(parallel_inserts=1)
@@ -98,9 +102,8 @@ def test_the_server_dies_at_the_insert_and_comes_back(
     assert one.check().code == 0
 
 
-def test_a_server_that_stays_away_ends_the_command_with_one_line_and_the_next_one_finishes(
-    delivery: Callable[..., Any], undisturbed: Callable[[str], Any]
-) -> None:
+def test_deliver_server_away_ends_then_next_finishes(delivery: Callable[..., Any], undisturbed: Callable[[str], Any]) -> None:
+    """Stop ClickHouse before an insert: the command ends with one line and 75, and the next one finishes."""
     one = delivery()
     one.sealed()
     waiting = one.deliver(at="push.before_insert")
@@ -118,8 +121,8 @@ def test_a_server_that_stays_away_ends_the_command_with_one_line_and_the_next_on
 
 
 @pytest.mark.long
-def test_a_server_that_is_slow_is_waited_for(delivery: Callable[..., Any], undisturbed: Callable[[str], Any]) -> None:
-    """Longer than the lease: it is renewed meanwhile."""
+def test_deliver_slow_server_is_waited_for(delivery: Callable[..., Any], undisturbed: Callable[[str], Any]) -> None:
+    """Delay an insert for longer than the lease, which is renewed meanwhile; a second delivery refuses."""
     one = delivery(lease_seconds=5)
     one.sealed()
     faulty_clickhouse.order(one.stack.clickhouse.port, "delay", match=f"INSERT INTO `{one.table}` ", ms=20_000)

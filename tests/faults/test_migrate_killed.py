@@ -1,4 +1,4 @@
-"""A migration that is killed at announced instants goes on from where it is, to the end of one that nobody disturbed."""
+"""A killed migration continues where it stopped and ends like one that nothing disturbed."""
 
 from collections.abc import Callable
 
@@ -12,9 +12,10 @@ TABLES = ("tag_views", "tag_write_progress", "tag_scanning", "metadata", "all_pe
 
 
 @pytest.mark.timeout(900)
-def test_killed_between_tables_and_between_rows_a_migration_ends_as_if_nothing_had_happened(
+def test_migrate_killed_between_changes_ends_whole(
     delivery: Callable[..., Delivery],
 ) -> None:
+    """Kill and crash a migration between tables, between rows and between drops; the last one leaves the expected views."""
     disturbed = delivery(CASE, ("messages",), lease_seconds=5)
     session, keyspace = disturbed.stack.session, disturbed.keyspace
     for table in TABLES:

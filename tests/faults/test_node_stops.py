@@ -1,4 +1,4 @@
-"""A node that stops during a build: one line and 75, with words that are true of what is sealed by then."""
+"""A node that stops during a build ends it with one line and 75, and the line says truly what was sealed by then."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +22,7 @@ SEALED = "is sealed and perhaps half written; the next one finishes it"
 def test_build_spark_fails_says_what_is_sealed(
     work: str, words: str, delivery: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the connector says it; the next build ends with the plugin's rows."""
+    """Raise the connector's error while a build reads or writes; the next build ends with the plugin's rows."""
     one = delivery(CASE, WITHOUT_VIEWS, views="tagmill")
 
     def fail(*_: Any, **__: Any) -> None:
@@ -40,7 +40,7 @@ def test_build_spark_fails_says_what_is_sealed(
 @pytest.mark.long
 @pytest.mark.parametrize(("instant", "words"), [("build.reading", "Nothing was sealed"), ("build.after_commit", SEALED)])
 def test_build_node_stops_one_true_line(instant: str, words: str, delivery: Callable[..., Any], spark: Any) -> None:
-    """It is a real node that stops, and stays away for longer than anything waits."""
+    """Stop a real node for longer than any step waits; the next build ends with the plugin's rows."""
     one = delivery(CASE, WITHOUT_VIEWS, views="tagmill", sections={"cassandra": {"request_timeout_seconds": 10}})
     running = one.start("views", "build", at=instant)
     one.stack.cassandra.stop()
@@ -58,6 +58,6 @@ def test_build_node_stops_one_true_line(instant: str, words: str, delivery: Call
 
 
 def complete(one: Any) -> None:
-    """The tables are row for row what the plugin wrote."""
+    """Assert that the tables are row for row what the plugin wrote."""
     for table in ("tag_views", "tag_write_progress"):
         assert rows(one.stack, one.keyspace, table) == recorded(CASE, table), table

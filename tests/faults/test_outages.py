@@ -1,4 +1,4 @@
-"""Cassandra or Spark goes away in the middle of a run: the command waits, or ends with one line and 75, and the next one finishes."""
+"""Cassandra or Spark goes away during a run: the command waits or ends with one line and 75, and the next one finishes."""
 
 import threading
 import time
@@ -20,7 +20,7 @@ from tagmill.stores.cassandra import Cassandra, refresh_schema
 
 @contextmanager
 def away(stack: Any, spark: Any, seconds: float) -> Iterator[None]:
-    """Cassandra is stopped; it comes back `seconds` after the block has begun."""
+    """Stop Cassandra for the block and start it again `seconds` after the block has begun."""
     stack.cassandra.stop()
     back = threading.Thread(target=lambda: (time.sleep(seconds), stack.cassandra.start()))
     back.start()
@@ -32,21 +32,22 @@ def away(stack: Any, spark: Any, seconds: float) -> Iterator[None]:
 
 
 def is_back(stack: Any, spark: Any) -> None:
-    """The tests' own session tries again at growing intervals."""
+    """Wait until the tests' own session works again, and drop the connector's cached connections."""
     for attempt in Retrying(
         retry=retry_if_exception_type((NoHostAvailable, DriverException)), stop=stop_after_delay(120), wait=wait_fixed(0.5)
     ):
         with attempt:
             stack.session.execute("SELECT release_version FROM system.local")
             refresh_schema(stack.session.cluster)
-    # Spark's own would find the node after a minute: the next test gets a new one
+    # Spark's own connection would find the node only after a minute; without its cache the next test opens a new one.
     spark._jvm.com.datastax.spark.connector.cql.CassandraConnector.evictCache()
 
 
 @pytest.mark.parametrize("instant", ["seal.staged", pytest.param("close.before_progress", marks=pytest.mark.long)])
-def test_cassandra_is_restarted_in_the_middle_of_a_run(
+def test_run_cassandra_restarts_delivers_once(
     instant: str, delivery: Callable[..., Any], spark: Any, undisturbed: Callable[[str], Any]
 ) -> None:
+    """Restart Cassandra while a run waits at an instant; this command or the next one finishes."""
     expected = undisturbed("gap-middle")
     one = delivery()
     if not instant.startswith("seal"):
@@ -64,9 +65,10 @@ def test_cassandra_is_restarted_in_the_middle_of_a_run(
 
 @pytest.mark.long
 @pytest.mark.parametrize("instant", ["seal.begun", "push.after_insert"])
-def test_cassandra_that_stays_away_ends_the_command_with_one_line_and_the_next_one_finishes(
+def test_run_cassandra_away_ends_then_next_finishes(
     instant: str, delivery: Callable[..., Any], spark: Any, undisturbed: Callable[[str], Any]
 ) -> None:
+    """Stop Cassandra for longer than the command waits: it ends with 75, and the next one finishes."""
     expected = undisturbed("gap-middle")
     one = delivery(sections={"cassandra": {"request_timeout_seconds": 5, "connect_timeout_seconds": 3}})
     if not instant.startswith("seal"):
@@ -85,7 +87,8 @@ def test_cassandra_that_stays_away_ends_the_command_with_one_line_and_the_next_o
     assert one.check().code == 0
 
 
-def test_rows_in_bulk_wait_for_a_node_that_restarts_and_is_told_the_statement_again(stack: Any, spark: Any) -> None:
+def test_write_rows_node_restarts_prepares_again(stack: Any, spark: Any) -> None:
+    """Restart the node, without its prepared statements, between two parts: all rows are written."""
     keyspace = f"t_{uuid4().hex[:12]}"
     stack.session.execute(f"CREATE KEYSPACE {keyspace} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}")
     stack.session.execute(f"CREATE TABLE {keyspace}.t (k int PRIMARY KEY, v blob)")
@@ -103,9 +106,8 @@ def test_rows_in_bulk_wait_for_a_node_that_restarts_and_is_told_the_statement_ag
     stack.session.execute(f"DROP KEYSPACE {keyspace}")
 
 
-def test_a_spark_that_is_killed_ends_the_command_with_one_line_and_the_next_one_finishes(
-    delivery: Callable[..., Any], undisturbed: Callable[[str], Any]
-) -> None:
+def test_run_spark_killed_ends_then_next_finishes(delivery: Callable[..., Any], undisturbed: Callable[[str], Any]) -> None:
+    """Kill Spark's JVM: the command ends with one line and 75, and the next one finishes."""
     expected = undisturbed("gap-middle")
     one = delivery()
     ended = one.deliver(at="seal.staged").end_without("java")

@@ -1,4 +1,4 @@
-"""A rebucket that is killed at announced instants goes on where it was, and ends with the table of one that nobody disturbed."""
+"""A killed rebucket continues where it stopped and ends with the same table as an undisturbed one."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,8 @@ CASE = "minute-buckets"
 
 
 @pytest.mark.timeout(900)
-def test_killed_while_it_copies_verifies_and_switches(delivery: Callable[..., Delivery]) -> None:
+def test_rebucket_killed_in_each_step_finishes(delivery: Callable[..., Delivery]) -> None:
+    """Kill or crash a rebucket while it copies, verifies and switches; the last one finishes with the expected rows."""
     disturbed = delivery(CASE, lease_seconds=5)
     expected = in_buckets(recorded(CASE, "tag_views"), "Day")
     rebucket = ("views", "rebucket", "--to", "Day", "--yes")

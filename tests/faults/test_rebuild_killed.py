@@ -1,4 +1,4 @@
-"""Deletions and rebuilds that are killed at announced instants leave the view of those that nobody disturbed."""
+"""Killed deletions and rebuilds leave, once repeated, the same view as undisturbed ones."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,8 @@ CASE = "partition-boundary"
 
 
 @pytest.mark.timeout(900)
-def test_killed_at_every_instant_a_view_is_deleted_and_comes_back_whole(delivery: Callable[..., Delivery]) -> None:
+def test_rebuild_killed_at_each_instant_is_whole(delivery: Callable[..., Delivery]) -> None:
+    """Kill or crash deletions, a truncation and rebuilds at each instant; the last rebuild finds every row in place."""
     disturbed = delivery(CASE, lease_seconds=5)
     wanted = {table: recorded(CASE, table) for table in VIEWS}
 
@@ -30,7 +31,7 @@ def test_killed_at_every_instant_a_view_is_deleted_and_comes_back_whole(delivery
     assert view() == {**wanted, "tag_views": []}
     killed("delete", "build.after_commit")
     assert view() == {**wanted, "tag_views": []}
-    # what was committed is finished first, by whatever comes next
+    # The next operation first finishes the deletion that was committed.
     crashed("rebuild", "build.before_commit")
     assert view() == {table: [] for table in VIEWS}
     crashed("rebuild", "build.after_commit")

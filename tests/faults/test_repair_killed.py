@@ -1,4 +1,4 @@
-"""A withdrawal that is killed or frozen at announced instants, and begun again: each event once, nothing lost."""
+"""A withdrawal or resend that is killed or frozen, and repeated, loses no event and delivers each once."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ WHY = ("--why", "seen in a test", "--yes")
 
 @pytest.fixture
 def delivered(delivery: Callable[..., Delivery], spark: Any) -> Callable[..., Delivery]:
-    """delivered(case) -> a pipeline whose journal is delivered."""
+    """Return delivered(case, **pipeline keys), which makes a pipeline and delivers its journal."""
 
     def make(case: str, **keys: Any) -> Delivery:
         one = delivery(case, lease_seconds=5, **keys)
@@ -27,24 +27,26 @@ def delivered(delivery: Callable[..., Delivery], spark: Any) -> Callable[..., De
 
 
 def withdraw(one: Delivery, at: str | None = None) -> Any:
+    """Start to withdraw the first batch of run 1; with `at`, return once it waits at that instant."""
     batch = one.manifest().batches[0]
     return one.start("batches", "withdraw", batch.batch_id, "--run", "1", *WHY, at=at)
 
 
 def again(one: Delivery, spark: Any) -> None:
-    """Read everything again."""
+    """Read and deliver all of 2026 again."""
     deliver(one.settings, one.pipeline, spark, reread=("2026-01-01T00:00:00Z", "2027-01-01T00:00:00Z"))
 
 
 def is_whole(one: Delivery, before: list[Any]) -> None:
-    """The rows of before, once; those of the withdrawn batch late."""
+    """Assert that ClickHouse has the rows of `before` once, those of the withdrawn batch marked late."""
     now = clickhouse_rows(one.settings, one.table)
     assert [row._replace(late=0) for row in now] == before and sum(row.late for row in now) == one.manifest().batches[0].rows
     assert one.check().code == 0
 
 
 @pytest.mark.timeout(900)
-def test_a_withdrawal_killed_at_every_instant_goes_on_when_it_is_called_again(delivered: Any, spark: Any) -> None:
+def test_withdraw_killed_at_each_instant_finishes(delivered: Any, spark: Any) -> None:
+    """Kill a withdrawal at each instant and repeat it: the batch is voided, and its events come again, late."""
     one = delivered("swapped-order")
     before = clickhouse_rows(one.settings, one.table)
     for instant in [*WITHDRAW, "close.before_progress", "close.after_progress", "close.before_end"]:
@@ -58,7 +60,8 @@ def test_a_withdrawal_killed_at_every_instant_goes_on_when_it_is_called_again(de
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("instant", [pytest.param("withdraw.removed", marks=pytest.mark.long), "withdraw.after_commit"])
-def test_a_withdrawal_killed_and_left_is_finished_by_the_next_delivery(instant: str, delivered: Any, spark: Any) -> None:
+def test_withdraw_killed_is_finished_by_next_delivery(instant: str, delivered: Any, spark: Any) -> None:
+    """Kill a withdrawal and do not repeat it: the run can't be abandoned, and the next delivery finishes the withdrawal."""
     one = delivered("gap-middle")
     before = clickhouse_rows(one.settings, one.table)
     withdraw(one, at=instant).kill()
@@ -73,9 +76,8 @@ def test_a_withdrawal_killed_and_left_is_finished_by_the_next_delivery(instant: 
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("instant", ["withdraw.before_commit", "close.before_progress"])
-def test_a_frozen_withdrawal_that_wakes_after_its_events_came_again_changes_nothing(
-    instant: str, delivered: Any, spark: Any
-) -> None:
+def test_withdraw_frozen_during_redelivery_changes_nothing(instant: str, delivered: Any, spark: Any) -> None:
+    """Wake a frozen withdrawal after other runs have finished it and delivered its events again."""
     one = delivered("gap-middle")
     before = clickhouse_rows(one.settings, one.table)
     frozen = withdraw(one, at=instant)
@@ -92,7 +94,8 @@ def test_a_frozen_withdrawal_that_wakes_after_its_events_came_again_changes_noth
     is_whole(one, before)
 
 
-def test_a_resend_that_sleeps_while_its_batch_is_withdrawn_sends_nothing(delivered: Any, spark: Any) -> None:
+def test_resend_frozen_during_withdrawal_sends_nothing(delivered: Any, spark: Any) -> None:
+    """Freeze a resend before its insert, withdraw its batch and deliver the events again; then wake the resend."""
     one = delivered("gap-middle")
     before = clickhouse_rows(one.settings, one.table)
     batch = one.manifest().batches[0]

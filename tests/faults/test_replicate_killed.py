@@ -1,4 +1,4 @@
-"""A replication that is killed or frozen at announced instants, and one whose Kafka goes away: nothing is lost, nothing comes twice."""
+"""A replication that is killed, frozen or cut off from Kafka loses nothing and writes nothing twice."""
 
 import time
 import uuid
@@ -13,15 +13,16 @@ from tests.conftest import SHORT_LIVED
 from tests.support.commands import Command
 from tests.support.kafka import KafkaJournal, Topic
 
-# those between them: tests/integration/test_kafka_journal_random.py, which raises there instead of killing a process
+# tests/integration/test_kafka_journal_random.py covers the instants between these by raising instead of killing a process.
 INSTANTS = ("replicate.after_commit", "replicate.after_events")
 
 
 @pytest.fixture
 def replicated(kafka_journal: Callable[[], KafkaJournal], spark: Any) -> Iterator[Callable[..., Any]]:
-    """replicated(at=instant) starts the command on a journal with every kind of action; `.journal` and `.topic` are what it is.
+    """Return replicated(at=instant), which starts the command on a journal with every kind of action.
 
-    `.here()` replicates in this process, with the session that all tests share.
+    Its attributes `.journal` and `.topic` are the journal and the topic; `.here()` replicates in this process, with the session
+    that all tests share.
     """
     journal = kafka_journal()
     settings = journal.settings(SHORT_LIVED, segment_size=2)
@@ -46,12 +47,14 @@ def replicated(kafka_journal: Callable[[], KafkaJournal], spark: Any) -> Iterato
 
 
 def first_poll(topic: Topic) -> None:
+    """Append five events to each of four ids."""
     for key in ("stays", "cut", "ends", "begins anew"):
         topic.append(key, [(n, f"{key} {n}") for n in range(1, 6)])
     topic.flush()
 
 
 def second_poll(topic: Topic) -> None:
+    """Append, delete, purge and begin an id again, so that every kind of action follows the first poll."""
     topic.append("stays", [(6, "stays 6")])
     topic.append("new", [(1, "new 1")], expire_after="1 day")
     topic.delete("cut", 3)
@@ -62,6 +65,7 @@ def second_poll(topic: Topic) -> None:
 
 
 def expect_all(journal: KafkaJournal) -> None:
+    """Assert that the replicated tables hold what both polls leave."""
     found = {(row["id"], row["seq_nr"]): row["payload_txt"] for row in journal.rows()}
     assert found == {
         **{("stays", n): f'"stays {n}"' for n in range(1, 7)}, ("cut", 4): '"cut 4"', ("cut", 5): '"cut 5"',
@@ -77,7 +81,8 @@ def expect_all(journal: KafkaJournal) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_killed_before_and_in_its_writes_it_goes_on_where_it_was(replicated: Any) -> None:
+def test_replicate_killed_while_writing_continues(replicated: Any) -> None:
+    """Kill a replication before and in its writes; the next one finishes it and moves the pointer once."""
     journal, topic = replicated.journal, replicated.topic
     first_poll(topic)
     replicated.here()
@@ -92,7 +97,8 @@ def test_killed_before_and_in_its_writes_it_goes_on_where_it_was(replicated: Any
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_a_purge_that_is_killed_publishes_nothing_twice(replicated: Any, kafka: Any) -> None:
+def test_purge_killed_publishes_nothing_twice(replicated: Any, kafka: Any) -> None:
+    """Kill a purge before and after it publishes; the topic has three records, so none was published twice."""
     from confluent_kafka import Consumer, TopicPartition
 
     journal, topic = replicated.journal, replicated.topic
@@ -110,7 +116,8 @@ def test_a_purge_that_is_killed_publishes_nothing_twice(replicated: Any, kafka: 
 
 
 @pytest.mark.long
-def test_one_that_wakes_up_after_others_went_on_takes_nothing_back(replicated: Any) -> None:
+def test_replicate_frozen_during_others_changes_nothing(replicated: Any) -> None:
+    """Wake a frozen replication after two others have finished it and gone further."""
     journal, topic = replicated.journal, replicated.topic
     first_poll(topic)
     frozen = replicated(at="replicate.after_commit")
@@ -127,7 +134,8 @@ def test_one_that_wakes_up_after_others_went_on_takes_nothing_back(replicated: A
 
 
 @pytest.mark.long
-def test_a_broker_that_restarts_is_waited_for(replicated: Any, kafka: Any) -> None:
+def test_replicate_broker_restarts_is_waited_for(replicated: Any, kafka: Any) -> None:
+    """Restart the broker behind the plan; the same command ends well."""
     journal, topic = replicated.journal, replicated.topic
     first_poll(topic)
     replicated.here()
@@ -142,7 +150,8 @@ def test_a_broker_that_restarts_is_waited_for(replicated: Any, kafka: Any) -> No
     expect_all(journal)
 
 
-def test_without_a_broker_it_says_so_in_one_line(replicated: Any, kafka: Any) -> None:
+def test_replicate_broker_stopped_is_one_line(replicated: Any, kafka: Any) -> None:
+    """Stop the broker: the command ends with 75 and one line that names it."""
     kafka.stop()
     try:
         ended = replicated().end()

@@ -1,4 +1,4 @@
-"""Two commands at once: one works, the other waits or says who works."""
+"""Two commands at once: one works, the other waits or names the holder of the lease."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,7 @@ from tagmill.stores import lease
 
 
 def test_two_deliveries_at_once_deliver_once(delivery: Callable[..., Any], undisturbed: Callable[[str], Any]) -> None:
-    """Both start in the same moment; neither waits. The one that gets no lease names the holder."""
+    """Start two deliveries in the same moment, without waiting; the one that gets no lease names the holder."""
     one = delivery()
     one.sealed()
     both = [one.deliver(at="push.before_insert") if i == 0 else one.deliver() for i in range(2)]
@@ -24,9 +24,8 @@ def test_two_deliveries_at_once_deliver_once(delivery: Callable[..., Any], undis
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_started_in_the_same_moment_with_time_to_wait_both_end_well(
-    delivery: Callable[..., Any], undisturbed: Callable[[str], Any]
-) -> None:
+def test_two_deliveries_may_wait_both_end_well(delivery: Callable[..., Any], undisturbed: Callable[[str], Any]) -> None:
+    """Start two deliveries that may wait for the lease; both end with 0, and each row is delivered once."""
     one = delivery(lease_wait_seconds=300)
     both = [one.deliver(), one.deliver()]
     assert [command.end().code for command in both] == [0, 0], [command.ended() for command in both]
@@ -34,7 +33,8 @@ def test_started_in_the_same_moment_with_time_to_wait_both_end_well(
     assert one.check().code == 0
 
 
-def test_a_person_is_kept_out_while_a_run_is_at_work(delivery: Callable[..., Any]) -> None:
+def test_void_or_abandon_during_delivery_refuses(delivery: Callable[..., Any]) -> None:
+    """Void and abandon a run while another process pushes it; both refuse, and the delivery ends well."""
     one = delivery()
     one.sealed()
     at_work = one.deliver(at="push.before_insert")

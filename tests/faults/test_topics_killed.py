@@ -1,4 +1,4 @@
-"""Deliveries of a plain topic that are killed or frozen at announced instants, and one whose Kafka restarts: each event arrives once."""
+"""Deliveries of a plain topic that are killed, frozen or cut off from Kafka deliver each event once."""
 
 import time
 from collections import Counter
@@ -11,18 +11,19 @@ from tagmill.topics.report import topic_line
 from tests.support.commands import Command
 from tests.support.topics import Shop, made
 
-# those between them: tests/integration/test_topics.py, which crashes there instead of killing a process
+# tests/integration/test_topics.py covers the instants between these by crashes instead of killed processes.
 INSTANTS = ("plan.before_commit", "seal.after_commit", "push.after_insert", "close.before_end")
 
 
 @pytest.fixture
 def shop(stack, kafka, spark, tmp_path):
+    """Yield a factory of topics with products, each delivered by its own pipeline."""
     yield from made(stack, kafka, spark, tmp_path)
 
 
 @pytest.fixture
 def started() -> Iterator[Callable[..., Command]]:
-    """started(shop, *arguments, at=instant): `tagmill run deliver` in the background."""
+    """Return started(shop, *arguments, at=instant), which starts `tagmill run deliver` in the background."""
     commands: list[Command] = []
 
     def start(one: Shop, *arguments: str, at: str | None = None) -> Command:
@@ -36,7 +37,7 @@ def started() -> Iterator[Callable[..., Command]]:
 
 
 def fill(one: Shop, products: range) -> None:
-    """Each product twice, in two partitions, and every tenth can't be read."""
+    """Send each product twice, in two partitions, and behind every tenth a record that can't be read."""
     for product in products:
         one.send(product)
         one.send(product, partition=1)
@@ -46,6 +47,7 @@ def fill(one: Shop, products: range) -> None:
 
 
 def expect(one: Shop, products: range) -> None:
+    """Assert that each product was delivered once, and each unreadable record became a dead letter."""
     assert Counter(one.products()) == Counter(products)
     line = topic_line(one.settings, one.name, verify=True)
     assert (line["level"], line["waiting"], line["dead_letters"]) == ("apart", 0, len(products) // 10)
@@ -53,7 +55,8 @@ def expect(one: Shop, products: range) -> None:
 
 
 @pytest.mark.timeout(1200)
-def test_killed_in_every_step_it_delivers_each_event_once(shop: Any, started: Any) -> None:
+def test_topic_delivery_killed_in_each_step_delivers_once(shop: Any, started: Any) -> None:
+    """Kill a delivery in each of its steps; the next one delivers the rest, each product once."""
     one = shop(2, batch_rows=15)
     fill(one, range(20))
     one.deliver()
@@ -66,7 +69,8 @@ def test_killed_in_every_step_it_delivers_each_event_once(shop: Any, started: An
 
 
 @pytest.mark.long
-def test_one_that_wakes_up_after_others_went_on_adds_nothing(shop: Any, started: Any) -> None:
+def test_topic_pusher_frozen_during_other_adds_nothing(shop: Any, started: Any) -> None:
+    """Wake a frozen pusher after another process has delivered its run."""
     one = shop(2)
     fill(one, range(10))
     frozen = started(one, at="push.before_insert")
@@ -79,7 +83,8 @@ def test_one_that_wakes_up_after_others_went_on_adds_nothing(shop: Any, started:
     expect(one, range(10))
 
 
-def test_a_broker_that_restarts_is_waited_for(shop: Any, started: Any, kafka: Any) -> None:
+def test_topic_delivery_broker_restarts_is_waited_for(shop: Any, started: Any, kafka: Any) -> None:
+    """Restart the broker behind the plan: this delivery or the next one ends well."""
     one = shop(2)
     fill(one, range(30))
     command = started(one, at="plan.after_commit")
@@ -88,7 +93,7 @@ def test_a_broker_that_restarts_is_waited_for(shop: Any, started: Any, kafka: An
     time.sleep(5)
     kafka.start()
     ended = command.end()
-    if ended.code == 75:  # it waited as long as it may; nothing was sealed
+    if ended.code == 75:  # the command waited as long as it may, and sealed nothing
         ended = started(one).end()
     assert ended.code == 0, ended
     expect(one, range(30))

@@ -1,4 +1,4 @@
-"""A build that is killed or frozen at announced instants leaves the tables of one that nobody disturbed."""
+"""A build that is killed or frozen leaves, once repeated, the same tables as an undisturbed one."""
 
 from collections.abc import Callable
 
@@ -16,12 +16,12 @@ CASE = "partition-boundary"
 
 
 def without_views(delivery: Callable[..., Delivery]) -> Delivery:
-    """A pipeline over the case's journal: no events yet, and no views."""
+    """Make a pipeline over the case's journal, with neither events nor views yet."""
     return delivery(CASE, ("metadata", "all_persistence_ids"), views="tagmill", lease_seconds=5)
 
 
 def is_built(disturbed: Delivery) -> None:
-    """The plugin's rows, and a record that another build finds nothing new by."""
+    """Assert that the views have the plugin's rows, and that another build finds nothing new by its record."""
     for table in VIEWS:
         assert rows(disturbed.stack, disturbed.keyspace, table) == recorded(CASE, table), table
     before = records(disturbed.stack, disturbed.keyspace)
@@ -32,8 +32,8 @@ def is_built(disturbed: Delivery) -> None:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("instants", [INSTANTS[:4], INSTANTS[4:]], ids=["before the commit", "after it"])
-def test_killed_at_every_instant_while_the_journal_grows(instants: list[str], delivery: Callable[..., Delivery]) -> None:
-    """Each build is killed, or crashes, one instant later than the one before; every time there are new events."""
+def test_build_killed_while_journal_grows_is_whole(instants: list[str], delivery: Callable[..., Delivery]) -> None:
+    """Kill or crash each build one instant later than the one before, with new events every time."""
     disturbed = without_views(delivery)
     for step, instant in enumerate(instants):
         load_messages(disturbed.stack.session, CASE, disturbed.keyspace, 13 * step, 13 * step + 13)
@@ -49,13 +49,14 @@ def test_killed_at_every_instant_while_the_journal_grows(instants: list[str], de
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_frozen_while_another_one_builds_on_it_changes_nothing_when_it_wakes(delivery: Callable[..., Delivery]) -> None:
+def test_build_frozen_during_other_build_changes_nothing(delivery: Callable[..., Delivery]) -> None:
+    """Freeze a build behind its commit, let another one finish it and build further, then wake it."""
     disturbed = without_views(delivery)
     load_messages(disturbed.stack.session, CASE, disturbed.keyspace, 0, 25)
     frozen = disturbed.start("views", "build", at="build.after_commit")
     frozen.freeze()
     load_messages(disturbed.stack.session, CASE, disturbed.keyspace, 25, 60)
-    # the frozen one's lease runs out
+    # The other build fails with 75 until the lease of the frozen one expires.
     other = disturbed.start("views", "build")
     while (ended := other.end()).code == 75:
         other = disturbed.start("views", "build")

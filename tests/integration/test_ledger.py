@@ -1,4 +1,4 @@
-"""The ledger in real Cassandra: leases, fences, moves of runs and batches, progress and holds by the run's number."""
+"""The ledger in real Cassandra: leases, fences, moves of runs and batches, and progress and holds ordered by run number."""
 
 import socket
 import subprocess
@@ -39,6 +39,7 @@ BATCH = UUID("00000000-0000-4000-8000-000000000001")
 
 @pytest.fixture(scope="module")
 def configured(stack: Any) -> Iterator[CassandraSettings]:
+    """Yield settings of Cassandra with a ledger keyspace of this module's own."""
     settings = CassandraSettings(port=stack.cassandra.port, ledger_keyspace=KEYSPACE)
     replication = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
     with Cassandra(settings) as cassandra:
@@ -50,21 +51,25 @@ def configured(stack: Any) -> Iterator[CassandraSettings]:
 
 @pytest.fixture(scope="module")
 def ledger(configured: CassandraSettings) -> Iterator[Ledger]:
+    """Yield an open ledger in the keyspace of this module."""
     with Ledger(configured) as opened:
         yield opened
 
 
 @pytest.fixture
 def pipeline() -> str:
+    """Return the name of a new pipeline."""
     return f"p_{uuid4().hex[:8]}"
 
 
 @pytest.fixture
 def lease(ledger: Ledger, pipeline: str) -> Callable[..., Lease]:
+    """Return lease(owner, seconds), which makes a lease of the pipeline."""
     return lambda owner, seconds=30: Lease(ledger.cassandra, KEYSPACE, pipeline, owner, seconds)
 
 
 def planned(ledger: Ledger, pipeline: str, run: int = 1) -> RunRow:
+    """Create a planned run and return its row."""
     return ledger.create_run(
         pipeline, run, kind="deliver", state=RunState.PLANNED, owner="a", plan_file="plan.json", plan_sha256="00"
     )
@@ -73,7 +78,7 @@ def planned(ledger: Ledger, pipeline: str, run: int = 1) -> RunRow:
 # -- lease
 
 
-def test_a_second_owner_is_refused_and_told_who_is_at_work(lease) -> None:
+def test_lease_second_owner_is_refused_with_holder(lease) -> None:
     lease("airflow/one").take()
     with pytest.raises(LeaseTaken, match="airflow/one is at work"):
         lease("airflow/two").take()
@@ -92,13 +97,13 @@ def test_a_lease_given_back_is_free_at_once(lease) -> None:
     assert lease("airflow/two").holder() == "airflow/two"
 
 
-def test_giving_back_what_another_one_has_changes_nothing(lease) -> None:
+def test_lease_given_back_by_other_changes_nothing(lease) -> None:
     lease("airflow/one").take()
     lease("airflow/two").give_back()
     assert lease("airflow/one").holder() == "airflow/one"
 
 
-def test_of_eight_owners_at_once_one_gets_it(lease) -> None:
+def test_lease_eight_owners_at_once_one_wins(lease) -> None:
     def taken(owner: str) -> bool:
         try:
             lease(owner).take()
@@ -119,7 +124,8 @@ def test_an_unrenewed_lease_expires(lease) -> None:
 
 
 @pytest.mark.parametrize("seen", [True, False], ids=["after we saw it", "before we looked"])
-def test_a_dead_lease_that_expires_while_another_takes_it_is_free(seen: bool, lease) -> None:
+def test_lease_of_dead_process_expiring_is_free(seen: bool, lease) -> None:
+    """Let the lease of a dead process expire while another owner takes it, before and after that owner has read the holder."""
     dead = lease(f"cli/{socket.gethostname()}/999999999/1")
     dead.take()
     mine = lease("airflow/two")
@@ -136,7 +142,7 @@ def test_a_dead_lease_that_expires_while_another_takes_it_is_free(seen: bool, le
     assert mine.holder() == "airflow/two"
 
 
-def test_a_lease_is_renewed_while_work_goes_on(lease) -> None:
+def test_lease_kept_during_work_is_renewed(lease) -> None:
     mine = lease("airflow/one", 2)
     mine.take()
     with mine.kept():
@@ -145,16 +151,17 @@ def test_a_lease_is_renewed_while_work_goes_on(lease) -> None:
     assert mine.holder() == "airflow/one"
 
 
-def test_a_lease_given_back_while_it_is_kept_is_not_taken_again(lease) -> None:
+def test_lease_given_back_during_work_stays_free(lease) -> None:
     mine = lease("airflow/one", 1)
     mine.take()
     with mine.kept():
         mine.give_back()
-        time.sleep(1.2)  # several renewals
+        time.sleep(1.2)  # long enough for several renewals
         assert mine.holder() is None
 
 
-def test_a_dead_process_of_this_machine_loses_its_lease_at_once(lease) -> None:
+def test_lease_of_dead_local_process_is_free(lease) -> None:
+    """Kill a process of this machine: another owner takes its lease at once, even before the parent has waited for it."""
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     owner = f"cli/{socket.gethostname()}/{process.pid}/{psutil.Process(process.pid).create_time():.0f}"
     try:
@@ -163,17 +170,17 @@ def test_a_dead_process_of_this_machine_loses_its_lease_at_once(lease) -> None:
             lease("airflow/two").take()
     finally:
         process.kill()
-    lease("airflow/two").take(wait_seconds=2)  # a zombie is dead too
+    lease("airflow/two").take(wait_seconds=2)  # a zombie counts as dead
     process.wait()
     assert lease("airflow/two").holder() == "airflow/two"
 
 
-def test_only_a_process_that_is_surely_gone_is_dead() -> None:
+def test_is_dead_only_for_process_surely_gone() -> None:
     mine = this_process()
     host, start = socket.gethostname(), mine.rsplit("/", 1)[1]
     assert not is_dead(mine)
-    assert not is_dead(f"{mine.rsplit('/', 1)[0]}/{int(start) + 1}")  # the clock was set
-    assert is_dead(f"{mine.rsplit('/', 1)[0]}/{int(start) - 1000}")  # another process has its number now
+    assert not is_dead(f"{mine.rsplit('/', 1)[0]}/{int(start) + 1}")  # the clock was set meanwhile
+    assert is_dead(f"{mine.rsplit('/', 1)[0]}/{int(start) - 1000}")  # another process has this number now
     assert is_dead(f"cli/{host}/999999999/1")
     assert is_dead(f"cli/{host}/x/1")
     assert not is_dead("cli/other-host/1/1")
@@ -184,11 +191,13 @@ def test_only_a_process_that_is_surely_gone_is_dead() -> None:
 
 
 def finished(ledger: Ledger, pipeline: str, run: int) -> None:
+    """Create a planned run and abandon it."""
     planned(ledger, pipeline, run)
     ledger.finish_run(pipeline, run, 1, RunState.PLANNED, RunState.ABANDONED, "test")
 
 
 def claimed(ledger: Ledger, pipeline: str) -> int:
+    """Claim the next free run number and return it."""
     number = ledger.free_number(pipeline)
     ledger.claim(pipeline, number)
     return number
@@ -202,20 +211,21 @@ def test_run_numbers_count_up(ledger: Ledger, pipeline: str) -> None:
     assert ledger.last_run(pipeline) == 3
 
 
-def test_a_claimed_number_that_was_never_used_is_claimed_again(ledger: Ledger, pipeline: str) -> None:
+def test_claim_unused_number_is_claimed_again(ledger: Ledger, pipeline: str) -> None:
     assert [claimed(ledger, pipeline), claimed(ledger, pipeline)] == [1, 1]
     finished(ledger, pipeline, 1)
     assert [claimed(ledger, pipeline), claimed(ledger, pipeline)] == [2, 2]
 
 
-def test_behind_a_run_that_is_open_no_number_is_claimed(ledger: Ledger, pipeline: str) -> None:
+def test_claim_behind_open_run_is_refused(ledger: Ledger, pipeline: str) -> None:
     row = planned(ledger, pipeline, claimed(ledger, pipeline))
     with pytest.raises(GuardRefused, match=f"run 1 of pipeline {pipeline} is not finished .PLANNED.*tagmill run deliver"):
         claimed(ledger, pipeline)
     assert ledger.open_run(pipeline) == row
 
 
-def test_a_number_that_was_free_before_another_run_was_made_can_not_be_claimed(ledger: Ledger, pipeline: str) -> None:
+def test_claim_outdated_number_is_refused(ledger: Ledger, pipeline: str) -> None:
+    """Claim a number that was free before two other runs were created."""
     seen = ledger.free_number(pipeline)
     for _ in range(2):
         finished(ledger, pipeline, claimed(ledger, pipeline))
@@ -224,7 +234,7 @@ def test_a_number_that_was_free_before_another_run_was_made_can_not_be_claimed(l
     assert ledger.last_run(pipeline) == 2
 
 
-def test_of_two_planners_at_once_one_has_the_run(configured: CassandraSettings, pipeline: str) -> None:
+def test_create_run_by_concurrent_planners_one_wins(configured: CassandraSettings, pipeline: str) -> None:
     def plan(owner: str) -> int | None:
         with Ledger(configured) as own:
             try:
@@ -254,7 +264,8 @@ def test_the_newest_unfinished_run_is_open(ledger: Ledger, pipeline: str) -> Non
 # -- the fence
 
 
-def test_a_step_that_wakes_up_after_its_run_was_taken_over_changes_nothing(ledger: Ledger, pipeline: str) -> None:
+def test_step_with_outdated_fence_changes_nothing(ledger: Ledger, pipeline: str) -> None:
+    """Raise the fence of a run, then let each kind of step act with the fence of before."""
     row = planned(ledger, pipeline)
     ledger.add_batches(pipeline, 1, [(1, BATCH, "order", 5, 500)])
     taken = ledger.raise_fence(row, "b")
@@ -310,7 +321,7 @@ def test_closing_twice_is_closing_once(ledger: Ledger, pipeline: str) -> None:
     assert ledger.current(pipeline, 1, 1).state == RunState.CLOSED
 
 
-def test_a_sealed_run_can_not_be_abandoned(ledger: Ledger, pipeline: str) -> None:
+def test_abandon_sealed_run_is_refused(ledger: Ledger, pipeline: str) -> None:
     planned(ledger, pipeline)
     ledger.seal(pipeline, 1, 1, "m.json", "aa")
     with pytest.raises(FenceRaised, match="no longer PLANNED"):
@@ -318,7 +329,7 @@ def test_a_sealed_run_can_not_be_abandoned(ledger: Ledger, pipeline: str) -> Non
     assert ledger.current(pipeline, 1, 1).state == RunState.SEALED
 
 
-def test_an_abandoned_run_can_not_be_sealed(ledger: Ledger, pipeline: str) -> None:
+def test_seal_abandoned_run_is_refused(ledger: Ledger, pipeline: str) -> None:
     planned(ledger, pipeline)
     ledger.finish_run(pipeline, 1, 1, RunState.PLANNED, RunState.ABANDONED, "no more")
     assert not ledger.seal(pipeline, 1, 1, "m.json", "aa")
@@ -326,7 +337,8 @@ def test_an_abandoned_run_can_not_be_sealed(ledger: Ledger, pipeline: str) -> No
     assert (row.state, row.manifest_file, row.reason) == (RunState.ABANDONED, None, "no more")
 
 
-def test_a_run_is_taken_out_with_its_batches_unless_somebody_took_it_up(ledger: Ledger, pipeline: str) -> None:
+def test_delete_run_removes_batches_unless_taken_up(ledger: Ledger, pipeline: str) -> None:
+    """Delete a closed run with its batches; a caller that read the run before another one took it up is refused."""
     row = planned(ledger, pipeline)
     ledger.seal(pipeline, 1, 1, "m", "00")
     ledger.add_batches(pipeline, 1, [(1, BATCH, "t", 10, 100)])
@@ -340,7 +352,7 @@ def test_a_run_is_taken_out_with_its_batches_unless_somebody_took_it_up(ledger: 
     assert len(ledger.batches(pipeline, 1)) == 1
     ledger.delete_run(raised)
     assert ledger.run(pipeline, 1) is None and ledger.batches(pipeline, 1) == []
-    ledger.add_batches(pipeline, 1, [(1, BATCH, "t", 10, 100)])  # a sealer that wakes up now
+    ledger.add_batches(pipeline, 1, [(1, BATCH, "t", 10, 100)])  # as a sealer would that wakes up now
     assert ledger.run(pipeline, 1) is None and ledger.batches(pipeline, 1) == []
 
 
@@ -356,7 +368,7 @@ def test_batches_come_back_in_order_as_new(ledger: Ledger, pipeline: str) -> Non
     assert {(b.state, b.generation, b.verified_at) for b in found} == {(BatchState.NEW, 1, None)}
 
 
-def test_adding_batches_again_never_undoes_a_move(ledger: Ledger, pipeline: str) -> None:
+def test_add_batches_again_undoes_no_move(ledger: Ledger, pipeline: str) -> None:
     planned(ledger, pipeline)
     batches = [(1, BATCH, "order", 5, 500), (2, uuid4(), "order", 6, 600)]
     ledger.add_batches(pipeline, 1, batches)
@@ -367,7 +379,7 @@ def test_adding_batches_again_never_undoes_a_move(ledger: Ledger, pipeline: str)
     assert [b.state for b in before] == [BatchState.IN_CLICKHOUSE, BatchState.NEW]
 
 
-def test_a_batch_is_moved_from_the_state_that_the_mover_has_seen_only(ledger: Ledger, pipeline: str) -> None:
+def test_move_batch_from_outdated_state_is_refused(ledger: Ledger, pipeline: str) -> None:
     planned(ledger, pipeline)
     ledger.add_batches(pipeline, 1, [(1, BATCH, "order", 5, 500)])
     (seen,) = ledger.batches(pipeline, 1)
@@ -386,7 +398,7 @@ def test_the_same_move_twice_is_one_move(ledger: Ledger, pipeline: str) -> None:
     assert ledger.batches(pipeline, 1)[0].state == BatchState.IN_CLICKHOUSE
 
 
-def test_a_batch_sent_again_has_the_next_generation(ledger: Ledger, pipeline: str) -> None:
+def test_resent_batch_has_next_generation(ledger: Ledger, pipeline: str) -> None:
     planned(ledger, pipeline)
     ledger.add_batches(pipeline, 1, [(1, BATCH, "order", 5, 500)])
     ledger.move_batch(pipeline, 1, 1, ledger.batches(pipeline, 1)[0], BatchState.IN_CLICKHOUSE)
@@ -395,10 +407,11 @@ def test_a_batch_sent_again_has_the_next_generation(ledger: Ledger, pipeline: st
     assert (ledger.batches(pipeline, 1)[0].state, ledger.batches(pipeline, 1)[0].generation) == (BatchState.NEW, 2)
 
 
-# -- progress, watermarks, holds: by the run's number
+# -- progress, watermarks and holds, ordered by run number
 
 
-def test_progress_comes_back_as_it_was_written_in_the_order_of_the_keys(ledger: Ledger, pipeline: str) -> None:
+def test_progress_is_returned_in_order_of_keys(ledger: Ledger, pipeline: str) -> None:
+    """Write progress under odd names and read it back in another order, with a key that has none."""
     keys = [("order", "a\"'\\ü"), ("order", "b"), ("tag/with/slashes", "a"), ("order", "")]
     written = [Progress(n, n * 10, TICK, OFFSET, ((1, 2), (4, 4)) if n % 2 else ()) for n in range(5, 8)]
     ledger.delivered.write_progress(pipeline, 1, [(tag, pid, p) for (tag, pid), p in zip(keys[:3], written, strict=True)])
@@ -410,17 +423,17 @@ def test_progress_without_an_event_has_no_offset(ledger: Ledger, pipeline: str) 
     assert list(ledger.delivered.progress(pipeline, [("order", "a")])) == [Progress(4, 40, 0, "", ((1, 4),))]
 
 
-def test_an_older_run_can_not_overwrite_the_progress_of_a_newer_one(ledger: Ledger, pipeline: str) -> None:
+def test_progress_of_newer_run_resists_older_run(ledger: Ledger, pipeline: str) -> None:
     newer, older = Progress(9, 90, TICK, OFFSET), Progress(5, 50, TICK, OFFSET, ((1, 1),))
     ledger.delivered.write_progress(pipeline, 7, [("order", "a", newer)])
-    with pytest.raises(ForeignWriteTime):  # close looks whether a later run has written
+    with pytest.raises(ForeignWriteTime):  # close then checks whether a later run has written
         ledger.delivered.write_progress(pipeline, 6, [("order", "a", older)])
     assert list(ledger.delivered.progress(pipeline, [("order", "a")])) == [newer]
     ledger.delivered.write_progress(pipeline, 8, [("order", "a", older)])
     assert list(ledger.delivered.progress(pipeline, [("order", "a")])) == [older]
 
 
-def test_an_older_run_can_not_overwrite_the_watermark_of_a_newer_one(ledger: Ledger, pipeline: str) -> None:
+def test_watermark_of_newer_run_resists_older_run(ledger: Ledger, pipeline: str) -> None:
     newer = Watermark("order", 2000, 7, 100, 3, datetime(2026, 11, 21, 7, tzinfo=UTC), 10, 2)
     ledger.delivered.write_watermark(pipeline, newer)
     with pytest.raises(ForeignWriteTime):
@@ -432,11 +445,12 @@ def test_an_older_run_can_not_overwrite_the_watermark_of_a_newer_one(ledger: Led
 
 
 def hold(persistence_id: str, **changes: Any) -> HoldRow:
+    """Return a hold of a persistence_id in the tag 'order', with these changes."""
     since = datetime(2026, 11, 21, 7, tzinfo=UTC)
     return replace(HoldRow("order", persistence_id, "hole", Hole(4, 5, 30, 60), TICK, 2, 3, since, "f00"), **changes)
 
 
-def test_holds_are_written_and_ended_per_tag_and_persistence_id(ledger: Ledger, pipeline: str) -> None:
+def test_holds_end_per_tag_and_persistence_id(ledger: Ledger, pipeline: str) -> None:
     holds = {f"o-{n}": hold(f"o-{n}") for n in range(40)}
     ledger.delivered.write_holds(pipeline, 3, holds.values())
     ledger.delivered.write_holds(pipeline, 3, [hold("o-1", tag="billing")])
@@ -446,7 +460,8 @@ def test_holds_are_written_and_ended_per_tag_and_persistence_id(ledger: Ledger, 
     assert [h.persistence_id for h in ledger.delivered.holds(pipeline, ["billing"])] == ["o-1"]
 
 
-def test_an_older_run_can_neither_end_nor_revive_a_hold(ledger: Ledger, pipeline: str) -> None:
+def test_hold_of_newer_run_resists_older_run(ledger: Ledger, pipeline: str) -> None:
+    """Let an older run end a hold of a newer one and write one that a newer run has ended; both are refused."""
     ledger.delivered.write_holds(pipeline, 5, [hold("a")])
     with pytest.raises(ForeignWriteTime):
         ledger.delivered.end_holds(pipeline, 4, [("order", "a")])
@@ -459,7 +474,7 @@ def test_an_older_run_can_neither_end_nor_revive_a_hold(ledger: Ledger, pipeline
     assert list(ledger.delivered.holds(pipeline, ["order"])) == [hold("a", held_rows=9)]
 
 
-def test_buckets_are_kept_with_the_mark_of_the_scan(ledger: Ledger, pipeline: str) -> None:
+def test_buckets_are_kept_with_scan_mark(ledger: Ledger, pipeline: str) -> None:
     assert ledger.delivered.known_buckets(pipeline, "order") == (None, [])
     ledger.delivered.keep_buckets(pipeline, "order", [], 60)
     assert ledger.delivered.known_buckets(pipeline, "order") == (60, [])
@@ -479,14 +494,14 @@ def test_intervals_survive_as_text(missing: tuple[tuple[int, int], ...]) -> None
 
 
 @pytest.mark.parametrize(("persistence_id", "expected"), [("", 0), ("a", 1), ("order-7", 0), ("ü", 15)])
-def test_the_shard_of_a_persistence_id_never_changes(persistence_id: str, expected: int) -> None:
+def test_shard_of_persistence_id_never_changes(persistence_id: str, expected: int) -> None:
     assert shard(persistence_id) == expected
 
 
 # -- Cassandra's own view of the bounds
 
 
-def test_lowest_and_highest_are_cassandra_s_bounds_of_a_tick(ledger: Ledger) -> None:
+def test_timeuuid_bounds_equal_cassandras(ledger: Ledger) -> None:
     tick = timeuuid.from_datetime(datetime(2026, 11, 21, 7, tzinfo=UTC))
     (row,) = ledger.cassandra.execute(
         "SELECT minTimeuuid('2026-11-21 07:00:00+0000') AS low, maxTimeuuid('2026-11-21 07:00:00+0000') AS high FROM system.local"
@@ -495,11 +510,11 @@ def test_lowest_and_highest_are_cassandra_s_bounds_of_a_tick(ledger: Ledger) -> 
     assert timeuuid.highest(tick + timeuuid.TICKS_PER_MILLISECOND - 1) == row.high
 
 
-# -- whatever steps do, in whatever order
+# -- random steps in random order
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """Steps with the right and with outdated fences and beliefs; the ledger moves as the states allow, or not at all."""
+    """Steps with current and outdated fences and expectations: the ledger moves as the states allow, or not at all."""
 
     ledger: Ledger
     numbers = count()
@@ -513,7 +528,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.batches: dict[int, tuple[BatchState, int]] = {}
 
     def attempt(self, fence: int, step: Callable[[], Any], *, possible: bool) -> bool:
-        """Do it; it must succeed exactly when the fence is in force and the belief is right."""
+        """Run a step and assert that it succeeds exactly if the fence is in force and its expectation is true."""
         try:
             done = step() is not False
         except FenceRaised:
@@ -549,7 +564,7 @@ class LedgerMachine(RuleBasedStateMachine):
         believed = next(b for b in self.ledger.batches(self.pipeline, self.run) if b.number == number)
         believed = replace(believed, state=old)
         wanted = generation + 1 if new == BatchState.NEW else generation
-        # a move whose end is already there counts as done: that is how a lost answer is read
+        # A move that has already happened counts as done, so that a step whose answer was lost may repeat it.
         possible = old == state or (new, wanted) == (state, generation)
         if self.attempt(
             fence, lambda: self.ledger.move_batch(self.pipeline, self.run, fence, believed, new, wanted), possible=possible
@@ -574,6 +589,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_ledger_says_what_was_done(self) -> None:
+        """Assert that run and batches in the ledger equal those of the model."""
         found = self.ledger.run(self.pipeline, self.run)
         assert found is not None
         assert (found.state, found.fence, found.manifest_file) == (self.row.state, self.fences[-1], self.row.manifest_file)
@@ -581,7 +597,8 @@ class LedgerMachine(RuleBasedStateMachine):
         assert batches == self.batches
 
 
-def test_the_ledger_moves_as_the_states_allow_or_not_at_all(ledger: Ledger) -> None:
+def test_ledger_random_steps_follow_allowed_moves(ledger: Ledger) -> None:
+    """Run random sequences of steps against a model of the allowed moves."""
     machine = type("Machine", (LedgerMachine,), {"ledger": ledger})
     run_state_machine_as_test(
         machine,

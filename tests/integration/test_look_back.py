@@ -1,4 +1,4 @@
-"""Rows that come late, after any delay, with no later number of their id: ordinary runs find them, each within about its lateness."""
+"""Rows that come late, without a later number of their id, are delivered by ordinary runs, each within about its lateness."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -15,12 +15,12 @@ from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, fini
 from tests.support.events import SECOND, event, events, this_hour
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
-# how late -> how long it takes at most until a run finds it
+# Maps the lateness of a row to the time that may pass at most until a run finds it.
 LATE = {90 * 60 * SECOND: 5 * HOUR, 10 * HOUR: 15 * HOUR, 3 * DAY: 4 * DAY + HOUR, 14 * DAY: 16 * DAY + HOUR}
 
 
 class Clocks:
-    """The servers' clocks, as far as a plan asks them."""
+    """The servers' clock as plans see it; a test moves it by `passed`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.passed = timedelta(0)
@@ -29,10 +29,12 @@ class Clocks:
 
 @pytest.fixture
 def clocks(monkeypatch) -> Clocks:
+    """Return the clocks that this test may move."""
     return Clocks(monkeypatch)
 
 
 def made_with(settings, written, days: int, size: BucketSize = BucketSize.HOUR, **options):
+    """Return the settings of a pipeline over a journal that begins some days ago, with its schema applied."""
     begin = this_hour() - days * DAY
     made = settings(written.keyspace, tags=["t"], bucket_size=size.value, first_time_bucket=begin.isoformat(), **options)
     schema.apply(made)
@@ -40,12 +42,13 @@ def made_with(settings, written, days: int, size: BucketSize = BucketSize.HOUR, 
 
 
 def settled(made) -> None:
-    """Let plans count what they have not counted yet: there is nothing to do."""
+    """Let plans count the hours that they have not counted yet; assert that none of them starts a run."""
     for _ in range(3):
         assert steps.plan(made, only(made), owner=OWNER)["run"] is None
 
 
 def hour_rows(made) -> dict[int, int]:
+    """Return the rows of each hour of the tag 't' that the ledger has counted."""
     with Ledger(made.cassandra) as ledger:
         rows = ledger.cassandra.execute(
             f"SELECT hour, rows FROM {ledger.keyspace}.hour_counts WHERE pipeline = ? AND tag = 't'", only(made)
@@ -54,7 +57,10 @@ def hour_rows(made) -> dict[int, int]:
 
 
 def test_late_rows_are_found_within_their_lateness(journal, settings, spark, clocks):
-    """Each is the last of its id, and flagged late; a run that is killed between reading and closing changes nothing."""
+    """Deliver late rows, each the last of its id and flagged late.
+
+    A run killed between sealing and closing changes nothing.
+    """
     written, now = journal(), datetime.now(UTC)
     made = made_with(settings, written, 16)
     name = only(made)
@@ -80,7 +86,7 @@ def test_late_rows_are_found_within_their_lateness(journal, settings, spark, clo
 @pytest.mark.long
 @pytest.mark.parametrize("size", [BucketSize.MINUTE, BucketSize.DAY], ids=lambda size: size.value)
 def test_late_rows_in_buckets_of_other_sizes(journal, settings, spark, clocks, size):
-    """The late row is the first of its id; and a hole behind which rows were held closes as always."""
+    """Write a late row that is the first of its id; a gap behind which rows were held closes as always."""
     written, now = journal(), datetime.now(UTC)
     made = made_with(settings, written, 1, size, quality={"max_held_share_percent": 100})
 
@@ -100,7 +106,7 @@ def test_late_rows_in_buckets_of_other_sizes(journal, settings, spark, clocks, s
 
 
 def test_hour_with_fewer_rows_is_not_read(journal, settings, spark, clocks):
-    """Fewer rows are no late rows, and what an older release delivered is held against ClickHouse."""
+    """Remove a row: fewer rows are not late rows, and deliveries of an older release are compared with ClickHouse."""
     written, now = journal(), datetime.now(UTC)
     made = made_with(settings, written, 1)
     name = only(made)
@@ -115,7 +121,7 @@ def test_hour_with_fewer_rows_is_not_read(journal, settings, spark, clocks):
     clocks.passed = 6 * HOUR
     settled(made)
     assert sum(hour_rows(made).values()) == len(rows) - 1
-    # as many as before, one of them new: before the record was lost nothing would have told; a cleaned hour does
+    # In total the view has as many rows as at first, one of them new: the counts by hour show it.
     late = event("c", 1, now - 3 * HOUR)
     written.view([late])
     clocks.passed = 24 * HOUR
@@ -124,7 +130,7 @@ def test_hour_with_fewer_rows_is_not_read(journal, settings, spark, clocks):
 
 
 def test_late_rows_behind_holds_are_counted(journal, settings, spark, clocks):
-    """What comes late behind a gap, or of an id that is set apart, is held; run, `holds`, `status` and the view say how much."""
+    """Hold late rows behind a gap and of an id that is set apart; run, `holds`, `status` and the view agree on their number."""
     written, now = journal(), datetime.now(UTC)
     made = made_with(settings, written, 1, quality={"max_held_share_percent": 100})
     name = only(made)
@@ -142,9 +148,9 @@ def test_late_rows_behind_holds_are_counted(journal, settings, spark, clocks):
         assert line["in_view"] == line["delivered"] + line["held"] == len(written.rows())
 
     written.view([event("gap", 6, now - 5 * HOUR), event("apart", 3, now - 5 * HOUR)])
-    clocks.passed = 2 * HOUR  # in the last hours, which are counted by hour
+    clocks.passed = 2 * HOUR  # within the last hours, which are counted by hour
     held(gap=3, apart=1)
-    watermark = now + 2 * HOUR - timedelta(minutes=1)  # in the window of the next run
+    watermark = now + 2 * HOUR - timedelta(minutes=1)  # within the window of the next run
     written.view([event("gap", 7, watermark), event("apart", 4, watermark), event("busy", 9, watermark)])
     held(gap=4, apart=2)
     settled(made)

@@ -1,4 +1,4 @@
-"""A migration makes of an old journal what the plugin's own would, whatever of it is done already; nothing that is needed is dropped."""
+"""A migration turns an old journal into what the plugin's own would, however far it was migrated, and drops nothing needed."""
 
 import json
 import uuid
@@ -34,6 +34,7 @@ GOES_ON, NINE = "o-000003", datetime(2026, 11, 21, 9, tzinfo=UTC)
 
 @pytest.fixture
 def old_journal(stack):
+    """Return create(**options), which makes the keyspace of an old journal and returns its name."""
     made = []
 
     def create(**options):
@@ -47,6 +48,7 @@ def old_journal(stack):
 
 
 def migrated(settings, spark, *steps, tables=("messages",), dry_run=False, **options):
+    """Apply the schema, migrate with these steps and options, and return the migration's report."""
     schema.apply(settings)
     known_to_spark(settings, only(settings), spark, tables, ("view_progress", "cleaned_buckets"))
     plan = Plan.of(steps, dry_run=dry_run, **options)
@@ -54,14 +56,17 @@ def migrated(settings, spark, *steps, tables=("messages",), dry_run=False, **opt
 
 
 def views(stack, journal):
+    """Return the rows of tag_views and tag_write_progress."""
     return rows(stack, journal, "tag_views"), rows(stack, journal, "tag_write_progress")
 
 
 def expected():
+    """Return the rows that tag_views and tag_write_progress should have."""
     return recorded(CASE, "expected_tag_views"), recorded(CASE, "expected_tag_write_progress")
 
 
 def write(stack, journal, table, **columns):
+    """Insert a row into a table of the journal."""
     stack.session.execute(
         f"INSERT INTO {journal}.{table} ({', '.join(columns)}) VALUES ({', '.join(['%s'] * len(columns))})",
         tuple(columns.values()),
@@ -69,7 +74,7 @@ def write(stack, journal, table, **columns):
 
 
 def goes_on(stack, journal, moment, sequence_nr, number):
-    """The application writes an event, and the plugin its row."""
+    """Write an event as the application would, with the view row and progress that the plugin adds."""
     at = offset(moment)
     event = {"persistence_id": GOES_ON, "sequence_nr": sequence_nr, "timestamp": at, "ser_id": 9001, "event": b"{}",
              "ser_manifest": "m", "event_manifest": "", "writer_uuid": "w"}  # fmt: skip
@@ -81,10 +86,12 @@ def goes_on(stack, journal, moment, sequence_nr, number):
 
 
 def described(stack, journal):
+    """Return the journal's schema as text."""
     return legacy.schema(stack.session, journal)
 
 
-def test_an_old_journal_becomes_what_the_plugins_own_migration_makes_of_it_and_is_delivered(stack, old_journal, settings, spark):
+def test_migrate_old_journal_equals_plugins_and_is_delivered(stack, old_journal, settings, spark):
+    """Migrate an old journal, first dry, then without and with the tags; the views are those of the plugin's migration."""
     journal = old_journal()
     configured, before = settings(journal, case=CASE), described(stack, journal)
     lost = {
@@ -112,7 +119,7 @@ def test_an_old_journal_becomes_what_the_plugins_own_migration_makes_of_it_and_i
     assert (looked.pids.added, changes(looked.tags), looked.tags.persistence_ids) == (22, {"added": ROWS}, 20)
     assert len(looked.dropped) == 3 + 1 and "the steps before tags are not done" in looked.kept
 
-    # who may not write isn't said: all but the tags
+    # Without --offline a migration does everything but the tags.
     done = migrated(configured, spark)
     assert (
         done.schema_changes == looked.schema_changes and done.tags is None and "tag1 to tag3 were not looked at" in done.message
@@ -134,7 +141,8 @@ def test_an_old_journal_becomes_what_the_plugins_own_migration_makes_of_it_and_i
     assert delivered == Counter((tag, *event) for tag in Case(CASE).tags for event in Case(CASE).delivered(tag))
 
 
-def test_rows_in_hours_that_were_empty_when_a_delivery_looked_are_delivered(stack, old_journal, settings, spark):
+def test_migrate_rows_in_hours_seen_empty_are_delivered(stack, old_journal, settings, spark):
+    """Deliver while the view is still empty, then migrate the tags: the next delivery brings all rows."""
     configured = settings(old_journal(views=0), case=CASE)
     migrated(configured, spark, "tables")
     assert deliver(configured, only(configured), spark) == []
@@ -143,7 +151,7 @@ def test_rows_in_hours_that_were_empty_when_a_delivery_looked_are_delivered(stac
     assert len(clickhouse_rows(configured, only(configured))) == ROWS
 
 
-def test_its_job_prints_and_reports_what_a_dry_run_finds(stack, old_journal, settings, spark, tmp_path, capsys, monkeypatch):
+def test_migrate_job_dry_run_prints_and_reports(stack, old_journal, settings, spark, tmp_path, capsys, monkeypatch):
     configured = settings(old_journal(), case=CASE)
     schema.apply(configured)
     known_to_spark(configured, only(configured), spark, ("messages",), ("view_progress",))
@@ -156,7 +164,7 @@ def test_its_job_prints_and_reports_what_a_dry_run_finds(stack, old_journal, set
     assert f"{ROWS} rows would be added" in json.loads(report.read_text())["result"]["message"]
 
 
-def test_the_snapshot_stores_own_keyspace_is_found(stack, old_journal, settings, spark):
+def test_migrate_finds_snapshot_keyspace(stack, old_journal, settings, spark):
     journal = old_journal()
     configured = settings(journal, case=CASE)
     stack.session.execute(f"DROP TABLE {journal}.snapshots")
@@ -175,10 +183,11 @@ def test_the_snapshot_stores_own_keyspace_is_found(stack, old_journal, settings,
         stack.session.execute(f"DROP KEYSPACE {beside}")
 
 
-def test_what_is_there_already_stays_and_persistence_ids_can_be_named(stack, old_journal, settings, spark):
+def test_migrate_partly_migrated_journal_adds_missing_rows(stack, old_journal, settings, spark):
+    """Migrate a journal with an incomplete table and a few rows, first for two persistence ids, then for all."""
     journal = old_journal(meta=True, views=0)
     configured = settings(journal, case=CASE)
-    # by hand: one table without its newest columns, the column for tags, a few rows as the plugin's migration left them when it stopped
+    # The journal as an interrupted migration leaves it: a table without its newest columns, the column for tags, a few rows.
     stack.session.execute(f"ALTER TABLE {journal}.messages ADD tags set<text>")
     migrated(configured, spark, "tables")
     for column in ("meta_ser_id", "meta_ser_manifest", "meta"):
@@ -202,9 +211,11 @@ def test_what_is_there_already_stays_and_persistence_ids_can_be_named(stack, old
     assert views(stack, journal) == (wanted, progress)
 
 
-def test_what_is_old_is_dropped_once_nothing_needs_it_and_rebuilds_keep_what_only_the_view_knows(
-    stack, old_journal, settings, spark
-):
+def test_migrate_drop_old_needs_complete_migration(stack, old_journal, settings, spark):
+    """Refuse to drop old columns and views while anything needs them.
+
+    Afterwards rebuilds keep the rows that only the view knows.
+    """
     journal = old_journal()
     configured = settings(journal, case=CASE)
     with pytest.raises(GuardRefused, match="the steps before tags are not done. Nothing was dropped"):
@@ -212,7 +223,7 @@ def test_what_is_old_is_dropped_once_nothing_needs_it_and_rebuilds_keep_what_onl
     migrated(configured, spark)
     with pytest.raises(GuardRefused, match="the view isn't what the tags say: .* 1230 rows would be added.* Nothing was dropped"):
         migrated(configured, spark, "tables", offline=True, drop_old=True)
-    # an event that only the application can read, with tags and without
+    # An event that only the application can read stops the drop, with tags and without.
     lost = {"persistence_id": "ancient", "partition_nr": 0, "timebucket": "0", "message": b"\1"}
     moment = UUID(expected()[0][0]["timestamp"])
     write(stack, journal, "messages", sequence_nr=1, timestamp=moment, tag1="tag-0", **lost)
@@ -240,7 +251,7 @@ def test_what_is_old_is_dropped_once_nothing_needs_it_and_rebuilds_keep_what_onl
     assert "MATERIALIZED" not in left and "tag1" not in left and "message blob" not in left
     assert migrated(configured, spark, offline=True, drop_old=True).dropped == []
 
-    # the application goes on: the next events of a persistence id have their tag's next numbers
+    # The application writes on: the next events of a persistence id get their tag's next numbers.
     known = max(row["sequence_nr"] for row in Case(CASE).table("messages").to_pylist() if row["persistence_id"] == GOES_ON)
     (number,) = (row["tag_pid_sequence_nr"] for row in expected()[1] if (row["persistence_id"], row["tag"]) == (GOES_ON, "tag-0"))
     for more in (1, 2):
@@ -255,13 +266,14 @@ def test_what_is_old_is_dropped_once_nothing_needs_it_and_rebuilds_keep_what_onl
     )
     assert changes(rebuild(configured, only(configured), chosen, owner=OWNER, spark=spark)) == {"added": 2, "unknown": ROWS}
     assert views(stack, journal) == whole
-    # whose tags nobody knows any more is kept by rebuilds and repairs, and the audit has no word on it
+    # Rebuilds and repairs keep rows of events without tags, and the audit only warns of them.
     report = audited(configured, spark)
     assert not {"extra_in_view", "wrong_number"} & {kind.value for kind in report.findings}, report.findings
     assert any(f"{ROWS} rows of events that have no tags" in line for line in report.warnings)
 
 
-def test_tags_in_both_places_count_as_one_set(stack, keyspace, settings, spark):
+def test_migrate_tags_in_both_places_are_merged(stack, keyspace, settings, spark):
+    """Migrate an event with tags in tag1 to tag3 and in `tags`; dropping the old columns is refused then."""
     journal = keyspace(CASE)
     event = {"ser_id": 4, "ser_manifest": "", "event": b"e", "event_manifest": "", "writer_uuid": "w", "timestamp": offset(NINE)}
     tags = {"tag1": "tag-0", "tag2": "tag-9", "tags": {"tag-0", "tag-1"}}
@@ -280,12 +292,13 @@ def test_tags_in_both_places_count_as_one_set(stack, keyspace, settings, spark):
         if row["persistence_id"] == "o-both"
     ]
     assert both == [("tag-0", 1), ("tag-1", 1), ("tag-9", 1)]
-    # without the columns the event would seem to have one tag, and a rebuild would take the other rows away
+    # Without the old columns the event would seem to have fewer tags, and a rebuild would remove rows.
     with pytest.raises(GuardRefused, match="1 events have tags in tag1 to tag3 and others in tags.* Nothing was dropped"):
         migrated(settings(journal, case=CASE), spark, "tables", offline=True, drop_old=True)
 
 
-def test_what_is_no_journal_or_of_other_types_is_one_line_and_nothing_is_changed(stack, old_journal, settings):
+def test_migrate_unfit_journal_is_one_line(stack, old_journal, settings):
+    """Name a column of another type, wrong snapshot keyspaces and a missing table in one line each, and change nothing."""
     journal = old_journal(views=0)
     stack.session.execute(f"ALTER TABLE {journal}.messages ADD meta text")
     configured, before = settings(journal, case=CASE), described(stack, journal)

@@ -1,6 +1,6 @@
-"""One gap holds one persistence_id, and the rest flows, however many rows a run has; a stop records what it found.
+"""One gap holds one persistence_id while the rest is delivered, however many rows a run has; a stop records what it found.
 
-A run that reads up to an hour of the past is one with a delay that is longer by as much.
+To let a run read up to an hour of the past, a test makes the pipeline's delay longer by as much.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -28,7 +28,7 @@ STRICT = {"min_rows_for_share": 1, "min_ids_for_share": 1}
 
 @pytest.fixture
 def pipeline(journal, settings, spark):
-    """Make a journal and its pipeline: pipeline(**keys) -> (journal, settings, name)."""
+    """Return make(**keys), which makes a journal and its pipeline and returns (journal, settings, name)."""
 
     def make(**keys):
         written = journal()
@@ -58,7 +58,7 @@ def hourly(hours, ids_of_hour, of_an_id):
             for nth in range(of_an_id):
                 number = numbers[persistence_id] = numbers.get(persistence_id, 0) + 1
                 if (persistence_id, number) != missing:
-                    # a slow run reads some minutes of the next hour, too
+                    # A run that starts late also reads some minutes of the next hour.
                     moment = BEGIN + timedelta(hours=hour, seconds=900 + nth * 2600 / of_an_id, milliseconds=at)
                     rows.append(event(persistence_id, number, moment))
         yield rows
@@ -99,7 +99,7 @@ def tag_line(configured, name):
     ],
 )
 def test_one_gap_any_size_holds_one_id(pipeline, spark, settings, hours, ids_of_hour, of_an_id):
-    """Each hourly run delivers all but what is behind the gap; once the hold is closed nothing is left."""
+    """Deliver hour by hour everything but the rows behind the gap; close the hold, and the rest is delivered."""
     missing = first_of_fourth(of_an_id)
     written, configured, name = pipeline()
     behind = expected = 0
@@ -125,7 +125,7 @@ def test_one_gap_any_size_holds_one_id(pipeline, spark, settings, hours, ids_of_
 
 
 def stopped(configured, name, spark, words):
-    """Plan and seal a run that the gate stops for these words; returns its number."""
+    """Plan and seal a run that the gate stops with these words; return its number."""
     planned = steps.plan(configured, name, owner=OWNER)
     with pytest.raises(DataQualityStop, match=words):
         steps.seal(configured, name, planned["run"], planned["fence"], owner=OWNER, spark=spark)
@@ -135,13 +135,13 @@ def stopped(configured, name, spark, words):
 
 
 def with_gaps(persistence_ids):
-    """Return six rows of each persistence_id, of which number 3 is missing, beside a sound one."""
+    """Return six rows of each persistence_id without number 3, and the rows of one without a gap."""
     broken = [row for name in persistence_ids for row in events(name, range(1, 7), BEGIN) if row["tag_pid_sequence_nr"] != 3]
     return [*events("sound", range(1, 7), BEGIN), *broken]
 
 
 def test_stop_held_share_records_its_holds(pipeline, spark, settings):
-    """A stop names its key and its holds, each guarded way out works on them, and the next run goes on without them."""
+    """Stop a run with its key and its holds named; each way out of them works, and the next run continues without them."""
     written, configured, name = pipeline(quality=STRICT)
     written.both(with_gaps(["a", "b", "c"]))
     assert stopped(configured, name, spark, r"quality\.max_held_share_percent.*3 holds were recorded") == 1
@@ -151,7 +151,7 @@ def test_stop_held_share_records_its_holds(pipeline, spark, settings):
 
     close = ("holds", "close", "--tag", "t", "--persistence-id", "a", "--pipeline", name, "--why", "lost", "--yes")
     code, _, said = tagmill(settings.file(name), *close)
-    # nothing of it is delivered yet: its first missing number is not the next one
+    # Its numbers 1 and 2 are not delivered yet, so the missing number 3 is not the next one.
     assert code == 2 and "numbers before them come first: tagmill run deliver" in said
     deliver(configured, name, spark)
     same_as_view(written, configured, name, but=lambda row: row["persistence_id"] != "sound" and row["sequence_nr"] > 3)
@@ -172,7 +172,7 @@ def test_stop_held_share_records_its_holds(pipeline, spark, settings):
     ],
 )
 def test_stop_killed_anywhere_is_recorded(pipeline, spark, instant):
-    """A stop that dies is finished by the next plan, or made again by it; then the next run goes on."""
+    """Kill a stop: the next plan finishes it or makes it again, and the run after it continues."""
     written, configured, name = pipeline(quality=STRICT)
     written.both(with_gaps(["a"]))
     planned = steps.plan(configured, name, owner=OWNER)
@@ -188,7 +188,7 @@ def test_stop_killed_anywhere_is_recorded(pipeline, spark, instant):
 
 
 def test_stop_taken_over_records_nothing(pipeline, spark):
-    """A sealer that slept before its stop, while another one took the run over, writes no hold."""
+    """Let a sealer sleep before its stop while another one takes the run over; it writes no hold."""
     written, configured, name = pipeline(quality=STRICT)
     written.both(with_gaps(["a"]))
     planned = steps.plan(configured, name, owner=OWNER)
@@ -204,7 +204,10 @@ def test_stop_taken_over_records_nothing(pipeline, spark):
 
 
 def test_stray_row_among_few_is_delivered(pipeline, spark):
-    """One row of six in another hour's bucket says nothing of the bucket size, as the view has partitions of that size."""
+    """Deliver one row of six in another hour's bucket.
+
+    It proves no wrong bucket size, as the view has partitions of the configured size.
+    """
     written, configured, name = pipeline()
     rows = events("a", range(1, 7), BEGIN)
     rows[5]["timebucket"] += 3_600_000
@@ -214,7 +217,7 @@ def test_stray_row_among_few_is_delivered(pipeline, spark):
 
 
 def test_few_rows_of_day_buckets_stop(pipeline, spark):
-    """Rows of Day buckets, however few, stop a pipeline of Hour buckets before it passes what it never looks at."""
+    """Stop a pipeline of Hour buckets at a few rows of Day buckets, before it passes partitions that it never reads."""
     written, configured, name = pipeline()
     midnight = BEGIN.replace(hour=0) + timedelta(days=BEGIN.hour > 0)
     rows = events("a", range(1, 7), midnight) + events("b", [1], midnight + timedelta(minutes=61))

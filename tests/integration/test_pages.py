@@ -1,4 +1,4 @@
-"""What is read page by page is what Cassandra has: every type, whatever is null, rows of any size, and all partitions once."""
+"""Pages of Cassandra's rows keep every type, nulls and rows of any size, and cover all partitions once."""
 
 import uuid
 from itertools import pairwise
@@ -17,12 +17,14 @@ from tagmill.stores.pages import HIGHEST, LOWEST, PAGE_BYTES, Pages, token_range
 
 @pytest.fixture
 def cassandra(stack):
+    """Yield an open connection to the test's Cassandra."""
     with Cassandra(CassandraSettings(port=stack.cassandra.port)) as found:
         yield found
 
 
 @pytest.fixture
 def pages(cassandra):
+    """Yield a reader of pages."""
     with Pages(cassandra) as found:
         yield found
 
@@ -71,14 +73,14 @@ def test_every_type_comes_as_arrow_has_it(stack, place, pages):
         assert found[number] == {"id": number, **dict(zip(names, plain, strict=True))}
 
 
-def test_a_type_without_a_place_in_arrow_is_said(stack, place, pages):
+def test_pages_type_unknown_to_arrow_raises_error(stack, place, pages):
     stack.session.execute(f"CREATE TABLE {place}.t (id int PRIMARY KEY, v inet)")
     stack.session.execute(f"INSERT INTO {place}.t (id, v) VALUES (1, '127.0.0.1')")
     with pytest.raises(TypeError, match="inet"):
         list(pages.of(f"SELECT * FROM {place}.t"))
 
 
-def test_rows_of_any_size_come_in_pages_of_bounded_size(stack, place, pages):
+def test_pages_rows_of_any_size_stay_bounded(stack, place, pages):
     stack.session.execute(f"CREATE TABLE {place}.t (k int, id int, v blob, PRIMARY KEY (k, id))")
     insert = stack.session.prepare(f"INSERT INTO {place}.t (k, id, v) VALUES (1, ?, ?)")
     sizes = [20] * 3000 + [1_000_000] * 30 + [5_000_000] * 2 + [20] * 3000
@@ -89,10 +91,10 @@ def test_rows_of_any_size_come_in_pages_of_bounded_size(stack, place, pages):
     assert [number for batch in found for number in batch["id"].to_pylist()] == list(range(len(sizes)))
     small, large = found[2], [batch.num_rows for batch in found if batch.nbytes > 2 * PAGE_BYTES]
     assert small.num_rows > 1000
-    assert len(large) < 4  # what was asked for before large rows were met
+    assert len(large) < 4  # pages requested before the reader met large rows
 
 
-def test_all_partitions_are_in_one_range_each(stack, place, cassandra, pages):
+def test_token_ranges_cover_each_partition_once(stack, place, cassandra, pages):
     stack.session.execute(f"CREATE TABLE {place}.t (id int PRIMARY KEY)")
     for number in range(500):
         stack.session.execute(f"INSERT INTO {place}.t (id) VALUES ({number})")
@@ -129,8 +131,8 @@ def test_no_page_is_lost_where_an_answer_is(stack, place, pages, monkeypatch):
         list(pages.of(f"SELECT id FROM {place}.t WHERE k = 1"))
 
 
-def test_an_answer_that_the_drivers_parser_fails_at_is_no_empty_page(stack, place, pages, monkeypatch):
-    """It says nothing of that by itself: without a word there would be no rows."""
+def test_pages_unparsable_answer_raises_an_error(stack, place, pages, monkeypatch):
+    """Break the driver's parser: the reader raises instead of returning an empty page."""
     stack.session.execute(f"CREATE TABLE {place}.t (id int PRIMARY KEY)")
     stack.session.execute(f"INSERT INTO {place}.t (id) VALUES (1)")
     monkeypatch.setattr("tagmill.stores.pages.ParseDesc", None)
@@ -138,6 +140,6 @@ def test_an_answer_that_the_drivers_parser_fails_at_is_no_empty_page(stack, plac
         list(pages.of(f"SELECT id FROM {place}.t"))
 
 
-def test_a_table_that_is_not_there_is_one_line(place, pages):
+def test_pages_missing_table_is_one_line(place, pages):
     with pytest.raises(ConfigurationError, match="refused"):
         list(pages.of(f"SELECT id FROM {place}.missing"))

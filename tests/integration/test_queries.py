@@ -1,4 +1,4 @@
-"""Queries as DataFrames give, row for row and in order, what the plugin itself read; where its stream fails they refuse."""
+"""Queries as DataFrames return, row for row and in order, what the plugin read, and refuse where its stream fails."""
 
 import json
 import runpy
@@ -23,7 +23,7 @@ HEALTHY = ["orders", "odd-names", "deleted-events", "partition-boundary", "minut
 
 @pytest.fixture
 def read_journal(settings, spark):
-    """read_journal(keyspace, tables, case=… or pipeline keys) -> ReadJournal."""
+    """Return read_journal(keyspace, tables, **keys), which makes a ReadJournal; keys are `case=…` or those of the pipeline."""
 
     def make(name, tables=("tag_views", "messages"), **keys):
         configured = settings(name, **keys)
@@ -34,12 +34,12 @@ def read_journal(settings, spark):
 
 
 def delivered(frame):
-    """(persistence_id, sequence_nr, offset) as Case.delivered has them."""
+    """Return (persistence_id, sequence_nr, offset) of each row, as Case.delivered has them."""
     return [tuple(row) for row in frame.select("persistence_id", "sequence_nr", "offset").collect()]
 
 
 def view_rows(case, tag):
-    """The rows of a case's tag_views with a tag, in order of offset; no case has two of one persistence_id at one time."""
+    """Return a case's rows of tag_views with a tag, in order of offset; no case has two of one persistence_id at one time."""
     rows = [row for row in Case(case).table("tag_views").to_pylist() if row["tag_name"] == tag]
     return sorted(rows, key=lambda row: (row["timebucket"], UUID(row["timestamp"]).time, row["persistence_id"]))
 
@@ -48,7 +48,7 @@ def view_rows(case, tag):
 
 
 @pytest.mark.parametrize("case", HEALTHY)
-def test_events_by_tag_are_the_plugins_in_its_order(case, keyspace, read_journal):
+def test_events_by_tag_equal_plugins_in_order(case, keyspace, read_journal):
     journal = read_journal(keyspace(case, ("tag_views",)), case=case)
     for tag in Case(case).tags:
         found = journal.current_events_by_tag(tag)
@@ -67,7 +67,8 @@ def test_each_column_is_that_of_the_view(keyspace, read_journal):
         assert {name: row[name] for name in same} == {name: right[name] for name in same}
 
 
-def test_an_offset_is_exclusive_a_moment_inclusive_and_until_is_the_end(keyspace, read_journal):
+def test_events_by_tag_bounds_limit_the_result(keyspace, read_journal):
+    """Query with bounds: an offset is exclusive, a moment is inclusive, and `until` is the last moment."""
     journal = read_journal(keyspace("minute-buckets", ("tag_views",)), case="minute-buckets")
     tag = Case("minute-buckets").tags[0]
     all_of_it = Case("minute-buckets").delivered(tag)
@@ -88,7 +89,7 @@ def test_an_offset_is_exclusive_a_moment_inclusive_and_until_is_the_end(keyspace
     assert delivered(journal.current_events_by_tag("no such tag")) == []
 
 
-def test_younger_events_than_the_delay_are_left_out(journal, read_journal):
+def test_events_by_tag_within_delay_are_omitted(journal, read_journal):
     written, now = journal(), datetime.now(UTC)
     begin = now.replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)
     old, young = event("a", 1, now - timedelta(seconds=100)), event("a", 2, now - timedelta(seconds=5))
@@ -100,7 +101,7 @@ def test_younger_events_than_the_delay_are_left_out(journal, read_journal):
 
 
 def test_offsets_of_one_time_come_in_cassandras_order(stack, journal, read_journal):
-    """By the remaining bytes, each signed; then by persistence_id and number."""
+    """Sort offsets of one time by their remaining bytes, each signed, then by persistence_id and number."""
     written = journal()
     at = from_datetime(BEGIN + SECOND)
     nodes = [0x000000000001, 0x00000000007F, 0x000000000080, 0x0000000000FF, 0x7F0000000000, 0x800000000000, 0xFF0000000000]
@@ -119,8 +120,8 @@ def test_offsets_of_one_time_come_in_cassandras_order(stack, journal, read_journ
     assert delivered(in_order(found.repartition(7))) == expected
 
 
-def test_years_of_buckets_with_few_events_are_read(journal, read_journal):
-    """A hundred thousand possible buckets; events in the first, in the last, and in three between."""
+def test_events_by_tag_over_sparse_buckets(journal, read_journal):
+    """Read a hundred thousand possible buckets with events in the first, in the last, and in three between."""
     written = journal()
     now = datetime.now(UTC).replace(second=0, microsecond=0)
     begin = now - timedelta(minutes=100_000)
@@ -138,12 +139,13 @@ def test_years_of_buckets_with_few_events_are_read(journal, read_journal):
         ("gap-middle", "tag-0", "tag_pid_sequence_nr of 'o-000003': 5 missing."),
         ("swapped-order", "tag-0", "'o-000003': 5 missing, 'o-000003': 5 comes behind 6."),
         ("duplicate-nr", "tag-1", "'o-000003': 6 to 16 missing"),
-        # the plugin drops the numbers behind the 5 that came early, and says nothing
+        # The plugin drops the numbers behind the early 5 without a word.
         ("late-previous-bucket", "tag-0", "'o-000003': 1 comes behind 5"),
         ("late-previous-bucket", "tag-1", "'o-000003': 1 comes behind 5"),
     ],
 )
-def test_a_gap_is_refused_and_kept_when_asked_for(case, tag, said, keyspace, read_journal):
+def test_events_by_tag_gap_refused_or_kept(case, tag, said, keyspace, read_journal):
+    """Refuse a tag with a gap, naming its numbers; with gaps="keep" return every row."""
     journal = read_journal(keyspace(case, ("tag_views",)), case=case)
     with pytest.raises(EventsMissing) as error:
         journal.current_events_by_tag(tag)
@@ -156,8 +158,8 @@ def test_a_gap_is_refused_and_kept_when_asked_for(case, tag, said, keyspace, rea
 
 
 @pytest.mark.parametrize("case", ["gap-first", "gap-whole-pid", "duplicate-nr"])
-def test_where_the_plugin_notices_nothing_the_same_events_come(case, keyspace, read_journal):
-    """A first row or a whole persistence_id that is missing shows only beside the journal; a duplicate is dropped."""
+def test_events_by_tag_damage_unnoticed_by_plugin(case, keyspace, read_journal):
+    """Return what the plugin does: a missing first row or persistence_id shows only in the journal; a duplicate is dropped."""
     journal = read_journal(keyspace(case, ("tag_views",)), case=case)
     assert delivered(journal.current_events_by_tag("tag-0")) == Case(case).delivered("tag-0")
 
@@ -174,7 +176,7 @@ def test_an_event_that_is_null_comes_as_null(keyspace, read_journal):
 
 
 @pytest.mark.parametrize("case", ["orders", "partition-boundary", "odd-names", "deleted-events", "legacy-tags"])
-def test_events_by_persistence_id_are_the_journals_in_order(case, keyspace, read_journal):
+def test_events_by_persistence_id_equal_journal(case, keyspace, read_journal):
     journal = read_journal(keyspace(case, ("messages", "metadata", "all_persistence_ids")), case=case)
     stored = sorted(Case(case).table("messages").to_pylist(), key=lambda row: (row["persistence_id"], row["sequence_nr"]))
     known = {row["persistence_id"] for row in Case(case).table("all_persistence_ids").to_pylist()}
@@ -193,7 +195,8 @@ def test_events_by_persistence_id_are_the_journals_in_order(case, keyspace, read
     ]
 
 
-def test_two_writers_events_both_come_as_in_the_plugins_query(keyspace, read_journal):
+def test_events_by_persistence_id_of_two_writers(keyspace, read_journal):
+    """Return the events of both writers, as the plugin's query does."""
     journal = read_journal(keyspace("split-brain", ("messages",)), case="split-brain")
     text = (Case("split-brain").folder / "expected-replay-query.tsv").read_text(encoding="utf-8")
     expected = [line.split("\t") for line in text.splitlines()]
@@ -201,7 +204,8 @@ def test_two_writers_events_both_come_as_in_the_plugins_query(keyspace, read_jou
     assert [[row["persistence_id"], str(row["sequence_nr"]), row["event"].decode()] for row in found] == expected
 
 
-def test_a_missing_sequence_nr_is_refused_and_kept_when_asked_for(journal, read_journal):
+def test_events_by_persistence_id_gap_refused_or_kept(journal, read_journal):
+    """Refuse a persistence_id with a missing sequence_nr; with gaps="keep" return the others."""
     written = journal()
     written.messages(events("a", [1, 2, 5, 6], BEGIN) + events("b", range(1, 4), BEGIN) + events("c", [2, 3], BEGIN))
     read = read_journal(written.keyspace, **HOUR)
@@ -217,8 +221,11 @@ def test_a_missing_sequence_nr_is_refused_and_kept_when_asked_for(journal, read_
     assert read.current_events_by_persistence_id([]).count() == 0
 
 
-def test_partitions_may_be_skipped_overlap_or_be_emptied_by_deletions(journal, read_journal):
-    """skipped: nothing is in partition 1; overlapping: the second writer's 3 to 5 lie in the next partition; deleted: up to 40."""
+def test_events_by_persistence_id_over_odd_partitions(journal, read_journal):
+    """Read persistence ids whose partitions are odd.
+
+    skipped: partition 1 is empty; overlapping: the second writer's 3 to 5 lie in the next partition; deleted: up to 40.
+    """
     written = journal()
     put = [
         *[
@@ -247,7 +254,7 @@ def test_partitions_may_be_skipped_overlap_or_be_emptied_by_deletions(journal, r
     assert [row[0] for row in read.current_events_by_persistence_id("deleted", 43).select("sequence_nr").collect()] == [43, 44]
 
 
-# -- what people get wrong
+# -- wrong requests
 
 
 def test_what_is_wrong_is_said_at_once(keyspace, read_journal, settings, spark, stack, journal):
@@ -273,7 +280,7 @@ def test_what_is_wrong_is_said_at_once(keyspace, read_journal, settings, spark, 
         read_journal(bare, ("messages",), **HOUR).current_events_by_tag("t")
 
 
-def test_a_view_that_was_never_built_is_not_read(journal, read_journal):
+def test_events_by_tag_unbuilt_view_is_refused(journal, read_journal):
     from tagmill.stores import schema
 
     written = journal()

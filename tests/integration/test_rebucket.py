@@ -1,4 +1,4 @@
-"""Another bucket size: the copy, the switch, deliveries before and after it, and what is refused."""
+"""A view in buckets of another size: the copy, the switch, deliveries before and after it, and what is refused."""
 
 import time
 from datetime import UTC, datetime, timedelta
@@ -34,7 +34,7 @@ WITHOUT_VIEWS = ("messages", "metadata", "all_persistence_ids")
 
 
 def identities(settings):
-    """What is in ClickHouse, once or more: the bucket that a row was delivered from is no part of it."""
+    """Return what identifies each row in ClickHouse, duplicates included, without the bucket that it was delivered from."""
     return sorted(
         (row.tag, row.persistence_id, row.tag_pid_sequence_nr, row.offset, row.event)
         for row in clickhouse_rows(settings, only(settings))
@@ -42,7 +42,7 @@ def identities(settings):
 
 
 def assert_counted_by_time(settings, tag):
-    """A cleanup finds the rows of each new partition in ClickHouse, whatever the timebucket that they were delivered from."""
+    """Assert that a cleanup finds each new partition's rows in ClickHouse, whatever timebucket they were delivered from."""
     pipeline = settings.pipeline(only(settings))
     with Cassandra(settings.cassandra) as cassandra, ClickHouse(settings.clickhouse) as clickhouse:
         views = Views(cassandra, pipeline.journal)
@@ -53,7 +53,7 @@ def assert_counted_by_time(settings, tag):
 
 
 def goes_on(stack, keyspace, settings, case, tag):
-    """The application writes the next event of some persistence ids, into the view that the configuration names."""
+    """Write the next event of some persistence ids, as the application would, into the view that the configuration names."""
     view, now = settings.pipeline(only(settings)).view, datetime.now(UTC) - timedelta(milliseconds=50)
     last = [row for row in recorded(case, "tag_write_progress") if row["tag"] == tag][:5]
     new = [
@@ -75,7 +75,8 @@ def goes_on(stack, keyspace, settings, case, tag):
         pytest.param("minute-buckets", "Hour", "tag-0", marks=pytest.mark.long),
     ],
 )
-def test_deliveries_go_on_after_the_switch_and_nothing_comes_twice(case, to, tag, stack, keyspace, settings, spark):
+def test_deliver_after_rebucket_sends_nothing_twice(case, to, tag, stack, keyspace, settings, spark):
+    """Rebucket a delivered view and go on: each row arrives once, also of a withdrawn batch; then drop the old table."""
     journal = keyspace(case)
     before = settings(journal, case=case)
     delivered_first(before, spark)
@@ -92,7 +93,7 @@ def test_deliveries_go_on_after_the_switch_and_nothing_comes_twice(case, to, tag
     assert deliver(after, only(after), spark) == []
     first = identities(after)
     assert_counted_by_time(after, tag)
-    if case == "minute-buckets":  # a batch that was delivered from buckets of the old size is found in the new ones
+    if case == "minute-buckets":  # a batch delivered from buckets of the old size is found
         batch = manifests(after, only(after))[0].batches[0]
         Interventions(after, only(after), OWNER, "tester", "a test").withdraw(UUID(batch.batch_id), 1)
         assert len(identities(after)) == len(first) - batch.rows
@@ -110,8 +111,8 @@ def test_deliveries_go_on_after_the_switch_and_nothing_comes_twice(case, to, tag
 
 
 @pytest.mark.long
-def test_there_and_back_with_views_that_tagmill_keeps(stack, keyspace, settings, spark):
-    """Built and delivered in part, rebucketed from Minute to Day, built and delivered on, and to Minute again."""
+def test_rebucket_there_and_back_with_own_views(stack, keyspace, settings, spark):
+    """Build and deliver in part, rebucket from Minute to Day, build and deliver more, and rebucket to Minute again."""
     journal = keyspace("minute-buckets", WITHOUT_VIEWS[1:])
     minute = settings(journal, case="minute-buckets", views="tagmill")
     load_messages(stack.session, "minute-buckets", journal, 0, 20)
@@ -133,7 +134,8 @@ def test_there_and_back_with_views_that_tagmill_keeps(stack, keyspace, settings,
     assert set(verdicts(again, only(again)).values()) == {"exactly once"}
 
 
-def test_rows_in_a_wrong_bucket_go_to_the_right_one_and_of_two_copies_the_right_one_stays(stack, keyspace, settings, spark):
+def test_rebucket_misplaced_rows_go_where_they_belong(stack, keyspace, settings, spark):
+    """Rebucket a view with rows in a wrong bucket, one of them a second copy: the copy in the right bucket stays."""
     journal = keyspace("late-previous-bucket")
     hour = settings(journal, case="late-previous-bucket")
     schema.apply(hour)
@@ -148,7 +150,7 @@ def test_rows_in_a_wrong_bucket_go_to_the_right_one_and_of_two_copies_the_right_
     assert any("2 rows lie in a bucket of tag_views that their time isn't in" in warning for warning in done["warnings"])
 
 
-def test_rows_keep_their_write_time_and_what_is_left_of_their_life(stack, journal, settings, spark):
+def test_rebucket_keeps_write_times_and_ttls(stack, journal, settings, spark):
     made = journal()
     made.view(events("kept", [1, 2], BEGIN))
     (dying,) = events("dying", [1], BEGIN)
@@ -179,7 +181,8 @@ def test_rows_keep_their_write_time_and_what_is_left_of_their_life(stack, journa
     assert tuple(options) == (7777777, 4321)
 
 
-def test_rows_that_expire_while_the_tables_are_compared_stop_no_switch(stack, journal, settings, spark):
+def test_rebucket_rows_expiring_meanwhile_stop_no_switch(stack, journal, settings, spark):
+    """Let a row expire between the copy and the comparison: the tables count as equal, and the view is switched."""
     made = journal()
     made.view(events("kept", range(1, 6), BEGIN))
     (dying,) = events("dying", [1], BEGIN)
@@ -200,7 +203,8 @@ def test_rows_that_expire_while_the_tables_are_compared_stop_no_switch(stack, jo
     same_rows(stack, made.keyspace, "tag_views_minute", in_buckets(rows(stack, made.keyspace, "tag_views"), "Minute"))
 
 
-def test_what_came_and_went_since_the_copy_is_found_and_foreign_rows_are_never_removed(stack, journal, settings, spark):
+def test_rebucket_finds_changes_since_the_copy(stack, journal, settings, spark):
+    """Change the old table between copy and switch, and the new one after it; rows written by others are never removed."""
     made = journal()
     written = [row for pid in ("a", "b", "c") for row in events(pid, range(1, 9), BEGIN)]
     written += [event("e", number, BEGIN - timedelta(hours=number)) for number in range(1, 6)]
@@ -214,7 +218,7 @@ def test_what_came_and_went_since_the_copy_is_found_and_foreign_rows_are_never_r
     made.remove(written[3])
     new_table = Journal(stack.session, made.keyspace, "tag_views_minute")
     (foreign,) = events("d", [1], BEGIN, timebucket=BucketSize.MINUTE.start(from_datetime(BEGIN)))
-    # copied, then deleted with its event
+    # As if it had been copied before its event was deleted.
     (dead,) = events("g", [1], BEGIN, timebucket=BucketSize.MINUTE.start(from_datetime(BEGIN)))
     made.deleted_to("g", 1)
     new_table.view([foreign, dead])
@@ -226,8 +230,8 @@ def test_what_came_and_went_since_the_copy_is_found_and_foreign_rows_are_never_r
     assert done["removed"] == ["tag 't', 'a', number 4", "tag 't', 'g', number 1"]
     assert done["tags"][0]["checksum"] == done["tags"][0]["checksum_in_target"] and done["tags"][0]["rows_in_target"] == 30
     same_rows(stack, made.keyspace, "tag_views_minute", in_buckets(rows(stack, made.keyspace, "tag_views"), "Minute"))
-    # in the new table, since: a row goes with its event, another gets its right number
-    # what nobody writes to any more is not looked at
+    # Changes in the new table since the switch: a row is deleted with its event, another gets its right number.
+    # Nothing reads the table that the application no longer writes.
     for look in (tag_table, tags, lambda *of: ReadJournal(spark, *of).current_events_by_tag("t")):
         with pytest.raises(ConfigurationError, match='set view_table = "tag_views_minute" and bucket_size = "Minute"'):
             look(hour, only(hour))
@@ -236,7 +240,7 @@ def test_what_came_and_went_since_the_copy_is_found_and_foreign_rows_are_never_r
     new_table.remove(gone)
     new_table.remove(moved)
     new_table.view([{**moved, "tag_pid_sequence_nr": 22}])
-    made.view(events("a", [11], BEGIN))  # a node that was forgotten
+    made.view(events("a", [11], BEGIN))  # as a node with the old settings would
     with pytest.raises(
         GuardRefused, match=r"tag_views has 1 rows that tag_views_minute has not.*'a', number 11\)\. Nothing was dropped"
     ):
@@ -248,7 +252,7 @@ def test_what_came_and_went_since_the_copy_is_found_and_foreign_rows_are_never_r
     assert "tag_views" not in tables(stack, made.keyspace)
 
 
-def test_an_application_that_is_at_work_stops_the_switch(stack, keyspace, settings, spark):
+def test_rebucket_application_at_work_stops_switch(stack, keyspace, settings, spark):
     journal = keyspace("orders")
     hour = settings(journal, case="orders")
     schema.apply(hour)
@@ -265,11 +269,12 @@ def test_an_application_that_is_at_work_stops_the_switch(stack, keyspace, settin
         GuardRefused, match=f"tag_write_progress of '{row['persistence_id']}' moved meanwhile.*now 99.*Nothing was switched"
     ):
         rebucketed(hour, spark, "Day", offline=True, tell=writes)
-    assert deliver(hour, only(hour), spark)  # the view in force is the old one, and deliveries go on
+    assert deliver(hour, only(hour), spark)  # the old view is in force, and deliveries continue
     assert switched(hour, spark, "Day").pipeline(only(hour)).view_table == "tag_views_day"
 
 
-def test_each_wrong_request_has_its_word_and_loses_nothing(stack, journal, settings, spark):
+def test_rebucket_wrong_request_is_refused_by_name(stack, journal, settings, spark):
+    """Make each wrong request: its message names the fault, and no row is lost."""
     made = journal()
     made.both(events("a", range(1, 41), BEGIN))
     hour = settings(made.keyspace, tags=["t"], bucket_size="Hour", first_time_bucket=BEGIN.isoformat())
@@ -324,7 +329,8 @@ def test_each_wrong_request_has_its_word_and_loses_nothing(stack, journal, setti
     assert len(rows(stack, made.keyspace, "tag_views")) == 40
 
 
-def test_what_was_cleaned_stays_cleaned_in_buckets_of_another_size(stack, keyspace, settings, spark):
+def test_rebucket_cleaned_rows_stay_cleaned(stack, keyspace, settings, spark):
+    """Clean partitions, then rebucket to Day and back: the audit still counts their rows as cleaned."""
     journal = keyspace("minute-buckets")
     minute = settings(journal, case="minute-buckets")
     delivered_first(minute, spark)
@@ -348,15 +354,15 @@ def test_what_was_cleaned_stays_cleaned_in_buckets_of_another_size(stack, keyspa
             day = BucketSize.DAY.start(from_datetime(datetime(2026, 11, 21, 8, tzinfo=UTC)))
             assert record.rows_before("tag-0", day) == (gone if size == "Day" else 0)
             if size == "Day":
-                # of its one partition only minutes were cleaned: what is lost of the others is missed, and comes back
+                # Only minutes of this Day partition were cleaned: a row lost from the other minutes is missed and restored.
                 of_tag = [row for row in rows(stack, journal, "tag_views_day") if row["tag_name"] == "tag-0"]
                 last = max(of_tag, key=lambda row: UUID(row["timestamp"]).time)
                 Journal(stack.session, journal, "tag_views_day").remove(last)
                 assert dict(audited(minute, spark).findings) == {"missing_in_view": 1}
                 report = rebuild(minute, name, Chosen(), owner=OWNER, spark=spark)
                 assert (report.total("added"), report.total("cleaned")) == (1, gone)
-                assert sum(run["rows"] for run in deliver(minute, name, spark)) == 0  # it is looked at, and was delivered
-                # into the old name again: what was cleaned under it stays known
+                assert sum(run["rows"] for run in deliver(minute, name, spark)) == 0  # the row is read, and was delivered before
+                # Rebucket into the old name again: the rows cleaned under that name stay known.
                 rebucketed(minute, spark, size, drop_old=True)
                 with pytest.raises(
                     ConfigurationError, match="had its view in a table of this name with buckets of the size Minute"

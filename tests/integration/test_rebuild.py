@@ -1,4 +1,4 @@
-"""A rebuild makes of a damaged view the one that the plugin would write: every row, every column. What is right stays untouched."""
+"""A rebuild turns a damaged view into the one that the plugin would write, every row and column, and leaves right rows alone."""
 
 import json
 import time
@@ -28,6 +28,7 @@ BEGIN = this_hour() - timedelta(hours=5)
 
 
 def prepared(settings, spark):
+    """Apply the schema, make the tables known to Spark, and return the settings."""
     schema.apply(settings)
     tables = ("messages", "tag_views", "tag_write_progress", "metadata")
     known_to_spark(settings, only(settings), spark, tables, ("view_progress", "cleaned_buckets"))
@@ -35,12 +36,13 @@ def prepared(settings, spark):
 
 
 def done(operation, settings, spark, chosen=None, **options):
+    """Prepare the pipeline, run an operation on the chosen rows, and return its report."""
     prepared(settings, spark)
     return operation(settings, only(settings), chosen or Chosen(), owner=OWNER, spark=spark, **options)
 
 
 def changes(report):
-    """Rows by what became of them."""
+    """Return how many rows an operation added, changed, removed or left, by kind."""
     kinds = Counter()
     for line in report.tags:
         kinds.update({kind: count for kind, count in line.model_dump().items() if kind != "tag"})
@@ -48,11 +50,12 @@ def changes(report):
 
 
 def plain(found):
-    """Rows of fixtures as those of the tables."""
+    """Return rows of fixtures in the form of the tables' rows."""
     return in_order([{**row, "timestamp": str(row["timestamp"])} for row in found])
 
 
 def of_cases(cases, table):
+    """Return the recorded rows of several cases, each persistence_id prefixed by its case."""
     return in_order(
         [{**row, "persistence_id": f"{case}/{row['persistence_id']}"} for case in cases for row in recorded(case, table)]
     )
@@ -60,17 +63,19 @@ def of_cases(cases, table):
 
 @cache
 def events_of(case):
+    """Return (persistence_id, sequence_nr) of each event of a case's journal."""
     return {(event["persistence_id"], event["sequence_nr"]) for event in Case(case).table("messages").to_pylist()}
 
 
 def has_event(row):
-    """Whether the journal of a case still has the event of a row of its view."""
+    """Return whether the journal of a case still has the event of a row of its view."""
     case, persistence_id = row["persistence_id"].split("/", 1)
     return (persistence_id, row["sequence_nr"]) in events_of(case)
 
 
 @pytest.fixture
 def together(stack):
+    """Return load(cases), which loads several cases into one journal and returns its keyspace."""
     made = []
 
     def load(cases):
@@ -82,7 +87,8 @@ def together(stack):
         stack.session.execute(f"DROP KEYSPACE IF EXISTS {name}")
 
 
-def test_what_the_plugin_wrote_is_right_already_and_comes_back_with_its_numbers(stack, together, settings, spark):
+def test_rebuild_plugins_view_keeps_its_numbers(stack, together, settings, spark):
+    """Rebuild the plugin's own view: nothing changes. Truncate it: the rebuild adds the same rows with the same numbers."""
     journal = together(HEALTHY)
     configured = settings(journal, tags=["tag-0"], **HOUR)
     views, progress = of_cases(HEALTHY, "tag_views"), of_cases(HEALTHY, "tag_write_progress")
@@ -99,9 +105,8 @@ def test_what_the_plugin_wrote_is_right_already_and_comes_back_with_its_numbers(
     assert rows(stack, journal, "tag_write_progress") == progress
 
 
-def test_every_damage_of_the_fixtures_becomes_what_the_plugin_would_write_and_is_delivered(
-    stack, damaged_journal, settings, spark
-):
+def test_rebuild_damaged_fixtures_equals_plugins_and_is_delivered(stack, damaged_journal, settings, spark):
+    """Deliver all damaged fixtures, rebuild the view and deliver again: view and ClickHouse have what the plugin would write."""
     made = damaged_journal()
     configured = settings(
         made.keyspace, tags=damage.TAGS, bucket_size="Hour", first_time_bucket=damage.FIRST, repair_view=False,
@@ -116,13 +121,13 @@ def test_every_damage_of_the_fixtures_becomes_what_the_plugin_would_write_and_is
     assert rows(stack, made.keyspace, "tag_views") == [{name: row[name] for name in names} for row in wanted]
     assert changes(report).keys() == {"same", "added", "changed", "removed"}
     assert {line.persistence_id.split("/")[0] for line in report.changes} <= set(damage.CASES)
-    # rows that came at times that were delivered already are read again
+    # Rows added at times that are delivered already are read again.
     deliver(configured, only(configured), spark)
     assert Counter(row.tag for row in clickhouse_rows(configured, only(configured))) == Counter(row["tag_name"] for row in wanted)
     assert changes(done(rebuild, configured, spark)) == {"same": len(wanted)}
 
 
-def test_persistence_ids_and_tags_that_are_named_and_nothing_else(stack, keyspace, settings, spark):
+def test_rebuild_named_ids_and_tags_only(stack, keyspace, settings, spark):
     journal = keyspace("gap-whole-pid")
     configured = settings(journal, case="gap-whole-pid")
     before = rows(stack, journal, "tag_views")
@@ -143,7 +148,8 @@ def test_persistence_ids_and_tags_that_are_named_and_nothing_else(stack, keyspac
     assert code == 2 and "neither events of persistence_id 'nobody' nor progress" in said
 
 
-def test_what_cant_be_numbered_is_left_as_it_is_and_named(stack, together, settings, spark):
+def test_rebuild_unnumberable_ids_are_left_and_named(stack, together, settings, spark):
+    """Leave persistence ids with two writers or a missing event as they are; deletions leave them, too."""
     journal = together(["split-brain", "gap-middle"])
     stack.session.execute(
         f"DELETE FROM {journal}.messages WHERE persistence_id = 'gap-middle/o-000001' AND partition_nr = 0 AND sequence_nr = 5"
@@ -158,17 +164,17 @@ def test_what_cant_be_numbered_is_left_as_it_is_and_named(stack, together, setti
     left = {line.persistence_id for line in report.left_examples}
     of_left = [row for row in before if row["persistence_id"] in left]
     assert [row for row in rows(stack, journal, "tag_views") if row["persistence_id"] in left] == of_left
-    # its tag is known, though nothing is rebuilt of it
+    # Its tag is known, although none of its rows is rebuilt.
     named = done(rebuild, configured, spark, Chosen(("gap-middle/o-000001",), ("tag-0", "tag-9")))
     assert (named.left, named.unknown_tags) == (1, ["tag-9"])
-    # nor does a deletion take what a rebuild would not bring back
+    # A deletion leaves rows that a rebuild would not bring back.
     removed = done(delete, configured, spark)
     assert removed.left == 2 and rows(stack, journal, "tag_views") == of_left
     with pytest.raises(GuardRefused, match="2 persistence ids can't be rebuilt. Nothing was deleted"):
         truncate(configured, only(configured), owner=OWNER, spark=spark)
 
 
-def test_an_application_that_numbers_meanwhile_is_noticed_and_nothing_is_written(stack, keyspace, settings, spark):
+def test_rebuild_application_numbering_meanwhile_writes_nothing(stack, keyspace, settings, spark):
     journal = keyspace("gap-first")
     configured, before = settings(journal, case="gap-first"), rows(stack, journal, "tag_views")
 
@@ -184,11 +190,12 @@ def test_an_application_that_numbers_meanwhile_is_noticed_and_nothing_is_written
 
 
 @pytest.mark.long
-def test_a_view_of_our_own_is_deleted_and_rebuilt_and_the_next_build_goes_on(stack, keyspace, settings, spark):
+def test_rebuild_own_view_lets_build_continue(stack, keyspace, settings, spark):
+    """Rebuild, delete and truncate a view that Tagmill builds, also by another pipeline; the next build adds nothing."""
     case = "partition-boundary"
     journal = keyspace(case, ("metadata", "all_persistence_ids"))
     configured = settings(journal, case=case, views="tagmill")
-    # whichever pipeline it is done by
+    # Another pipeline on the same journal may delete, too.
     mirror = configured.pipeline(only(configured)).model_copy(update={"views": "application"})
     mirrored = configured.model_copy(update={"pipelines": {**configured.pipelines, "mirror": mirror}})
     load_messages(stack.session, case, journal, 0, 30)
@@ -198,7 +205,7 @@ def test_a_view_of_our_own_is_deleted_and_rebuilt_and_the_next_build_goes_on(sta
     assert changes(done(rebuild, configured, spark)) == {
         "same": half,
         "added": len(before["tag_views"]) - half,
-    }  # what is new, too
+    }  # new events are added, too
     assert {table: rows(stack, journal, table) for table in VIEWS} == before
     known = records(stack, journal)
     one = before["tag_views"][0]
@@ -213,7 +220,7 @@ def test_a_view_of_our_own_is_deleted_and_rebuilt_and_the_next_build_goes_on(sta
     ]
     assert changes(removed) == {"removed": len(mine)} and removed.progress == 1
     assert rows(stack, journal, "tag_views") == [row for row in before["tag_views"] if row not in mine]
-    assert built(configured, spark)["rows"] == 0  # neither refused nor numbered anew
+    assert built(configured, spark)["rows"] == 0  # neither refused nor numbered again
     assert changes(done(rebuild, configured, spark)) == {"added": len(mine), "same": len(before["tag_views"]) - len(mine)}
     assert {table: rows(stack, journal, table) for table in VIEWS} == before and records(stack, journal) == known
 
@@ -222,7 +229,7 @@ def test_a_view_of_our_own_is_deleted_and_rebuilt_and_the_next_build_goes_on(sta
     assert changes(done(rebuild, configured, spark)) == {"added": len(before["tag_views"])}
     assert {table: rows(stack, journal, table) for table in VIEWS} == before and records(stack, journal) == known
     assert built(configured, spark)["rows"] == 0
-    # an application that has numbered since is left to itself
+    # A persistence_id that the application has numbered since is left alone.
     stack.session.execute(
         f"UPDATE {journal}.tag_write_progress SET sequence_nr = 999 WHERE persistence_id = %s AND tag = %s",
         (one["persistence_id"], one["tag_name"]),
@@ -231,7 +238,8 @@ def test_a_view_of_our_own_is_deleted_and_rebuilt_and_the_next_build_goes_on(sta
     assert left.persistence_id == one["persistence_id"] and "somebody else has numbered it" in left.why
 
 
-def test_rows_of_cleaned_partitions_and_of_events_that_are_gone_are_not_touched(stack, keyspace, settings, spark):
+def test_rebuild_leaves_cleaned_and_deleted_rows_alone(stack, keyspace, settings, spark):
+    """Delete and rebuild a view: rows of deleted events stay, and cleaned partitions stay empty."""
     journal = keyspace("deleted-events")
     configured = prepared(settings(journal, case="deleted-events"), spark)
     before = rows(stack, journal, "tag_views")
@@ -251,7 +259,7 @@ def test_rows_of_cleaned_partitions_and_of_events_that_are_gone_are_not_touched(
 
 
 def numbered_to(stack, written, persistence_id, number, sequence_nr, tag="t"):
-    """A line of tag_write_progress."""
+    """Write a line of tag_write_progress."""
     stack.session.execute(
         f"INSERT INTO {written.keyspace}.tag_write_progress (persistence_id, tag, offset, sequence_nr, tag_pid_sequence_nr)"
         " VALUES (%s, %s, %s, %s, %s)", (persistence_id, tag, offset(BEGIN), sequence_nr, number),
@@ -259,17 +267,18 @@ def numbered_to(stack, written, persistence_id, number, sequence_nr, tag="t"):
 
 
 def reached(stack, written):
-    """(number, sequence_nr) of tag_write_progress by persistence_id, of the tag t."""
+    """Return (number, sequence_nr) of tag_write_progress by persistence_id, for the tag 't'."""
     lines = rows(stack, written.keyspace, "tag_write_progress")
     return {line["persistence_id"]: (line["tag_pid_sequence_nr"], line["sequence_nr"]) for line in lines if line["tag"] == "t"}
 
 
 def numbers(written, persistence_id, tag="t"):
-    """Numbers by sequence_nr."""
+    """Return the tag's numbers of a persistence_id by sequence_nr."""
     return {row["sequence_nr"]: row["tag_pid_sequence_nr"] for row in written.rows(persistence_id) if row["tag_name"] == tag}
 
 
 def test_tags_that_were_taken_from_events(stack, journal, settings, spark):
+    """Take the tag from some events: the others are numbered without gaps, and rows of events without tags stay."""
     written = journal()
     session, gone = (
         stack.session,
@@ -291,7 +300,7 @@ def test_tags_that_were_taken_from_events(stack, journal, settings, spark):
     configured = settings(written.keyspace, tags=["t"], **HOUR)
     looked, report = done(rebuild, configured, spark, dry_run=True), done(rebuild, configured, spark)
     assert (looked.tags, looked.left_examples) == (report.tags, report.left_examples)
-    kept = {1: 1, 2: 2}  # of events that are deleted
+    kept = {1: 1, 2: 2}  # numbers of deleted events
     for one, begin, without in (
         ("middle", {}, (3,)),
         ("first", {}, (1, 2)),
@@ -302,20 +311,21 @@ def test_tags_that_were_taken_from_events(stack, journal, settings, spark):
         wanted = begin | {sequence_nr: place for place, sequence_nr in enumerate(living, 1 + len(begin))}
         assert numbers(written, one) == wanted and reached(stack, written)[one] == (max(wanted.values()), living[-1]), one
         assert numbers(written, one, "u") == {number: number for number in range(1, 11)}, one
-    # the row of an event that has no tags any more is kept, and so are the numbers of the others
+    # The row of the event that lost all its tags is kept, and so are the numbers of the others.
     assert written.rows("untagged") == untagged and reached(stack, written)["untagged"] == (10, 10)
     assert [(line.persistence_id, line.sequence_nr) for line in report.left_examples] == [("untagged", 2)]
     assert "has a number that another event would get" in report.left_examples[0].why
 
 
 def test_progress_that_the_journal_does_not_bear_out(stack, journal, settings, spark):
+    """Rebuild where tag_write_progress is ahead of the journal, has no number, or proves events behind empty partitions."""
     written = journal()
     written.messages([*events("ahead", range(1, 11), BEGIN), *events("nulls", range(3, 6), BEGIN)])
     numbered_to(stack, written, "ahead", 15, 15)
     written.deleted_to("nulls", 2)
     written.view(events("nulls", range(5, 6), BEGIN))
     numbered_to(stack, written, "nulls", None, 5)
-    # two empty partitions: nobody reads on by key, but a number that was given says that there is more
+    # Behind two empty partitions a search by key ends, but a given number proves that there are more events.
     written.messages([*events("gap", range(1, 6), BEGIN), *events("gap", range(6, 11), BEGIN, partition_nr=5)])
     numbered_to(stack, written, "gap", 10, 10)
     done(rebuild, settings(written.keyspace, tags=["t"], **HOUR), spark, Chosen(("ahead", "nulls", "gap")))
@@ -324,7 +334,8 @@ def test_progress_that_the_journal_does_not_bear_out(stack, journal, settings, s
     assert reached(stack, written) == {"ahead": (10, 10), "nulls": (5, 5), "gap": (10, 10)}
 
 
-def test_persistence_ids_whose_first_partitions_are_empty_are_found_by_name(stack, journal, settings, spark):
+def test_rebuild_named_ids_behind_empty_partitions(stack, journal, settings, spark):
+    """Find persistence ids whose first partitions are empty, and leave them until their deletions are recorded."""
     written = journal()
     written.messages(events("high", range(21, 26), BEGIN, partition_nr=9))
     written.messages(events("higher", range(31, 36), BEGIN, partition_nr=700))
@@ -334,7 +345,7 @@ def test_persistence_ids_whose_first_partitions_are_empty_are_found_by_name(stac
         done(rebuild, configured, spark, Chosen(("nobody",)))
     report = done(rebuild, configured, spark, Chosen(("high", "higher", "nobody")))
     assert (report.unknown_ids, report.unknown_examples) == (1, ["nobody"])
-    # what is missing in front of them was not deleted, as far as the journal says
+    # As far as the journal says, the missing events before them were not deleted.
     left = [(line.persistence_id, line.sequence_nr, line.why) for line in report.left_examples]
     hole = "a sequence_nr is missing and was not deleted"
     assert left == [("high", 0, hole), ("higher", 2, hole)] and written.rows() == []
@@ -347,9 +358,9 @@ def test_persistence_ids_whose_first_partitions_are_empty_are_found_by_name(stac
     assert said[0] == 0, said
 
 
-def test_a_view_in_buckets_of_another_size_is_not_taken_for_a_damaged_one(stack, journal, settings, spark):
+def test_rebuild_wrong_bucket_size_is_refused(stack, journal, settings, spark):
     written = journal()
-    # an hour that isn't the first of its day
+    # The hour must not be the first of its day, whose Hour and Day buckets are the same.
     written.both(events("p", range(1, 31), BEGIN if BEGIN.hour else BEGIN + timedelta(hours=1)))
     before = written.rows()
     with pytest.raises(
@@ -358,12 +369,13 @@ def test_a_view_in_buckets_of_another_size_is_not_taken_for_a_damaged_one(stack,
         done(rebuild, settings(written.keyspace, tags=["t"], **{**HOUR, "bucket_size": "Day"}), spark)
     with pytest.raises(DataQualityStop, match="30 of 30 rows are in Hour buckets, the pipeline says Day"):
         done(delete, settings(written.keyspace, tags=["t"], **{**HOUR, "bucket_size": "Day"}), spark)
-    # and the size that was wrong is forgotten
+    # The refused bucket size was not recorded.
     assert changes(done(rebuild, settings(written.keyspace, tags=["t"], **HOUR), spark)) == {"same": 30}
     assert written.rows() == before
 
 
-def test_rows_that_a_clock_ahead_has_written_are_not_said_to_be_removed(stack, journal, settings, spark):
+def test_rebuild_rows_written_ahead_are_left(stack, journal, settings, spark):
+    """Leave wrong rows that a clock ahead has written, and count them as left, not as removed."""
     written, later = journal(), time.time_ns() // 1000 + 3_600_000_000
     written.messages([row for name in ("extra", "other", "right", "now") for row in events(name, range(1, 4), BEGIN)])
     written.view([row for name in ("extra", "other", "now") for row in events(name, range(1, 3), BEGIN)])
@@ -386,7 +398,7 @@ def test_rows_that_a_clock_ahead_has_written_are_not_said_to_be_removed(stack, j
     assert written.rows() == []
 
 
-def test_a_dry_run_behind_a_kill_says_what_would_be_finished_first(journal, settings, spark, monkeypatch):
+def test_rebuild_dry_run_names_unfinished_build(journal, settings, spark, monkeypatch):
     written = journal()
     written.messages(events("p", range(1, 4), BEGIN))
     configured = settings(written.keyspace, tags=["t"], **HOUR)
@@ -409,7 +421,8 @@ def test_a_dry_run_behind_a_kill_says_what_would_be_finished_first(journal, sett
     assert done(rebuild, configured, spark).unfinished is None
 
 
-def test_an_event_with_sequence_nr_0_is_none_as_for_the_plugin(stack, journal, settings, spark):
+def test_rebuild_event_with_sequence_nr_0_is_ignored(stack, journal, settings, spark):
+    """Ignore an event with sequence_nr 0, as the plugin does."""
     written = journal()
     written.messages(events("p", range(4), BEGIN))
     written.messages(events("only", [0], BEGIN))
@@ -424,7 +437,8 @@ def test_an_event_with_sequence_nr_0_is_none_as_for_the_plugin(stack, journal, s
     assert (result["rows"], result["waiting"]) == (3, 0)
 
 
-def test_numbers_that_nothing_else_knows_outlive_deletions_and_truncations(stack, journal, settings, spark):
+def test_delete_keeps_numbers_known_nowhere_else(stack, journal, settings, spark):
+    """Refuse to truncate progress that can't be counted again; delete and rebuild a view numbered behind deleted events."""
     written = journal()
     written.messages(events("p", range(1, 6), BEGIN))
     numbered_to(stack, written, "all deleted", 10, 10)
@@ -435,13 +449,13 @@ def test_numbers_that_nothing_else_knows_outlive_deletions_and_truncations(stack
     assert reached(stack, written) == {"all deleted": (10, 10)}
     stack.session.execute(f"TRUNCATE {written.keyspace}.tag_write_progress")
     built(configured, spark)
-    # a truncation that was killed behind the tables, and is run again
+    # As after a truncation that was killed behind the tables, and is run again.
     for table in VIEWS:
         stack.session.execute(f"TRUNCATE {written.keyspace}.{table}")
     truncate(configured, only(configured), owner=OWNER, spark=spark)
     assert built(configured, spark)["rows"] == 0
     assert changes(done(rebuild, configured, spark)) == {"added": 5}
-    # events in front are gone, and nothing but a line of progress says that they were deleted
+    # The first events are gone, and only a line of progress says that they were deleted.
     other = journal()
     mine = [{**row, "tag_pid_sequence_nr": row["sequence_nr"] - 6} for row in events("q", range(7, 10), BEGIN)]
     other.both(mine)

@@ -1,4 +1,4 @@
-"""What an audit has found is mended: the view holds what the journal says, ClickHouse each event once, and a second audit agrees."""
+"""A repair of what an audit found: view and ClickHouse hold each event of the journal once, and a second audit agrees."""
 
 from collections import Counter
 from datetime import timedelta
@@ -36,7 +36,7 @@ PID = "o-000003"
 
 
 class Repaired:
-    """A pipeline over a journal that is to be repaired."""
+    """A pipeline over a journal that a test repairs."""
 
     def __init__(self, journal, settings, spark, **keys):
         self.journal, self.spark, self.pages = journal, spark, settings
@@ -45,40 +45,48 @@ class Repaired:
         schema.apply(self.settings)
 
     def deliver(self, **options):
+        """Deliver until nothing is new."""
         return deliver(self.settings, self.name, self.spark, **options)
 
     def audit(self):
+        """Audit the pipeline and return the report."""
         return audited(self.settings, self.spark)
 
     def repair(self):
-        """Audit, repair, audit: the repair's report, and what the second audit finds."""
+        """Audit, repair and audit again; return the repair's report and the findings of the second audit."""
         first = self.audit()
         report = repair(self.settings, self.name, first.audit, spark=self.spark, owner=OWNER, who="tester", why="a test")
         return report, found(self.audit())
 
     def rows(self):
+        """Return all rows of the destination, sorted."""
         return clickhouse_rows(self.settings, self.name)
 
     def view(self):
+        """Return the view's rows in the form of the destination's."""
         return sorted(map(as_row, self.journal.rows()))
 
     def tagmill(self, *command):
+        """Run a command for this pipeline."""
         return tagmill(self.pages.file(self.name), *command, "--pipeline", self.name)
 
     def progress(self, tag, persistence_id):
+        """Return the progress of a persistence_id."""
         with Ledger(self.settings.cassandra) as ledger:
             return next(iter(ledger.delivered.progress(self.name, [(tag, persistence_id)])))
 
     def sql(self, statement):
+        """Execute a statement in ClickHouse and wait until its mutations are done."""
         with ClickHouse(self.settings.clickhouse) as clickhouse:
             clickhouse.client.command(statement, settings={"mutations_sync": 2})
 
     def remove(self, *records):
+        """Delete rows of the view."""
         for record in records:
             self.journal.remove(record)
 
     def numbered(self, records, *, less=0):
-        """tag_write_progress, as the plugin has it after these rows; `less`: it has not got so far."""
+        """Write tag_write_progress as the plugin has it after these rows, or `less` numbers before them."""
         last = {(row["persistence_id"], row["tag_name"]): row for row in records}
         for (pid, tag), row in last.items():
             self.journal.session.execute(
@@ -89,17 +97,21 @@ class Repaired:
 
 
 def found(report):
+    """Return the findings of an audit by kind, without those that are 0."""
     return {kind.value: count for kind, count in report.findings.items() if count}
 
 
 def content(rows):
-    """Rows without what says how they came: `late`, and the bucket that the view had them in when they were delivered."""
+    """Return rows without `late` and without the timebucket that they were delivered from."""
     return sorted(row._replace(late=0, timebucket=0) for row in rows)
 
 
 @pytest.fixture
 def damaged(damaged_journal, settings, spark):
-    """damaged() -> all damaged fixtures in one journal; one last row is missing, too, and one has the number behind its own."""
+    """Return make(), which loads all damaged fixtures into one journal.
+
+    In addition one last row is missing, and one row has the number behind its own.
+    """
 
     def make():
         made = damaged_journal()
@@ -120,7 +132,7 @@ def damaged(damaged_journal, settings, spark):
 
 @pytest.fixture
 def repaired(journal, settings, spark):
-    """repaired(records, **keys) -> a sound small journal of two tags, as a plugin would have written it."""
+    """Return make(records, **keys), which makes a sound small journal of two tags, as the plugin would write it."""
 
     def make(records, **keys):
         made = journal()
@@ -133,20 +145,24 @@ def repaired(journal, settings, spark):
 
 
 def small():
+    """Return eight events of each of three persistence ids in two tags."""
     return [*events("a", range(1, 9), BEGIN, "t"), *events("b", range(1, 9), BEGIN, "t"), *events("c", range(1, 9), BEGIN, "u")]
 
 
 def columns(rows):
+    """Return rows reduced to the columns of tag_views."""
     return [{name: row[name] for name in VIEW_COLUMNS} for row in rows]
 
 
 def in_order(rows):
+    """Return rows of tag_views ordered by tag, persistence_id, number and time."""
     keys = ("tag_name", "persistence_id", "tag_pid_sequence_nr")
     return sorted(columns(rows), key=lambda row: (*(row[key] for key in keys), row["timestamp"].time))
 
 
 @pytest.mark.long
-def test_every_damage_is_mended_after_delivery_and_a_second_audit_agrees(damaged):
+def test_repair_after_delivery_restores_all_damage(damaged):
+    """Deliver all damaged fixtures, then repair: view and ClickHouse are those of a sound journal, and all holds end."""
     pipeline = damaged()
     pipeline.deliver()
     assert {pid for _, pid in holds(pipeline.settings, pipeline.name)} == {
@@ -158,7 +174,7 @@ def test_every_damage_is_mended_after_delivery_and_a_second_audit_agrees(damaged
     assert content(pipeline.rows()) == content(map(as_row, damage.healthy()))
     assert holds(pipeline.settings, pipeline.name) == {}
     assert set(verdicts(pipeline.settings, pipeline.name).values()) == {"exactly once"}
-    # rows whose time or payload was another one: their batches were withdrawn, and came again, late
+    # Batches of rows with another time or payload were withdrawn; their rows came again, late.
     late = {(row.persistence_id.partition("/")[0], row.tag) for row in pipeline.rows() if row.late}
     assert {("swapped-order", "tag-0"), ("late-previous-bucket", "tag-1")} <= late
     assert len(report.withdrawn) >= 2 and report.resent == []
@@ -166,7 +182,8 @@ def test_every_damage_is_mended_after_delivery_and_a_second_audit_agrees(damaged
 
 
 @pytest.mark.long
-def test_a_repair_that_ends_at_any_instant_is_begun_again(damaged, monkeypatch):
+def test_repair_interrupted_at_each_instant_finishes(damaged, monkeypatch):
+    """End a repair at each instant in turn; the last one restores view and ClickHouse."""
     pipeline = damaged()
     pipeline.deliver()
     first = manifests(pipeline.settings, pipeline.name)[0].batches[0]
@@ -189,11 +206,13 @@ def test_a_repair_that_ends_at_any_instant_is_begun_again(damaged, monkeypatch):
 
 
 def _end_at(instant, reached):
+    """Raise KeyboardInterrupt at one instant."""
     if reached == instant:
         raise KeyboardInterrupt(instant)
 
 
-def test_a_view_mended_before_its_first_delivery_is_delivered_as_if_it_had_never_been_damaged(damaged):
+def test_repair_before_first_delivery_leaves_no_trace(damaged):
+    """Repair a damaged view before its first delivery: ClickHouse has what a sound view would have given, none of it late."""
     pipeline = damaged()
     report, second = pipeline.repair()
     assert second == {} and report.withdrawn == report.resent == report.left == []
@@ -201,7 +220,7 @@ def test_a_view_mended_before_its_first_delivery_is_delivered_as_if_it_had_never
     assert pipeline.rows() == sorted(map(as_row, damage.healthy()))
 
 
-def test_batches_that_are_gone_or_there_twice_are_sent_again(repaired):
+def test_repair_lost_and_doubled_batches_are_resent(repaired):
     pipeline = repaired(small())
     pipeline.deliver()
     batch = {batch.tag: batch.batch_id for batch in manifests(pipeline.settings, pipeline.name)[0].batches}
@@ -216,7 +235,8 @@ def test_batches_that_are_gone_or_there_twice_are_sent_again(repaired):
 
 
 @pytest.mark.long
-def test_an_event_that_progress_has_passed_and_no_batch_has_is_delivered_late(repaired):
+def test_repair_undelivered_events_are_delivered_late(repaired):
+    """Repair events that progress counts as passed but no batch contains."""
     pipeline = repaired(small())
     pipeline.deliver()
     lost = events("d", range(1, 4), BEGIN, "u")
@@ -235,11 +255,12 @@ def test_an_event_that_progress_has_passed_and_no_batch_has_is_delivered_late(re
 
 
 @pytest.mark.long
-def test_what_can_t_be_told_is_left_and_named(repaired):
+def test_repair_undecidable_findings_are_left_and_named(repaired):
+    """Leave a row that the plugin has not numbered yet, a row without an event, and an event of two writers."""
     records = small()
     pipeline = repaired(records)
     pipeline.deliver()
-    # the plugin has not got to number 8; a row whose event the journal lacks; two writers
+    # The plugin has not reached number 8; a row lacks its event in the journal; two writers claim one sequence_nr.
     pipeline.remove(records[7])
     pipeline.numbered(records[:8], less=1)
     ghost = event("c", 9, BEGIN + timedelta(minutes=1), "u")
@@ -259,7 +280,8 @@ def test_what_can_t_be_told_is_left_and_named(repaired):
 
 
 @pytest.mark.long
-def test_repairing_again_or_an_older_audit_changes_nothing(repaired):
+def test_repair_again_changes_nothing(repaired):
+    """Repair by the same audit twice; an audit that is no longer the last one is refused."""
     pipeline = repaired(small())
     pipeline.deliver()
     pipeline.remove(small()[2])
@@ -273,7 +295,8 @@ def test_repairing_again_or_an_older_audit_changes_nothing(repaired):
         repair(pipeline.settings, pipeline.name, first.audit, spark=pipeline.spark, owner=OWNER, who="t", why="t")
 
 
-def test_a_withdrawn_batch_is_delivered_again_late_by_whoever_reads_its_range(repaired):
+def test_withdrawn_batch_returns_late_on_reread(repaired):
+    """Withdraw a batch and read its range again with the command that the withdrawal named."""
     pipeline = repaired(small())
     pipeline.deliver()
     before = pipeline.rows()
@@ -292,7 +315,7 @@ def test_a_withdrawn_batch_is_delivered_again_late_by_whoever_reads_its_range(re
     assert pipeline.rows() == sorted(row._replace(late=int(row.tag == "t")) for row in before)
     assert set(verdicts(pipeline.settings, pipeline.name).values()) == {"exactly once"}
     assert pipeline.deliver() == [] and pipeline.deliver(reread=span)[0]["rows"] == 0
-    # an insert of the withdrawn batch that wakes up now does nothing
+    # A late insert of the withdrawn batch does nothing.
     with ClickHouse(pipeline.settings.clickhouse) as clickhouse:
         from tagmill.stores.files import RunFiles
 
@@ -300,7 +323,7 @@ def test_a_withdrawn_batch_is_delivered_again_late_by_whoever_reads_its_range(re
     assert len(pipeline.rows()) == len(before)
 
 
-def test_a_batch_whose_events_the_view_has_lost_is_not_withdrawn(repaired):
+def test_withdraw_batch_with_lost_rows_is_refused(repaired):
     records = small()
     pipeline = repaired(records)
     pipeline.deliver()

@@ -1,6 +1,6 @@
-"""A ledger that was restored or lost while ClickHouse went on: nothing is delivered twice, and one command brings it forward.
+"""A ledger that was restored or lost while ClickHouse went on delivers nothing twice, and one command brings it forward.
 
-One pipeline, a day of events; each test adds some and compares ClickHouse with the view row by row in the end.
+One pipeline has a day of events; each test adds some and compares ClickHouse with the view row by row at its end.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ IDS = ("a", "b")
 
 
 class World:
-    """The journal, its ledger in a keyspace of its own, and what was written so far."""
+    """The journal, its ledger in a keyspace of its own, and the numbers written until now."""
 
     def __init__(self, stack: Any, journal: Journal, settings: Any, spark: Any) -> None:
         self.session, self.journal, self.spark = stack.session, journal, spark
@@ -43,7 +43,7 @@ class World:
         schema.apply(self.settings)
 
     def write(self, count: int = 3) -> None:
-        """Write the next events of each persistence id, of this moment."""
+        """Write the next events of each persistence id, with times up to this moment."""
         begin = datetime.now(UTC) - count * MILLISECOND
         for persistence_id in IDS:
             self.journal.both(
@@ -56,7 +56,7 @@ class World:
         return deliver(self.settings, self.name, self.spark)
 
     def three_runs(self) -> restoring.Copy:
-        """Deliver three runs; the ledger as it was behind the first of them."""
+        """Deliver three runs; return a copy of the ledger as it was behind the first of them."""
         self.write()
         self.deliver()
         copied = restoring.copy(self.session, self.ledger)
@@ -72,20 +72,21 @@ class World:
         return out
 
     def assert_delivered_once(self) -> None:
-        """ClickHouse has every row of the view once, and `check` says that the ledger agrees."""
+        """Assert that ClickHouse has every row of the view once, and that `check` agrees."""
         assert clickhouse_rows(self.settings, self.name) == sorted(as_row(row) for row in self.journal.rows())
         assert verdicts(self.settings, self.name) == {"t": "exactly once"}
 
 
 @pytest.fixture(scope="module")
 def world(stack: Any, module_journal: Callable[[], Journal], module_settings: Any, spark: Any) -> Iterator[World]:
+    """Yield the pipeline of this module."""
     made = World(stack, module_journal(), module_settings, spark)
     yield made
     stack.session.execute(f"DROP KEYSPACE {made.ledger}", timeout=60)
 
 
 def test_close_with_foreign_deletion_stays_sealed(world):
-    """Progress deleted by hand while a run is pushed: its close is told so, and ends after the restore."""
+    """Delete progress by hand while a run is pushed: its close refuses, and succeeds after the restore."""
     world.write()
     world.deliver()
     world.write()
@@ -112,7 +113,7 @@ def test_close_with_foreign_deletion_stays_sealed(world):
     ids=["watermark", "progress"],
 )
 def test_run_with_foreign_write_time_seals_nothing(world, table, columns):
-    """A row of the ledger that was put back by an ordinary insert, with what it said: no run seals before the restore."""
+    """Put a row of the ledger back by an ordinary insert, with the same content: no run seals before the restore."""
     world.write()
     world.deliver()
     copied = restoring.copy(world.session, world.ledger)
@@ -134,7 +135,7 @@ INSTANTS = ("restore.base_raised", "restore.progress_written", "restore.watermar
 
 @pytest.mark.parametrize("how", ["inserts", "own write times", "lost"])
 def test_deliver_with_older_ledger_waits_for_restore(world, how):
-    """The ledger's tables as they were behind the first of three runs, or empty: ClickHouse has more, so nothing is sealed."""
+    """Bring the ledger back to the first of three runs, or empty it: ClickHouse has more, so no run seals before the restore."""
     copied = world.three_runs()
     before = clickhouse_rows(world.settings, world.name)
     if how == "lost":

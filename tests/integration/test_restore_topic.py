@@ -1,4 +1,4 @@
-"""The ledger of a topic is lost while ClickHouse has its events: offsets and ids come back from the sealed manifests."""
+"""A topic's ledger is lost while ClickHouse has its events: offsets and ids come back from the sealed manifests."""
 
 import shutil
 from pathlib import Path
@@ -13,11 +13,12 @@ from tests.support.topics import OWNER, Crashed, checked_verdict, crashing, made
 
 @pytest.fixture
 def shop(stack, kafka, spark, tmp_path):
+    """Yield a factory of topics with products, each delivered by its own pipeline."""
     yield from made(stack, kafka, spark, tmp_path)
 
 
 def lose_ledger(one):
-    """Delete all rows of the pipeline by hand: their deletions have the time of this moment."""
+    """Delete all ledger rows of the pipeline by hand, so that their deletions have the time of this moment."""
     session = one.stack.session
     shards = {
         (row.rule, row.shard)
@@ -41,7 +42,7 @@ def test_restore_of_topic_delivers_nothing_twice(shop):
         one.deliver()
     lose_ledger(one)
     one.send(7)
-    one.send(2, partition=1)  # an old one again
+    one.send(2, partition=1)  # a product that was delivered before
     with pytest.raises(GuardRefused, match="older than ClickHouse.*ledger restore"):
         one.deliver()
     assert topic_line(one.settings, one.name, verify=False)["verdict"].startswith("differs: ")
@@ -58,7 +59,7 @@ def test_restore_of_topic_delivers_nothing_twice(shop):
 
 
 def test_restore_of_topic_without_manifest_refuses(shop):
-    """What a run read is not known without its manifest: one line says what to do, and nothing is changed."""
+    """Lose the manifest of a run, too: one line says what to do, and nothing is changed."""
     one = shop()
     one.send(1)
     one.deliver()

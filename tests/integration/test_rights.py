@@ -1,4 +1,4 @@
-"""A right that is missing where Spark meets it is one line that names it, and once it is granted the same command does its work."""
+"""A right that Spark lacks is named in one line, and once it is granted the same command does its work."""
 
 import re
 from collections.abc import Iterator
@@ -26,13 +26,14 @@ CASE, WORKER, PASSWORD = "orders", "worker", "sesame-4711"
 
 @dataclass
 class Guarded:
-    """A Cassandra whose user `worker` may do what is granted, and a session of its superuser."""
+    """A Cassandra whose user `worker` has only granted rights, and a session of its superuser."""
 
     stack: Stack
     session: Session
     factory: SettingsFactory
 
     def settings(self, keyspace: str, **keys: Any) -> Settings:
+        """Return the settings of a pipeline over a keyspace of this Cassandra."""
         return self.factory(keyspace, case=CASE, **keys)
 
     def grant_all_but(self, keyspaces: list[str], right: str, table: str) -> None:
@@ -47,6 +48,7 @@ class Guarded:
 
 @pytest.fixture(scope="module")
 def guarded(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    """Start a Cassandra with passwords and the role `worker`."""
     port = free_port(beside=10000)
     server = CassandraServer(stack.home / "cassandra-with-rights", port, JARS, heap="512m", passwords=True, flags=CASSANDRA_FLAGS)
     server.start()
@@ -63,7 +65,7 @@ def guarded(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 def as_worker(guarded: Guarded, spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Commands of this process log in as the worker, and use the session that all tests share for that Cassandra."""
+    """Let commands of this process log in as the worker, with the session that all tests share for that Cassandra."""
     monkeypatch.setenv("TAGMILL_CASSANDRA__USERNAME", WORKER)
     monkeypatch.setenv("TAGMILL_CASSANDRA__PASSWORD", PASSWORD)
     own = {
@@ -82,13 +84,13 @@ def as_worker(guarded: Guarded, spark: Any, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def applied(settings: Settings) -> None:
-    """The schema, made by the superuser."""
+    """Apply the schema as the superuser."""
     superuser = {"username": "cassandra", "password": SecretStr("cassandra")}
     schema.apply(settings.model_copy(update={"cassandra": settings.cassandra.model_copy(update=superuser)}))
 
 
 def refused(file: Path, pipeline: str, right: str, table: str, *command: str) -> None:
-    """The command ends with 2, and its one line names the right and the log that has the trace."""
+    """Assert that the command ends with 2 and one line that names the right and the log with the trace."""
     code, _, said = tagmill(file, *command, "--pipeline", pipeline)
     assert code == 2, said
     assert said.count("\n") == 1 and PASSWORD not in said
@@ -102,6 +104,7 @@ def refused(file: Path, pipeline: str, right: str, table: str, *command: str) ->
     ("right", "table"), [("SELECT", "messages"), ("MODIFY", "tag_write_progress")], ids=["read messages", "write progress"]
 )
 def test_build_right_missing_is_named_then_builds(guarded, as_worker, spark, right, table) -> None:
+    """Build without a right on one table; grant it, and the same command writes the plugin's rows."""
     keyspace = f"shop_{right.lower()}"
     load_case(guarded.session, CASE, keyspace, tables=WITHOUT_VIEWS)
     settings = guarded.settings(keyspace, views="tagmill")
@@ -122,7 +125,7 @@ def test_build_right_missing_is_named_then_builds(guarded, as_worker, spark, rig
 
 
 def test_delivery_right_missing_is_named_then_delivers(guarded, as_worker, spark) -> None:
-    """The ledger's own progress can't be read back: the run is not closed, and afterwards each row is there once."""
+    """Deliver without the right to read progress: the run stays SEALED; grant it, and each row is there once."""
     keyspace = "shop_delivered"
     load_case(guarded.session, CASE, keyspace)
     settings = guarded.settings(keyspace)

@@ -1,4 +1,4 @@
-"""`tagmill run give-up` of what is sealed and is no delivery: a replication, and the build of a view, whose manifest is gone."""
+"""`tagmill run give-up` of a sealed replication or view build whose manifest is lost."""
 
 import json
 from pathlib import Path
@@ -21,20 +21,20 @@ WHY = ("--why", "seen in a test", "--yes")
 
 
 def lose(settings, name, file):
-    """Take a manifest away, and the lease that a crash has left."""
+    """Delete a manifest and the lease that a crash has left."""
     Path(settings.storage.root, file).unlink()
     with Ledger(settings.cassandra) as ledger:
         ledger.cassandra.execute(f"DELETE FROM {ledger.keyspace}.leases WHERE pipeline = ?", name)
 
 
 def given_up(file, name, *options):
-    """Give up by the command line; returns exit status and what it says."""
+    """Give up by the command line; return the exit status and all that it prints."""
     code, said, wrong = tagmill(file, "run", "give-up", "--pipeline", name, *options, *WHY)
     return code, said + wrong
 
 
 def test_give_up_replication_next_one_replicates(kafka_journal, spark):
-    """Half of it was written: the next one writes the rest once, and a record that is set apart is a dead letter."""
+    """Give up a half-written replication: the next one writes the rest once, and a record set apart becomes a dead letter."""
     journal = kafka_journal()
     topic, settings = journal.topic(), journal.settings(FEW_ROWS)
     schema.apply(settings)
@@ -70,7 +70,7 @@ def test_give_up_replication_next_one_replicates(kafka_journal, spark):
 
 
 def test_give_up_build_next_one_builds(stack, keyspace, settings, spark):
-    """Rows and numbers were written, not our record of them: the build is ended, and its numbers are taken as the start."""
+    """Give up a build that wrote rows and numbers, but not its record: the next one adopts those numbers."""
     journal = keyspace("orders", WITHOUT_VIEWS)
     configured = settings(journal, case="orders", views="tagmill")
     name = only(configured)

@@ -1,4 +1,4 @@
-"""The stack itself: it starts, answers, stops, and leaves no process behind, whatever happens to the one who started it."""
+"""The local stack starts, answers, stops, and leaves no process behind, whatever happens to the process that started it."""
 
 import json
 import os
@@ -25,6 +25,7 @@ CLI = "import sys; from tagmill.cli.local import app; app(prog_name='tagmill loc
 
 @pytest.fixture
 def home(tmp_path):
+    """Yield a folder for a stack and kill what still runs in it afterwards."""
     yield tmp_path / "home"
     for part in NAMES:
         for process in marked(str(tmp_path / "home" / part)):
@@ -33,11 +34,13 @@ def home(tmp_path):
 
 @pytest.fixture
 def ports():
+    """Return a free port for each part of the stack."""
     beside = {"cassandra": 10000, "kafka": 10000}
     return {name: free_port(beside=beside.get(name, 0)) for name in NAMES}
 
 
 def cli(home, *arguments, ports=None, **environment):
+    """Run `tagmill local` as a process of its own and return how it ended."""
     variables = {f"TAGMILL_LOCAL_{name.upper()}_PORT": str(port) for name, port in (ports or {}).items()}
     return subprocess.run(
         [sys.executable, "-c", CLI, *arguments, "--home", str(home)],
@@ -50,10 +53,12 @@ def cli(home, *arguments, ports=None, **environment):
 
 
 def remaining(home):
+    """Return the processes of the stack that still run."""
     return [process for part in NAMES for process in marked(str(home / part))]
 
 
 def wait_until(condition, seconds=60.0):
+    """Wait for a condition; fail after some seconds."""
     limit = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < limit, "it did not happen in time"
@@ -75,7 +80,7 @@ def test_up_status_down_leave_no_process(home, ports):
     assert remaining(home) == []
 
 
-def test_a_busy_port_is_one_line_and_nothing_stays_started(home, ports):
+def test_up_busy_port_is_one_line(home, ports):
     with socket.socket() as other:
         other.bind(("127.0.0.1", ports["clickhouse"]))
         other.listen()
@@ -117,7 +122,7 @@ def test_a_missing_java_is_one_line(home, ports):
     assert "Java 11 or 17 is missing" in done.stderr
 
 
-def test_no_network_while_fetching_jars_is_one_line(tmp_path):
+def test_jars_without_network_is_one_line(tmp_path):
     code = f"""
 import sys; from pathlib import Path; from local import jars
 jars.ROOT = Path({str(tmp_path)!r}); sys.exit(jars.main())
@@ -149,7 +154,7 @@ def test_a_terminated_up_leaves_no_process(home, ports):
 
 
 @pytest.mark.long
-def test_cassandra_keeps_its_rows_when_it_is_killed(home, ports):
+def test_cassandra_killed_keeps_its_rows(home, ports):
     node = Cassandra(home / "cassandra", ports["cassandra"], JARS)
     node.start()
     try:
@@ -157,7 +162,7 @@ def test_cassandra_keeps_its_rows_when_it_is_killed(home, ports):
             connected.execute("CREATE KEYSPACE k WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
             connected.execute("CREATE TABLE k.t (a int PRIMARY KEY)")
             connected.execute("INSERT INTO k.t (a) VALUES (7)")
-        time.sleep(11)  # commitlog_sync_period
+        time.sleep(11)  # longer than Cassandra's commitlog_sync_period
         node.kill()
         assert node.pid() is None
         node.start()
@@ -167,7 +172,7 @@ def test_cassandra_keeps_its_rows_when_it_is_killed(home, ports):
         node.stop()
 
 
-def test_a_guard_stops_what_a_killed_owner_left(home, ports):
+def test_guard_stops_parts_of_killed_owner(home, ports):
     code = f"""
 import time; from pathlib import Path
 from local.clickhouse import ClickHouse; from local.guard import Guard
@@ -216,7 +221,7 @@ def test_payload_bytes_never_look_like_a_statement(stack):
 
 
 @pytest.mark.long
-def test_airflow_starts_with_its_pools_and_stops_without_a_trace(home, ports):
+def test_airflow_starts_with_pools_and_stops_cleanly(home, ports):
     done = cli(home, "up", "--part", "airflow", ports=ports)
     assert done.returncode == 0, done.stderr
     assert set(POOLS) <= Stack(resolve(home)).airflow.api().pools()

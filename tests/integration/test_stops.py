@@ -1,4 +1,4 @@
-"""What stops a run before it seals, so that nothing is delivered: bucket sizes that don't fit, broken keys, too much held."""
+"""Stops before the seal, so that nothing is delivered: unfit bucket sizes, broken keys, too many held rows."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -28,7 +28,7 @@ BEGIN = this_hour() - timedelta(hours=1)
 
 
 def stopped(settings, spark, *, held=()):
-    """Plan and seal a run that the gate has to stop; the error, after a look that nothing but holds was written."""
+    """Plan and seal a run that the gate has to stop; assert that it wrote nothing but holds, and return the error's text."""
     schema.apply(settings)
     name = only(settings)
     planned = steps.plan(settings, name, owner=OWNER)
@@ -48,15 +48,14 @@ def stopped(settings, spark, *, held=()):
     ("case", "configured", "right"),
     [("gap-middle", "Day", "Hour"), ("gap-middle", "Minute", "Hour"), ("minute-buckets", "Hour", "Minute")],
 )
-def test_a_bucket_size_that_does_not_fit_stops_the_run_and_names_the_one_that_does(
-    keyspace, settings, spark, case, configured, right
-):
+def test_run_wrong_bucket_size_stops_naming_right_one(keyspace, settings, spark, case, configured, right):
     wrong = settings(keyspace(case), case=case, bucket_size=configured)
     text = stopped(wrong, spark)
     assert "bucket_size is wrong" in text and f'set bucket_size = "{right}"' in text
 
 
-def test_more_held_than_tolerated_stops_the_run_and_the_page_names_the_rows(journal, settings, spark):
+def test_run_too_many_held_rows_stops(journal, settings, spark):
+    """Stop at too large a share of held rows; the page names them, and the next run continues with the hold."""
     written = journal()
     written.both(events("sound", range(1, 9), BEGIN))
     written.view(row for row in events("broken", range(1, 5), BEGIN) if row["tag_pid_sequence_nr"] != 2)
@@ -72,14 +71,15 @@ def test_more_held_than_tolerated_stops_the_run_and_the_page_names_the_rows(jour
     ]
     assert "broken" in Path(strict.storage.root, only(strict), "docs", "run-00000001", "index.html").read_text()
 
-    # the next run plans the range again, and knows the hold
+    # The next run plans the range again and reads the recorded hold.
     runs = deliver(strict, only(strict), spark)
     assert runs[0]["run"] == 2 and sum(run["rows"] for run in runs) == 9
     assert len(clickhouse_rows(strict, only(strict))) == 9
     assert [hold.held_rows for hold in holds(strict, only(strict)).values()] == [2]
 
 
-def test_numbers_that_can_t_be_stop_the_run_by_command_with_one_line(journal, settings, spark, monkeypatch):
+def test_run_broken_keys_stop_with_one_line(journal, settings, spark, monkeypatch):
+    """Stop once at numbers below 1, by the command line; the next run holds their persistence_id."""
     written = journal()
     written.both(events("sound", range(1, 9), BEGIN))
     written.view([event("broken", 0, BEGIN), event("broken", 1, BEGIN, sequence_nr=0)])
@@ -89,12 +89,12 @@ def test_numbers_that_can_t_be_stop_the_run_by_command_with_one_line(journal, se
     known_to_spark(configured, name, spark)
     monkeypatch.setattr("tagmill.sparksession.session", lambda *_, **__: Unstoppable(spark))
     code, _, said = tagmill(settings.file(name), "run", "deliver", "--pipeline", name)
-    (said,) = [line for line in said.splitlines() if not line.startswith("{")]  # what the gate only warns of is logged as JSON
+    (said,) = [line for line in said.splitlines() if not line.startswith("{")]  # warnings of the gate are logged as JSON
     assert code == 3 and said.startswith("error: run 1 of pipeline"), said
     assert "2 rows without a persistence_id, or with a number or sequence_nr below 1" in said
     assert "t 'broken' number 0 (sequence_nr 0)" in said and "index.html" in said
     assert clickhouse_rows(configured, name) == [] and state(configured, name, 1) == "ABANDONED"
-    # it stops once: the next run holds that persistence_id
+    # The stop happens once: the next run holds that persistence_id.
     deliver(configured, name, spark)
     assert [row.persistence_id for row in clickhouse_rows(configured, name)] == ["sound"] * 8
     ((_, held),) = holds(configured, name).items()
@@ -102,7 +102,7 @@ def test_numbers_that_can_t_be_stop_the_run_by_command_with_one_line(journal, se
 
 
 class Unstoppable:
-    """The session that all tests share: a command must not stop it."""
+    """The session that all tests share, with a `stop` that does nothing."""
 
     def __init__(self, spark):
         self._spark = spark
@@ -111,10 +111,10 @@ class Unstoppable:
         return getattr(self._spark, name)
 
     def stop(self):
-        """Not now."""
+        """Do nothing, so that a command does not stop the shared session."""
 
 
-def test_held_rows_that_expire_soon_are_warned_of_by_every_run_of_their_tag(journal, settings, spark):
+def test_run_held_rows_expiring_soon_are_warned_of(journal, settings, spark):
     written = journal()
     broken = [row for row in events("broken", range(1, 5), BEGIN) if row["tag_pid_sequence_nr"] != 2]
     written.view(broken[:1])

@@ -1,4 +1,4 @@
-"""The application may name its tables as it likes, and an event's tags may be in columns of two ages: everything sees them all the same."""
+"""Every operation works with tables of any configured names, and with an event's tags in columns of two ages."""
 
 import uuid
 from datetime import UTC, datetime, timedelta
@@ -35,7 +35,7 @@ LEDGER = ("progress", "view_progress", "audited_buckets", "cleaned_buckets", "de
 
 @pytest.fixture
 def renamed(stack):
-    """The tables of an empty journal, none of them with the plugin's own name."""
+    """Yield the tables of an empty journal, under names that differ from the plugin's where they can be configured."""
     tables = JournalTables(f"t_{uuid.uuid4().hex[:12]}", **NAMES)
     stack.session.execute(
         f"CREATE KEYSPACE {tables.keyspace} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}"
@@ -48,7 +48,8 @@ def renamed(stack):
 
 
 @pytest.mark.long
-def test_everything_works_on_tables_that_have_names_of_their_own(renamed, stack, settings, spark):
+def test_operations_work_on_renamed_tables(renamed, stack, settings, spark):
+    """Rebuild, deliver, audit, repair, clean, query, migrate and erase on renamed tables."""
     journal = Journal(stack.session, renamed.keyspace, renamed.view, renamed.messages)
     configured = settings(renamed.keyspace, **SETTINGS)
     name = only(configured)
@@ -60,7 +61,7 @@ def test_everything_works_on_tables_that_have_names_of_their_own(renamed, stack,
     rebuild(configured, name, Chosen(), owner=OWNER, spark=spark)
     assert journal.rows() == records
 
-    # a hole in the view is closed from the journal, and mended
+    # A delivery fills a gap of the view from the journal; a repair restores a second one.
     journal.remove(records[2])
     deliver(configured, name, spark)
     delivered = [("t", row["persistence_id"], row["tag_pid_sequence_nr"]) for row in records]
@@ -91,7 +92,7 @@ def test_everything_works_on_tables_that_have_names_of_their_own(renamed, stack,
     assert {row.table_name for row in there} == {*NAMES.values(), "tag_write_progress", "tag_scanning"}
 
 
-def test_pipelines_on_one_journal_name_the_same_tables(settings):
+def test_settings_pipelines_must_agree_on_tables(settings):
     configured = settings("k", **SETTINGS)
     one = configured.model_dump()
     (name,) = one["pipelines"]
@@ -102,7 +103,7 @@ def test_pipelines_on_one_journal_name_the_same_tables(settings):
         Settings(**one)
 
 
-def test_a_missing_table_is_named_as_it_is_configured(renamed, settings):
+def test_missing_table_is_named_as_configured(renamed, settings):
     configured = settings(renamed.keyspace, **{**SETTINGS, "messages_table": "events"})
     schema.apply(configured)
     with pytest.raises(ConfigurationError, match=f"keyspace {renamed.keyspace} has no table events"):
@@ -110,7 +111,8 @@ def test_a_missing_table_is_named_as_it_is_configured(renamed, settings):
 
 
 @pytest.mark.long
-def test_an_event_with_tags_in_new_and_old_columns_has_all_of_them(journal, stack, settings, spark):
+def test_event_with_old_and_new_tags_has_all(journal, stack, settings, spark):
+    """Deliver, repair, query and clean events with tags in `tags` and in tag1 to tag3: every operation sees all of them."""
     old = journal()
     for name in ("tag1", "tag2", "tag3"):
         stack.session.execute(f"ALTER TABLE {old.keyspace}.messages ADD {name} text")
@@ -128,21 +130,21 @@ def test_an_event_with_tags_in_new_and_old_columns_has_all_of_them(journal, stac
         )  # fmt: skip
     old.messages(ours)
     old.view([*ours, *theirs])
-    # numbered by the plugin, so that a repair may touch them
+    # With progress of the plugin a repair may touch these rows.
     for row in (*ours, *theirs):
         stack.session.execute(
             f"INSERT INTO {old.keyspace}.tag_write_progress (persistence_id, tag, sequence_nr, tag_pid_sequence_nr, offset)"
             " VALUES (%s, %s, %s, %s, %s)",
             (row["persistence_id"], row["tag_name"], row["sequence_nr"], row["tag_pid_sequence_nr"], row["timestamp"]),
         )
-    # the search for a hole's events finds one by its old tag
+    # The search for the events of a gap finds one by its old tag.
     old.remove(theirs[2])
     deliver(configured, name, spark)
     expected = sorted((row["tag_name"], row["persistence_id"], row["tag_pid_sequence_nr"]) for row in (*ours, *theirs))
     assert ids(clickhouse_rows(configured, name)) == expected
     assert [row for row in old.rows() if row["tag_name"] == "u"] == theirs
 
-    # a repair mends such a row; it doesn't take it out of the view
+    # A repair corrects such a row; it does not remove it from the view.
     old.view([{**theirs[6], "event": b"changed"}])
     found = audited(configured, spark)
     assert found.findings["differs_in_view"] == 1
@@ -152,7 +154,7 @@ def test_an_event_with_tags_in_new_and_old_columns_has_all_of_them(journal, stac
 
     read = ReadJournal(spark, configured, name).current_events_by_persistence_id("a").collect()
     assert [sorted(row.tags) for row in read] == [["t", "u"]] * 5
-    # an event that is delivered for its new tag only stays
+    # An event that is delivered for its new tag only is not cleaned.
     late = events("a", [6], datetime.now(UTC) - timedelta(seconds=30), "t")
     old.both(late)
     stack.session.execute(

@@ -1,4 +1,4 @@
-"""Avro and Protobuf topics, and columns that are added: what fits flows, what doesn't is named."""
+"""Avro and Protobuf topics, and added columns: readable records are delivered, and each misfit is named."""
 
 import io
 import json
@@ -22,10 +22,12 @@ from tests.support.topics import OWNER, made
 
 @pytest.fixture
 def shop(stack, kafka, spark, tmp_path):
+    """Yield a factory of topics with products, each delivered by its own pipeline."""
     yield from made(stack, kafka, spark, tmp_path)
 
 
 def avro_schema(*fields):
+    """Return an Avro schema with the fields of the key and these."""
     key = [
         {"name": "project", "type": "string"},
         {"name": "event_type", "type": "string"},
@@ -39,6 +41,7 @@ NOTE = {"name": "note", "type": ["null", "string"], "default": None}
 
 
 def encoded(schema, product, registry_id=None, **more):
+    """Return an event in Avro, framed if a registry id is given."""
     out = io.BytesIO()
     event = {"project": "p", "event_type": "e", "product_id": product, **more}
     fastavro.schemaless_writer(out, fastavro.parse_schema(schema), event)
@@ -46,12 +49,13 @@ def encoded(schema, product, registry_id=None, **more):
 
 
 def written(folder, name, schema):
+    """Write a schema into a file and return its path."""
     file = folder / name
     file.write_text(json.dumps(schema))
     return str(file)
 
 
-def test_framed_avro_of_two_versions_and_what_is_none(shop, tmp_path):
+def test_framed_avro_of_two_versions_and_misfits(shop, tmp_path):
     first, second = avro_schema(PRICE), avro_schema(PRICE, NOTE)
     files = {"7": written(tmp_path, "a.avsc", first), "9": written(tmp_path, "b.avsc", second)}
     one = shop(format="avro", framed=True, schema_files=files, columns=[{"name": "price", "type": "Float64"}, {"name": "note"}])
@@ -70,6 +74,7 @@ def test_framed_avro_of_two_versions_and_what_is_none(shop, tmp_path):
 
 
 def logical(base, logical_type, **more):
+    """Return an Avro type with a logical type."""
     return {"type": base, "logicalType": logical_type, **more}
 
 
@@ -177,7 +182,10 @@ def forbidden():
 
 
 def test_bad_avro_costs_no_good_record(shop, tmp_path):
-    """Every record of 10,000 arrives as it is; each of those that Avro forbids among them is a dead letter with its reason."""
+    """Send 10,000 good records, and among them each kind that Avro forbids.
+
+    The good ones arrive unchanged; each bad one becomes a dead letter with its reason.
+    """
     good = avro_schema(*({"name": name, "type": ["null", kind]} for name, kind in LOGICAL.items()))
     bad, parsed = list(forbidden()), fastavro.parse_schema(good)
     schemas = {"0": good} | {str(number): schema for number, (schema, _, _) in enumerate(bad, 1)}
@@ -211,6 +219,7 @@ def test_bad_avro_costs_no_good_record(shop, tmp_path):
 
 
 def protobuf(*fields, first=1):
+    """Return a descriptor set of a message with the fields of the key and these."""
     kinds = descriptor_pb2.FieldDescriptorProto
     message = descriptor_pb2.DescriptorProto(name="Event")
     for number, (name, kind) in enumerate(
@@ -222,13 +231,15 @@ def protobuf(*fields, first=1):
 
 
 def message(descriptors, **values):
+    """Return a message of a descriptor set, serialized."""
     pool = descriptor_pool.DescriptorPool()
     for file in descriptors.file:
         pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Event"))(**values).SerializeToString()
 
 
-def test_protobuf_and_a_descriptor_that_is_another_ones(shop, tmp_path):
+def test_protobuf_wrong_descriptor_makes_dead_letters(shop, tmp_path):
+    """Read messages by the descriptor of another message, then by the right one, and by descriptors that don't fit."""
     made_with, file = protobuf(("price", "DOUBLE")), tmp_path / "shop.desc"
     file.write_bytes(made_with.SerializeToString())
     keys = {"format": "protobuf", "schema_files": {"1": str(file)}, "columns": [{"name": "price", "type": "Float64"}]}
@@ -238,7 +249,7 @@ def test_protobuf_and_a_descriptor_that_is_another_ones(shop, tmp_path):
     one.topic.send("c", message(made_with, project="p", event_type="e", product_id=2))
     (run,) = one.deliver()
     assert (run["rows"], run["unreadable"]) == (2, 1) and one.rows("price") == [(2.5,), (None,)] or one.rows("price")[1] == (0.0,)
-    # another message's descriptor, by mistake: Protobuf itself would read it, and each event would seem to be the same one
+    # With another message's descriptor Protobuf itself would read the events, and all would seem to be the same one.
     file.write_bytes(protobuf(("price", "DOUBLE"), first=10).SerializeToString())
     one.topic.send("d", message(made_with, project="p", event_type="e", product_id=3, price=3.5))
     one.topic.send("e", message(made_with, project="p", event_type="e", product_id=4, price=4.5))
@@ -259,14 +270,15 @@ def test_protobuf_and_a_descriptor_that_is_another_ones(shop, tmp_path):
         one.deliver()
 
 
-def test_a_new_field_is_a_new_column_once_it_is_asked_for_and_old_batches_stay(shop, tmp_path):
+def test_new_field_becomes_column_when_configured(shop, tmp_path):
+    """Add a field to the schema and then a column: batches sealed before stay as they were, and ids don't change."""
     file = written(tmp_path, "a.avsc", avro_schema(PRICE))
     one = shop(format="avro", schema_files={"1": file}, columns=[{"name": "price", "type": "Float64"}])
     one.topic.send("a", encoded(avro_schema(PRICE), 1, price=1.0))
     one.deliver()
     one.topic.send("b", encoded(avro_schema(PRICE), 2, price=2.0))
-    planned = one.sealed()  # with the old columns
-    # the schema has a field more: it is in the payload, and the diff says so
+    planned = one.sealed()  # sealed with the old columns
+    # The schema has one more field: the payload has it, and the diff names it.
     written(tmp_path, "a.avsc", avro_schema(PRICE, NOTE))
     assert diff(one.settings, one.name)["unmapped"] == ["event_type", "note", "product_id", "project"]
     one.configure(columns=[{"name": "price", "type": "Float64"}, {"name": "note"}])
@@ -290,21 +302,21 @@ def test_a_new_field_is_a_new_column_once_it_is_asked_for_and_old_batches_stay(s
 
 
 @pytest.mark.long
-def test_ids_are_read_again_once_the_schema_is_corrected(shop, tmp_path):
+def test_rekey_reads_ids_under_corrected_schema(shop, tmp_path):
     file = written(tmp_path, "a.avsc", avro_schema(PRICE))
     one = shop(format="avro", schema_files={"1": file})
     one.topic.send("a", encoded(avro_schema(PRICE), 1, price=1.0))
     one.deliver()
     one.configure(shards=7)
     given = {"owner": OWNER, "who": "tester", "spark": lambda: one.spark}
-    written(tmp_path, "a.avsc", avro_schema(PRICE, NOTE))  # by mistake
+    written(tmp_path, "a.avsc", avro_schema(PRICE, NOTE))  # a wrong change of the schema
     with pytest.raises(GuardRefused, match="1 of 1 payloads give no id"):
         rekey(one.settings, one.name, **given)
     one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.name,))
     written(tmp_path, "a.avsc", avro_schema(PRICE))
     done = rekey(one.settings, one.name, **given)
     assert (done.ids, done.same, done.unreadable) == (1, 1, 0)
-    # the schema changes for good: events of both are made ids again
+    # The schema changes for good: a rekeying reads events of both versions.
     newer = written(tmp_path, "b.avsc", avro_schema(PRICE, NOTE))
     one.configure(schema_files={"1": file, "2": newer}, schema_version="2")
     one.topic.send("b", encoded(avro_schema(PRICE, NOTE), 2, price=2.0, note="n"))
@@ -316,7 +328,7 @@ def test_ids_are_read_again_once_the_schema_is_corrected(shop, tmp_path):
     assert (done.ids, done.same, done.unreadable) == (2, 2, 0)
 
 
-def test_a_change_that_does_not_fit_stops_with_the_fields_name(shop, tmp_path):
+def test_unfit_schema_change_stops_with_field_name(shop, tmp_path):
     file = written(tmp_path, "a.avsc", avro_schema(PRICE))
     one = shop(format="avro", schema_files={"1": file}, columns=[{"name": "price", "type": "Float64"}])
     one.configure(columns=[{"name": "price", "type": "String"}])

@@ -1,4 +1,4 @@
-"""`tagmill run give-up` of a topic and of a Kafka Journal: a run ends whatever state it is in, and later ones deliver what it did not."""
+"""`tagmill run give-up` of a topic and of a Kafka Journal ends a run in any state, and later runs deliver the rest."""
 
 import json
 import uuid
@@ -28,7 +28,7 @@ EVENTS = range(1, 7)
 
 @pytest.fixture
 def shop(stack, kafka, spark, tmp_path):
-    """Make a topic's pipeline: make(**keys)."""
+    """Yield a factory of topics with products, each delivered by its own pipeline."""
     yield from made(stack, kafka, spark, tmp_path)
 
 
@@ -67,13 +67,13 @@ def manifest(one):
 
 
 def lose(one, *files):
-    """Take files of a run away."""
+    """Delete files of a run."""
     for file in files:
         Path(one.settings.storage.root, file).unlink()
 
 
 def pushed(one, batches):
-    """Seal a run and bring so many of its batches to ClickHouse."""
+    """Seal a run and bring this number of its batches to ClickHouse."""
     run = one.sealed()
     files = RunFiles(one.settings.storage.root)
     with (
@@ -88,26 +88,26 @@ def pushed(one, batches):
 
 
 def planned(one):
-    """The plan's file is gone."""
+    """Plan a run and delete its plan file."""
     one.topic.flush()
     steps.plan(one.settings, one.name, owner=OWNER)
     lose(one, row(one).plan_file)
 
 
 def all_new(one):
-    """Nothing is pushed, and the sealed files are gone: their ids are noted, and nothing says which they are."""
+    """Seal a run, push nothing and delete the sealed files: its ids are noted, and no file names their events."""
     one.sealed()
     lose(one, *(batch.file for batch in manifest(one).batches))
 
 
 def some_there(one):
-    """A batch is delivered, the file of the next one is gone."""
+    """Deliver one batch of a run and delete the file of the next one."""
     pushed(one, 1)
     lose(one, manifest(one).batches[1].file)
 
 
 def some_there_without_files(one):
-    """The same, and manifest and plan are gone, too."""
+    """Deliver one batch of a run and delete the next batch's file, the manifest and the plan."""
     some_there(one)
     lose(one, row(one).plan_file, row(one).manifest_file)
 
@@ -121,7 +121,7 @@ STATES = [
 
 
 def given_up(one, *options):
-    """Give the newest run up by the command line once the lease of its steps is over; what it says."""
+    """Give the newest run up by the command line, without its steps' lease; return what the command prints."""
     with Ledger(one.settings.cassandra) as ledger:
         Lease(ledger.cassandra, one.settings.cassandra.ledger_keyspace, one.name, OWNER, 60).give_back()
     code, said, wrong = tagmill(one.file, "run", "give-up", "--pipeline", one.name, *options, *WHY)
@@ -131,7 +131,7 @@ def given_up(one, *options):
 
 @pytest.mark.parametrize(("make", "ends"), STATES)
 def test_give_up_topic_next_run_delivers(shop, make, ends):
-    """The run ends, and every record is delivered once."""
+    """Give up a topic's run in each state: the run ends, and every record is delivered once."""
     one = shop(batch_rows=2)
     for product in EVENTS:
         one.send(product)
@@ -147,7 +147,10 @@ def test_give_up_topic_next_run_delivers(shop, make, ends):
 
 @pytest.mark.parametrize(("make", "ends"), STATES)
 def test_give_up_journal_next_run_delivers(journal_shop, make, ends):
-    """The same of a Kafka Journal, where no ids tell what is delivered: without its files the run is taken back as a whole."""
+    """Give up a Kafka Journal's run in each state.
+
+    No ids tell what was delivered: without its files the run is taken back as a whole.
+    """
     one = journal_shop
     make(one)
     run = row(one).run
@@ -160,7 +163,7 @@ def test_give_up_journal_next_run_delivers(journal_shop, make, ends):
 
 
 def refused(one):
-    """Try to deliver, which a lost file of the newest run prevents; the files are then written again."""
+    """Try to deliver, which lost files of the newest run prevent, and give it up, which writes the files again."""
     with pytest.raises(SealedFileDamaged, match=f"or go on without it: tagmill run give-up --pipeline {one.name}"):
         one.deliver()
     assert "is closed and had lost files: they were written again" in given_up(one)
@@ -169,7 +172,7 @@ def refused(one):
 
 
 def test_give_up_closed_topic_manifest_lost(shop):
-    """A closed run whose manifest is gone does not keep the next one from delivering."""
+    """Lose the manifest of a closed run: after a give-up the next run delivers."""
     one = shop(batch_rows=2)
     for product in EVENTS:
         one.send(product)
@@ -183,7 +186,7 @@ def test_give_up_closed_topic_manifest_lost(shop):
 
 
 def test_give_up_closed_journal_files_lost(journal_shop, spark):
-    """Of one that is delivered in part all is delivered again, of one that is delivered nothing."""
+    """Lose the files of closed runs: one delivered in part is delivered again as a whole, a complete one is not."""
     one = journal_shop
     some_there(one)
     given_up(one)
@@ -206,7 +209,7 @@ def test_give_up_closed_journal_files_lost(journal_shop, spark):
 
 
 def test_give_up_set_apart_record_becomes_letter(shop):
-    """The record is a dead letter with its reason, the rest is delivered, and a replay delivers it."""
+    """Set a record apart: it becomes a dead letter with its reason, the rest is delivered, and a replay delivers it."""
     one = shop(batch_rows=2)
     for product in EVENTS:
         one.send(product)
@@ -222,7 +225,7 @@ def test_give_up_set_apart_record_becomes_letter(shop):
 
 
 def test_give_up_set_apart_id_comes_back(journal_shop):
-    """An id of a Kafka Journal is left out while the rest flows; taken back, what no run has delivered of it is, once."""
+    """Leave out an id of a Kafka Journal while the rest is delivered; taken back, its undelivered events come once."""
     one = journal_shop
     some_there(one)
     assert "1 ids are left out until tagmill run take-back" in given_up(one, "--set-apart", "a")
@@ -251,7 +254,7 @@ def test_give_up_set_apart_id_comes_back(journal_shop):
 
 
 def test_give_up_set_apart_column_is_null(shop):
-    """The column is null with a warning until it is taken back; one that must have a value is refused."""
+    """Set a column apart: it is null with a warning until it is taken back; a column that must have a value is refused."""
     columns = [{"name": "colour"}, {"name": "event_type", "nullable": False}]
     one = shop(columns=columns)
     one.send(1, colour="red")
@@ -271,7 +274,7 @@ def test_give_up_set_apart_column_is_null(shop):
 
 @pytest.mark.long
 def test_give_up_topic_killed_can_be_repeated(shop):
-    """A give-up that died behind its voiding comes to the same end when it is given again."""
+    """Crash a give-up behind its voiding and repeat it: it ends the same way."""
     one = shop(batch_rows=2)
     for product in EVENTS:
         one.send(product)

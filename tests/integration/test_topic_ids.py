@@ -1,4 +1,4 @@
-"""The ids of a topic's delivered events: made again under another rule or number of shards, and deleted past the window."""
+"""The ids of a topic's delivered events, rewritten under another rule or number of shards, and deleted past the window."""
 
 from datetime import UTC, datetime, timedelta
 from unittest.mock import patch
@@ -21,24 +21,27 @@ INSTANTS = ("rekey.slice", "rekey.written", "rekey.switched")
 
 @pytest.fixture
 def shop(stack, kafka, spark, tmp_path):
+    """Yield a factory of topics with products, each delivered by its own pipeline."""
     yield from made(stack, kafka, spark, tmp_path)
 
 
 def rekeyed(one, **options):
+    """Rekey the topic's ids and return the report."""
     return rekey(one.settings, one.name, owner=OWNER, who="tester", spark=lambda: one.spark, **options)
 
 
 def free(one):
-    """The lease of what was killed is over."""
+    """Delete the lease that a crashed step has left."""
     one.stack.session.execute("DELETE FROM tagmill_test.leases WHERE pipeline = %s", (one.name,))
 
 
 def rules(one):
+    """Return the rules under which the topic has ids."""
     rows = one.stack.session.execute("SELECT pipeline, rule FROM tagmill_test.deduplication")
     return {row.rule for row in rows if row.pipeline == one.name}
 
 
-def test_ids_move_to_another_number_of_shards_and_stay_what_they_are(shop):
+def test_rekey_other_shards_keeps_ids(shop):
     one = shop(shards=300)
     for product in range(50):
         one.send(product)
@@ -60,7 +63,8 @@ def test_ids_move_to_another_number_of_shards_and_stay_what_they_are(shop):
 
 
 @pytest.mark.parametrize("instant", [*(pytest.param(name, marks=pytest.mark.long) for name in INSTANTS[:-1]), INSTANTS[-1]])
-def test_under_another_rule_events_become_equal_or_different_and_a_crash_changes_nothing_of_it(shop, instant):
+def test_rekey_other_rule_crashed_then_repeated_is_whole(shop, instant):
+    """Crash a rekeying to another rule, repeat it, and rekey back: events become equal and different again."""
     one = shop(shards=100, unique_id=["product_id", "colour"])
     for product, colour in ((1, "red"), (1, "blue"), (2, "red")):
         one.send(product, colour=colour)
@@ -77,13 +81,13 @@ def test_under_another_rule_events_become_equal_or_different_and_a_crash_changes
     one.send(3, colour="red")
     (run,) = one.deliver()
     assert (run["rows"], run["known"]) == (1, 1)
-    # and back: what was deleted under that rule is written again
+    # Rekey back: the ids that were deleted under the first rule are written again.
     one.configure(unique_id=["product_id", "colour"])
     assert rekeyed(one).changed == 3 and len(one.ids()) == 3
 
 
 @pytest.mark.long
-def test_a_payload_without_an_id_under_the_new_rule_stops_it(shop):
+def test_rekey_payload_without_id_is_refused(shop):
     one = shop()
     one.send(1, colour="red")
     one.send(2)
@@ -96,7 +100,7 @@ def test_a_payload_without_an_id_under_the_new_rule_stops_it(shop):
     assert rekeyed(one, drop_unreadable=True).unreadable == 1 and len(one.ids()) == 1
 
 
-def test_with_a_run_under_way_the_rule_stays(shop):
+def test_rekey_during_open_run_is_refused(shop):
     one = shop()
     one.send(1)
     one.sealed()
@@ -105,7 +109,8 @@ def test_with_a_run_under_way_the_rule_stays(shop):
         rekeyed(one)
 
 
-def test_ids_of_the_old_rule_wait_for_a_run_that_began_after_the_switch(shop):
+def test_rekey_finishing_waits_for_newer_run(shop):
+    """Crash a rekeying behind its switch and seal a run: the rekeying finishes only after that run."""
     one = shop(unique_id=["product_id", "colour"])
     one.send(1, colour="red")
     one.deliver()
@@ -129,7 +134,8 @@ def test_ids_of_the_old_rule_wait_for_a_run_that_began_after_the_switch(shop):
 
 
 @pytest.mark.parametrize("instant", ["rekey.slice", "rekey.written"])
-def test_what_is_delivered_while_a_rekeying_was_frozen_keeps_its_ids(shop, instant):
+def test_rekey_frozen_during_delivery_keeps_new_ids(shop, instant):
+    """Deliver while a rekeying sleeps: the rekeying is fenced off, and a repeated one covers the new ids."""
     one = shop(shards=3, unique_id=["product_id", "colour"])
     one.send(1, colour="red")
     one.deliver()
@@ -154,10 +160,12 @@ def test_what_is_delivered_while_a_rekeying_was_frozen_keeps_its_ids(shop, insta
 
 
 def expired(one, **options):
+    """Delete the ids past the window and return their number."""
     return expire(one.settings, one.name, owner=OWNER, spark=lambda: one.spark, **options).ids
 
 
 def seen_days_ago(one, days, ids):
+    """Date ids back by some days."""
     for unique_id in ids:
         shard, run = one.ids()[unique_id]
         one.stack.session.execute(
@@ -167,7 +175,7 @@ def seen_days_ago(one, days, ids):
         )
 
 
-def test_ids_go_past_the_window_and_never_those_that_are_not_in_clickhouse(shop):
+def test_expire_deletes_only_old_delivered_ids(shop):
     one = shop(window_days=10)
     for product in (1, 2):
         one.send(product)
@@ -175,7 +183,7 @@ def test_ids_go_past_the_window_and_never_those_that_are_not_in_clickhouse(shop)
     old, young = one.ids()
     seen_days_ago(one, 11, [old])
     one.send(3)
-    planned = one.sealed()  # its ids are noted, its batch is not in ClickHouse
+    planned = one.sealed()  # the run's ids are noted, and its batch is not in ClickHouse
     (waiting,) = one.ids().keys() - {old, young}
     seen_days_ago(one, 100, [waiting])
     assert expired(one, dry_run=True) == 1 and len(one.ids()) == 3
@@ -186,7 +194,8 @@ def test_ids_go_past_the_window_and_never_those_that_are_not_in_clickhouse(shop)
     assert expired(one) == 1 and one.ids().keys() == {young}
 
 
-def test_a_batch_whose_sending_again_was_interrupted_is_named_and_its_ids_stay(shop):
+def test_expire_keeps_ids_of_interrupted_resend(shop):
+    """Interrupt a resend: the verdict names its batch and the command, and its ids stay until it is finished."""
     one = shop(window_days=10)
     one.send(1)
     one.deliver()
@@ -210,7 +219,7 @@ def test_a_batch_whose_sending_again_was_interrupted_is_named_and_its_ids_stay(s
     assert one.products() == [1, 2] and expired(one) == 1
 
 
-def test_a_cassandra_that_does_not_answer_spark_is_said_in_a_line(shop):
+def test_expire_and_rekey_cassandra_silent_is_one_line(shop):
     one = shop()
     one.send(1)
     one.deliver()
@@ -226,7 +235,7 @@ def test_a_cassandra_that_does_not_answer_spark_is_said_in_a_line(shop):
         rekeyed(one)
 
 
-def test_an_id_that_a_planned_run_counts_as_known_stays(shop):
+def test_expire_keeps_ids_of_planned_run(shop):
     one = shop(window_days=10)
     one.send(1)
     one.deliver()

@@ -1,4 +1,4 @@
-"""How far a topic reaches and how far it is delivered, on a real broker."""
+"""Positions of a topic on a real broker: how far its records reach, and how far they are delivered."""
 
 import pytest
 
@@ -10,10 +10,12 @@ from tests.support.topics import made
 
 @pytest.fixture
 def shop(stack, kafka, spark, tmp_path):
+    """Yield a factory of topics with products, each delivered by its own pipeline."""
     yield from made(stack, kafka, spark, tmp_path)
 
 
 def positions(one):
+    """Flush the topic and return its positions."""
     one.topic.flush()
     with Ledger(one.settings.cassandra) as ledger:
         return topic_positions(one.settings, ledger, one.name)

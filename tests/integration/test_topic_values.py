@@ -1,4 +1,4 @@
-"""Values of topics arrive as they are: odd ones among 10,000 ordinary ones, in one run a format."""
+"""Values of topics arrive unchanged: odd ones among 10,000 ordinary ones, in one run for each format."""
 
 import json
 import math
@@ -23,6 +23,7 @@ DEEP = b'{"a":' * 9999 + b"1" + b"}" * 9999
 
 @pytest.fixture
 def shop(stack, kafka, spark, tmp_path):
+    """Yield a factory of topics with products, each delivered by its own pipeline."""
     yield from made(stack, kafka, spark, tmp_path)
 
 
@@ -56,6 +57,7 @@ def expect_reasons(one, offsets, reasons):
 
 
 def json_event(number, **more):
+    """Return a JSON event of a product that fits JSON_COLUMNS."""
     event = {
         "project": "p",
         "event_type": "e",
@@ -69,6 +71,7 @@ def json_event(number, **more):
 
 
 def raw_event(number, members):
+    """Return a JSON event of a product with these members as text."""
     start = f'{{"project": "p", "event_type": "e", "product_id": {number}, "must": 1, "service.name": "s", "name": "n{number}"'
     return f"{start}, {members}}}".encode()
 
@@ -87,17 +90,19 @@ LONGS = (0, 2**63 - 1, -(2**63), 2**63, -(2**63) - 1, 2**53 + 1)
 
 
 def some_double(random):
+    """Return a number at random as JSON, and the value of its column."""
     number = random.choice([*DOUBLES, random.uniform(-1e12, 1e12)])
     return random.choice([repr, "{:.17g}".format, "{:.16e}".format])(number), number
 
 
 def some_day(random):
+    """Return a day at random as JSON, and the text of its column."""
     day = date(1960, 1, 1) + timedelta(random.randrange(75_000))
     return f'"{day}"', str(day) if date(1970, 1, 1) <= day <= date(2149, 6, 6) else None
 
 
 def some_moment(random):
-    """Return a time with up to nine digits of a second, in any zone, and what is left of it."""
+    """Return a time with up to nine digits of a second, in any zone, as JSON, and the text of its column."""
     ends = [EPOCH, END, EPOCH - timedelta(seconds=1), EPOCH + timedelta(random.randrange(47_000), random.randrange(86_400))]
     whole, digits = (
         random.choice(ends),
@@ -110,17 +115,20 @@ def some_moment(random):
 
 
 def some_long(random):
+    """Return an integer at random as JSON, and the value of its column."""
     number = random.choice([*LONGS, random.randrange(-(2**63), 2**63)])
     return random.choice([f"{number}", f"{number}.0", f"{number}.0e0"]), number if -(2**63) <= number < 2**63 else None
 
 
 def some_text(random):
+    """Return a text, number or array at random as JSON, and the text of its column."""
     text = "".join(chr(random.choice([random.randrange(32, 0xD800), random.randrange(0xE000, 0x11_0000)])) for _ in range(5))
     digits = f"{random.randrange(10**25)}.5"
     return random.choice([(json.dumps(text), text), (digits, digits), (f'[{digits}, "{digits}"]', f'[{digits},"{digits}"]')])
 
 
 def some_amount(random):
+    """Return a decimal number at random as JSON, and the text of its column."""
     cents = random.randrange(-(10**20), 10**20)
     number = random.choice([Decimal(cents).scaleb(-2), Decimal(cents).scaleb(-3), Decimal(cents)])
     fits = number == round(number, 2) and abs(number) < 10**18
@@ -129,7 +137,7 @@ def some_amount(random):
 
 
 def some_members(random):
-    """Return members of an event as JSON, what the columns NAMES are then, and how many values became null."""
+    """Return members of an event as JSON, the expected values of the columns NAMES, and how many values became null."""
     number, name = random.randrange(-130, 131), str(uuid.UUID(int=random.getrandbits(128)))
     made = {
         "price": some_double(random), "day": some_day(random), "big": some_long(random), "moment": some_moment(random),
@@ -145,7 +153,7 @@ def some_members(random):
     return ", ".join(members), tuple(made[column][1] for column in NAMES), nulled
 
 
-# members of an event, and what its columns price, day, small, big, moment, flag, ref and text are then
+# Pairs of an event's members and the expected values of its columns NAMES, where they are not null.
 ODD_JSON = [
     ('"price": "much", "text": 12345678901234567.81', {"text": "12345678901234567.81"}),
     ('"price": 1e400, "text": [12345678901234567.81]', {"text": "[12345678901234567.81]"}),
@@ -170,7 +178,11 @@ BAD_JSON = [
 
 
 def test_json_of_every_kind_among_good_ones(shop):
-    """Good ones are delivered, each bad one is a dead letter, and what a nullable column can't hold is null and counted."""
+    """Send good and bad JSON.
+
+    Good events are delivered, each bad one becomes a dead letter, and a value that its nullable column can't hold is null and
+    counted.
+    """
     one = shop(columns=JSON_COLUMNS)
     twins = [json_event(f"TWIN{number}").replace(b'"TWIN%d"' % number, b"12345678901234567.8%d" % number) for number in (1, 2)]
     odd = [
@@ -199,6 +211,7 @@ def test_json_of_every_kind_among_good_ones(shop):
 
 
 def wide(number, **values):
+    """Return a message of shop.Wide with the number of a product."""
     message = filled(**values)
     message.product_id = number
     return message
@@ -212,7 +225,7 @@ PROTOBUF_COLUMNS = [
 
 
 def some_message(random, number):
-    """Return a message, what its columns are then by path, and how many values became null in `moment` and `number`."""
+    """Return a message, the expected values of its columns by path, and whether `moment` and `number` became null."""
     message, seconds, nanos = wide(number), random.choice([-1, 0, 4_102_444_799, 4_102_444_800, random.randrange(2**31)]), 0
     nanos = random.choice([0, 999_999_999, 120_000_000, 1000, random.randrange(10**9)])
     message.at.seconds, message.at.nanos = seconds, nanos
@@ -248,7 +261,10 @@ def odd_protobuf():
 
 
 def test_protobuf_of_every_kind_among_good_ones(shop, tmp_path):
-    """Good ones are delivered as ProtoJSON says, each bad one is a dead letter, and odd values cost their columns only."""
+    """Send good and bad Protobuf.
+
+    Good messages are delivered as ProtoJSON says, each bad one becomes a dead letter, and an odd value costs its column only.
+    """
     file = tmp_path / "wide.desc"
     file.write_bytes(descriptors())
     texts = [(values, path, expected) for values, path, kind, expected in CASES if kind == "String"]

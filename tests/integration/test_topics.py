@@ -1,4 +1,4 @@
-"""A plain topic delivered: each distinct event once, on a real broker, Cassandra and ClickHouse."""
+"""A plain topic's delivery sends each distinct event once, on a real broker, Cassandra and ClickHouse."""
 
 import json
 import re
@@ -23,7 +23,7 @@ from tests.support.delivery import tagmill
 from tests.support.kafka import create, delete, lose
 from tests.support.topics import OWNER, Crashed, checked_verdict, crashing, made
 
-# by type: lowest, highest, just outside (None: nothing is)
+# Lowest value, highest value and one just outside by type (None: no value is outside).
 EDGES = {
     "String": ("", "ü漢", None),
     "LowCardinality(String)": ("", "ü漢", None),
@@ -40,7 +40,7 @@ EDGES = {
     "UUID": (str(UUID(int=0)), str(UUID(int=2**128 - 1)), "none"),
     "Decimal(38, 10)": (f"-{'9' * 28}.{'9' * 10}", f"{'9' * 28}.{'9' * 10}", f"1{'0' * 28}"),
 }
-# those that ClickHouse writes otherwise than Python
+# Values whose text in ClickHouse differs from Python's.
 TEXTS = {
     False: "false",
     True: "true",
@@ -58,10 +58,11 @@ INSTANTS = (
 
 @pytest.fixture
 def shop(stack, kafka, spark, tmp_path):
+    """Yield a factory of topics with products, each delivered by its own pipeline."""
     yield from made(stack, kafka, spark, tmp_path)
 
 
-def test_each_distinct_event_arrives_once_with_its_columns(shop):
+def test_deliver_distinct_events_once_with_columns(shop):
     one = shop(2, columns=COLUMNS)
     for product in (1, 2, 1, 3):
         one.send(product, price=product / 2, customer={"name": f"c{product}"})
@@ -79,11 +80,12 @@ def test_each_distinct_event_arrives_once_with_its_columns(shop):
     assert (line["delivered"], line["waiting"], line["level"]) == (4, 0, "proven")
 
 
-def test_of_many_events_read_together_each_is_what_it_is_alone_whatever_lies_between_them(shop):
+def test_deliver_in_bulk_reads_events_as_alone(shop):
+    """Deliver 4,000 events read in bulk, with unreadable records and tombstones among them: each has its own values and id."""
     one, prices, notes = shop(2, columns=[*COLUMNS, {"name": "note"}]), (0.5, 2, None, -0.0, 10**20), ("ü", None, {"a": [1]}, 7)
     expected = {}
     for number in range(4000):
-        # by partition, so that the first one of a run is the one that is sent first
+        # Each partition has a range of its own, so that the first of equal events is the one that is sent first.
         product, price, note = number - number % 11 // 10, prices[number % 5], notes[number % 4 if number % 97 == 0 else 0]
         if number % 1301 == 1300:
             one.topic.send("poison", b'{"project": "p"', partition=1)
@@ -101,13 +103,14 @@ def test_of_many_events_read_together_each_is_what_it_is_alone_whatever_lies_bet
     assert checked_verdict(one).startswith("exactly once")
 
 
-def test_whatever_instant_it_ends_at_the_next_one_goes_on_and_each_event_is_there_once(shop):
+def test_deliver_crashed_at_each_instant_delivers_once(shop):
+    """Crash a delivery at each instant in turn, with new and old events before each; the last one delivers the rest."""
     one = shop(2, batch_rows=4)
     sent = 0
     for instant in INSTANTS:
         for _ in range(5):
             one.send(sent, partition=sent % 2)
-            one.send(sent // 2, partition=1)  # an old one again
+            one.send(sent // 2, partition=1)  # an event that was sent before
             sent += 1
         one.topic.flush()
         with crashing(instant), pytest.raises(Crashed):
@@ -119,7 +122,7 @@ def test_whatever_instant_it_ends_at_the_next_one_goes_on_and_each_event_is_ther
     assert len(one.ids()) == sent
 
 
-def test_batches_have_so_many_rows_one_month_each_and_never_change(shop):
+def test_batches_are_bounded_and_of_one_month(shop):
     one = shop(batch_rows=3, created_at="at")
     for product in range(10):
         one.send(product, at=f"2026-{11 if product < 7 else 12}-05T10:00:00Z")
@@ -139,7 +142,8 @@ def test_batches_have_so_many_rows_one_month_each_and_never_change(shop):
     assert sorted(one.products()) == [*range(10), 11]
 
 
-def test_large_events_and_events_of_many_months_make_more_batches_not_larger_ones(shop):
+def test_batches_of_large_events_stay_bounded(shop):
+    """Seal large events and events of many months: there are more batches, and none is larger than `batch_bytes`."""
     one = shop(batch_bytes=5_000_000, created_at="at")
     for product in range(20):
         one.send(product, at="2026-11-05T10:00:00Z", note="x" * 900_000)
@@ -154,7 +158,7 @@ def test_large_events_and_events_of_many_months_make_more_batches_not_larger_one
     assert checked_verdict(one).startswith("exactly once")
 
 
-def test_few_records_wait_for_more_but_not_for_ever(shop):
+def test_deliver_few_records_waits_for_limited_time(shop):
     one = shop(batch_min_rows=3, max_wait_seconds=3600)
     one.send(1)
     assert len(one.deliver()) == 1, "the first run has waited for nobody"
@@ -164,7 +168,7 @@ def test_few_records_wait_for_more_but_not_for_ever(shop):
     assert len(one.deliver()) == 1 and one.products() == [1, 2]
 
 
-def test_inserts_into_one_table_are_a_second_apart(shop):
+def test_push_keeps_seconds_between_inserts(shop):
     one = shop(batch_rows=1, seconds_between_inserts=1)
     for product in range(3):
         one.send(product)
@@ -174,7 +178,7 @@ def test_inserts_into_one_table_are_a_second_apart(shop):
     assert time.monotonic() - begun >= 2 and len(one.products()) == 3
 
 
-def test_after_the_window_an_event_is_a_new_one(shop):
+def test_deliver_event_past_window_counts_as_new(shop):
     one = shop(window_days=1)
     one.send(1)
     one.deliver()
@@ -192,7 +196,7 @@ def test_after_the_window_an_event_is_a_new_one(shop):
     assert one.products() == [1, 1]
 
 
-def test_what_cannot_be_read_is_kept_and_the_rest_flows(shop):
+def test_deliver_unreadable_records_become_dead_letters(shop):
     one = shop(columns=[{"name": "price", "type": "Float64", "nullable": False}])
     one.send(1, price=1)
     one.topic.send("k", b"{no json", [("h", b"\xff")])
@@ -215,7 +219,8 @@ def test_what_cannot_be_read_is_kept_and_the_rest_flows(shop):
 
 
 @pytest.mark.parametrize("factor", [1000, 1_000_000], ids=["microseconds", "nanoseconds"])
-def test_a_producer_whose_clock_counts_other_than_milliseconds_stops_nothing(shop, factor):
+def test_deliver_odd_producer_clock_stops_nothing(shop, factor):
+    """Send records whose timestamps count micro- or nanoseconds, or are below 0: only one past 2100 becomes a dead letter."""
     one = shop(2, config={"message.timestamp.after.max.ms": str(2**63 - 1)}, max_records_per_run=5)
     one.send(1)
     one.topic.clock *= factor
@@ -229,7 +234,7 @@ def test_a_producer_whose_clock_counts_other_than_milliseconds_stops_nothing(sho
     first, second = one.deliver()
     assert (first["rows"] + second["rows"], first["unreadable"] + second["unreadable"]) == (6, 1)
     assert one.products() == [1, 3, 4, 5, 6, 7] and one.offsets() == {0: 6, 1: 1}
-    # below 0, as Kafka says of a record without one
+    # A record without a timestamp has one below 0 in Kafka.
     assert [at.year for (at,) in one.rows("created_at")] == [2026, 1970, 2026, 2026, 2026, 2026]
     code, out, _ = tagmill(one.file, "deadletters", "list", "--pipeline", one.name, "--json")
     (letter,) = json.loads(out)
@@ -238,7 +243,11 @@ def test_a_producer_whose_clock_counts_other_than_milliseconds_stops_nothing(sho
     assert (again["rows"], again["unreadable"]) == (0, 1)
 
 
-def test_dead_letters_are_read_again_once_they_can_be(shop):
+def test_deliver_letters_reads_repaired_dead_letters(shop):
+    """Change the columns so that dead letters can be read, and replay them.
+
+    Rows that were delivered with the removed column are still checked.
+    """
     one = shop(columns=[{"name": "price", "type": "Float64"}], created_at="price")
     one.send(1, price=1)
     one.send(2, price="much")
@@ -257,7 +266,7 @@ def test_dead_letters_are_read_again_once_they_can_be(shop):
             b"{no json"
         ]
     assert one.offsets() == {0: 4}
-    # the column that the configuration has no more still belongs to the rows that were delivered with it
+    # The column that is no longer configured still belongs to the rows that were delivered with it.
     assert tagmill(one.file, "check", "--pipeline", one.name)[0] == 0
     with ClickHouse(one.settings.clickhouse) as clickhouse:
         table = one.settings.topic(one.name).destination
@@ -268,7 +277,7 @@ def test_dead_letters_are_read_again_once_they_can_be(shop):
     assert code == 3 and "other values" in out + err
 
 
-def test_columns_that_are_not_nullable_stay_where_they_are(shop):
+def test_deliver_moved_required_columns_is_refused(shop):
     price, size = ({"name": name, "type": "Float64", "nullable": False} for name in ("price", "size"))
     one = shop(columns=[price, size])
     one.send(1, price=1, size=2)
@@ -284,7 +293,8 @@ def test_columns_that_are_not_nullable_stay_where_they_are(shop):
     assert one.deliver() == []
 
 
-def test_records_that_went_before_they_were_read_are_counted_and_a_way_on_is_named(shop):
+def test_deliver_lost_records_needs_accept_lost(shop):
+    """Lose unread records: the delivery refuses with their number, and delivers the rest with --accept-lost."""
     one = shop(2)
     for product in range(6):
         one.send(product)
@@ -299,7 +309,7 @@ def test_records_that_went_before_they_were_read_are_counted_and_a_way_on_is_nam
     assert "--accept-lost" in str(refused.value)
     (run,) = one.deliver(accept_lost=True)
     assert sorted(one.products()) == [0, 1, 2, 3, 4, 5, 9, 10, 11, 100] and "3 records" in run["warnings"][0]
-    # also where nothing else is left to read
+    # Lost records also count if no others are left to read.
     one.send(12)
     one.topic.flush()
     lose(one.kafka.port, one.name, 0, 13)
@@ -307,7 +317,11 @@ def test_records_that_went_before_they_were_read_are_counted_and_a_way_on_is_nam
     assert "1 records" in run["warnings"][0] and one.offsets() == {0: 13, 1: 1} and one.deliver() == []
 
 
-def test_a_topic_that_was_made_anew_is_refused_however_long_it_is(shop, kafka):
+def test_deliver_recreated_longer_topic_is_refused(shop, kafka):
+    """Recreate a topic with more records than before: the delivery refuses.
+
+    With --accept-lost it continues at its old offset.
+    """
     one = shop()
     for product in (1, 2):
         one.send(product)
@@ -328,6 +342,7 @@ def test_a_topic_that_was_made_anew_is_refused_however_long_it_is(shop, kafka):
 
 @pytest.mark.parametrize("length", [1, 4], ids=["shorter", "longer"])
 def test_recreated_topic_is_read_from_first_record(shop, kafka, length):
+    """Recreate a topic, shorter or longer than before, and deliver it with --recreated, also after a crash."""
     one = shop()
     for product in (1, 2, 3):
         one.send(product)
@@ -347,7 +362,8 @@ def test_recreated_topic_is_read_from_first_record(shop, kafka, length):
     assert sorted(one.products()) == [1, 2, 3, *range(4, 3 + length), 9] and one.offsets() == {0: length + 1}
 
 
-def test_a_plan_whose_records_went_says_so_and_the_run_can_be_given_up(shop):
+def test_seal_lost_records_names_way_out(shop):
+    """Lose records of a planned run: its seal names them and the commands that abandon it and deliver the rest."""
     one = shop(2)
     one.send(0)
     one.send(10, partition=1)
@@ -372,7 +388,7 @@ def test_a_plan_whose_records_went_says_so_and_the_run_can_be_given_up(shop):
     assert sorted(one.products()) == [0, 3, 4, 10, 11] and "2 records" in run["warnings"][0] and one.offsets() == {0: 5, 1: 2}
 
 
-def test_partitions_and_topics_that_are_added_and_holes_in_offsets(shop):
+def test_deliver_added_partitions_topics_and_transactions(shop):
     from tests.support.kafka import Topic, create
 
     one = shop(1)
@@ -383,7 +399,7 @@ def test_partitions_and_topics_that_are_added_and_holes_in_offsets(shop):
     one.send(1, partition=1)
     one.deliver()
     assert one.products() == [1, 2] and one.offsets() == {0: 1, 1: 2}
-    # a transaction leaves its markers in the offsets, as compaction leaves holes
+    # A transaction's markers occupy offsets, so that offsets of records are missing as after a compaction.
     one.configure(topics=[], topic_prefixes=[one.name])
     create(one.kafka.port, f"{one.name}-more")
     more = Topic(one.kafka.port, f"{one.name}-more")
@@ -399,7 +415,7 @@ def test_partitions_and_topics_that_are_added_and_holes_in_offsets(shop):
     assert one.deliver() == []
 
 
-def test_a_compacted_topic_with_holes_in_its_offsets(shop):
+def test_deliver_compacted_topic_with_missing_offsets(shop):
     from tagmill.stores.kafka import Kafka, Span
     from tests.support.kafka import Topic, create
 
@@ -424,7 +440,7 @@ def test_a_compacted_topic_with_holes_in_its_offsets(shop):
     assert one.deliver() == [] and topic_line(one.settings, one.name, verify=True)["waiting"] == 0
 
 
-def test_a_voided_batch_comes_again_and_what_was_delivered_does_not(shop):
+def test_void_partly_pushed_run_repeats_voided_batches(shop):
     one = shop(batch_rows=2)
     for product in range(4):
         one.send(product)
@@ -440,7 +456,7 @@ def test_a_voided_batch_comes_again_and_what_was_delivered_does_not(shop):
     assert checked_verdict(one).startswith("exactly once")
 
 
-def test_a_change_in_clickhouse_is_found_and_the_batch_sent_again(shop):
+def test_check_change_in_clickhouse_is_resent(shop):
     one = shop(columns=COLUMNS)
     for product in range(3):
         one.send(product, price=1.0)
@@ -461,7 +477,10 @@ def test_a_change_in_clickhouse_is_found_and_the_batch_sent_again(shop):
 
 
 def test_record_too_large_for_cassandra_is_named(shop):
-    """What one write of Cassandra can't hold is named with place and length, the rest arrives; the largest that fits arrives, too."""
+    """Send records that one write of Cassandra can't hold: each is named with place and length.
+
+    The rest is delivered, the largest record that fits included.
+    """
     one = shop(config={"max.message.bytes": str(64 * 1024**2)})
     with Ledger(one.settings.cassandra) as ledger:
         largest = ledger.cassandra.largest_row
@@ -494,7 +513,7 @@ def test_record_too_large_for_cassandra_is_named(shop):
 
 
 def test_run_sealed_with_too_large_record_is_voided(shop, monkeypatch):
-    """A run that was sealed before the limit was known ends with a line that names the row; void it, and the next one goes on."""
+    """Seal a run under a higher limit: its delivery names the row, and after a void the next run delivers the rest."""
     one = shop(config={"max.message.bytes": str(64 * 1024**2)})
     one.send(1)
     one.send(2, much="x" * 17 * 1024**2)
@@ -518,7 +537,10 @@ def test_run_sealed_with_too_large_record_is_voided(shop, monkeypatch):
 
 
 def test_every_type_takes_null_and_its_edges(shop, monkeypatch):
-    """Null, absent, lowest and highest of all types arrive, are proven and sent again, also where ClickHouse spares no branch of if()."""
+    """Deliver, prove and resend null, absent, lowest and highest values of all types.
+
+    ClickHouse evaluates every branch of if() here.
+    """
     monkeypatch.setattr(
         clickhouse_connect,
         "get_client",
@@ -544,7 +566,7 @@ def test_every_type_takes_null_and_its_edges(shop, monkeypatch):
     for at in beyond:
         one.send(10 + at, **{**fields("r", lowest), f"r{at}": outside[at]})
     planned = one.sealed()
-    # an installation of before: its projection casts to types that are not nullable
+    # As an older installation has it: its projection casts to types that are not nullable.
     client = one.stack.client(settings={"mutations_sync": 2})
     (created,) = one.stack.rows(f"SELECT create_table_query FROM system.tables WHERE name = '{one.name}'")
     total = re.search(r"PROJECTION batch_totals (\(.*?generation\))\)", created[0])[1]
@@ -580,7 +602,7 @@ def test_every_type_takes_null_and_its_edges(shop, monkeypatch):
     assert tagmill(one.file, "check", "--pipeline", one.name)[0] == 0 and one.rows(shown) == rows
 
 
-def test_runs_past_retention_go_and_their_rows_are_still_proven(shop):
+def test_cleanup_old_runs_keeps_rows_proven(shop):
     one = shop()
     for product in range(3):
         one.send(product)
@@ -600,7 +622,7 @@ def test_runs_past_retention_go_and_their_rows_are_still_proven(shop):
     assert [run["known"] for run in one.deliver()] == [1] and one.products() == [0, 1, 2]
 
 
-def test_ids_of_another_rule_are_told_apart_before_anything_is_read(shop):
+def test_deliver_other_id_rule_needs_rekey(shop):
     one = shop()
     one.send(1)
     one.deliver()

@@ -1,4 +1,4 @@
-"""What `status`, `check` and the page say of pipelines that are not well, or of which too little is known."""
+"""Verdicts of `status`, `check` and the page for pipelines that are not well, or of which too little is known."""
 
 import json
 import signal
@@ -38,36 +38,40 @@ class Case:
         schema.apply(self.settings)
 
     def deliver(self):
+        """Deliver until nothing is new."""
         return deliver(self.settings, self.name, self.spark)
 
     def say(self, *command):
-        """Exit status and verdicts of a command."""
+        """Return exit status and verdicts of a command."""
         return say(self.file, *command)
 
 
 def say(file, *command):
+    """Return exit status and verdicts of a command."""
     code, out, _ = tagmill(file, *command, "--json")
     return code, [line["verdict"] for line in json.loads(out)]
 
 
 @pytest.fixture
 def case(journal, settings, spark):
+    """Return make(**keys), which makes a pipeline of tag views over a new journal."""
     return lambda **keys: Case(journal(), settings, spark, **keys)
 
 
 @pytest.fixture
 def shop(stack, kafka, spark, tmp_path):
+    """Yield a factory of topics with products, each delivered by its own pipeline."""
     yield from made(stack, kafka, spark, tmp_path)
 
 
 def lose_one_and_double_another(stack, table):
-    """Take the row of number 2 out, and put that of number 3 in once more, under its own batch."""
+    """Delete the row of number 2 and insert that of number 3 again under its own batch."""
     stack.rows(f"ALTER TABLE `{table}` DELETE WHERE sequence_nr = 2 SETTINGS mutations_sync = 2")
     stack.rows(f"INSERT INTO `{table}` SELECT * FROM `{table}` WHERE sequence_nr = 3")
 
 
 def test_status_lost_and_doubled_row_claims_no_proof(case, stack, tmp_path):
-    """Counts agree with one row lost and another twice: only a check or an audit may say that all is there once."""
+    """Lose one row and double another, so that counts agree: only a check or an audit may say that each is there once."""
     one = case()
     records = events("a", range(1, 7), BEGIN, "t")
     one.journal.both(records)
@@ -89,7 +93,7 @@ def test_status_lost_and_doubled_row_claims_no_proof(case, stack, tmp_path):
 
 
 def test_status_after_check_keeps_proof_until_rows_change(case, stack, tmp_path):
-    """A check is believed for as long as the destination is what it was; a later run leaves its word for what it covered."""
+    """Trust a check for as long as the destination stays the same; a later run leaves it valid for what it covered."""
     one = case()
     one.journal.both(events("a", range(1, 4), BEGIN, "t"))
     one.deliver()
@@ -107,7 +111,7 @@ def test_status_after_check_keeps_proof_until_rows_change(case, stack, tmp_path)
 
 
 def test_audit_last_rows_without_newer_ones_are_judged(case, stack, spark):
-    """The newest delivered rows are held against ClickHouse, however long no event follows; `status` says what the audit said."""
+    """Audit the newest delivered rows although no event follows; `status` repeats the audit's verdict."""
     one = case()
     records = events("a", range(1, 21), BEGIN, "t")
     one.journal.both(records)
@@ -136,7 +140,7 @@ def test_status_rows_too_many_ends_with_3(case, stack):
 
 
 def test_status_failing_run_counts_failures_until_success(case, monkeypatch):
-    """Each failed attempt is counted, its words are kept without passwords, and the run that succeeds clears them."""
+    """Count each failed attempt and keep its message without passwords, until a run succeeds."""
     one = case()
     records = events("a", range(1, 4), BEGIN, "t")
     one.journal.both(records)
@@ -162,7 +166,7 @@ def test_status_failing_run_counts_failures_until_success(case, monkeypatch):
 
 
 def test_status_run_killed_each_time_is_wrong(case):
-    """A process that takes the run up and is killed leaves no failure behind: that it began four times is what `status` says."""
+    """Kill the process that plans a run four times: `status` names how often it began, as no failure was recorded."""
     one = case()
     records = events("a", range(1, 4), BEGIN, "t")
     one.journal.both(records)
@@ -181,7 +185,7 @@ def test_status_run_killed_each_time_is_wrong(case):
     one.deliver()
     assert one.say("status") == (0, ["counts agree"])
     assert clickhouse_rows(one.settings, one.name) == sorted(map(as_row, records))
-    # one that is refused before it plans is a failure from the first time on
+    # A run that is refused before it plans counts as a failure from the first time.
     chosen = one.settings.pipelines[one.name].model_copy(update={"view_table": "elsewhere"})
     with pytest.raises(ConfigurationError):
         steps.plan(one.settings.model_copy(update={"pipelines": {one.name: chosen}}), one.name, owner=OWNER)
@@ -191,7 +195,7 @@ def test_status_run_killed_each_time_is_wrong(case):
 
 
 def test_status_of_topic_names_what_waits(shop):
-    """Records that no run has read, ten behind an open transaction, and those of a recreated topic."""
+    """Name unread records, ten behind an open transaction, and those of a recreated topic."""
     one = shop()
     for product in range(4):
         one.send(product)
@@ -222,7 +226,7 @@ def test_status_of_topic_names_what_waits(shop):
 
 
 def test_all_pipelines_one_unreadable_others_are_shown(case, stack, tmp_path):
-    """A missing table, a missing keyspace, another table in its place, and a broker that is down: each line says why."""
+    """Break four pipelines by a missing table, a missing keyspace, a foreign table and a stopped broker: each line says why."""
     one = case()
     one.journal.both(events("a", range(1, 4), BEGIN, "t"))
     one.deliver()
@@ -261,7 +265,7 @@ def test_all_pipelines_one_unreadable_others_are_shown(case, stack, tmp_path):
 
 
 def test_held_rows_same_number_everywhere(case):
-    """The table of a run, its message, `status` and the view itself agree, also where look-back reads held rows again."""
+    """Compare the held rows in a run's table, its message, `status` and the view, also if look-back reads them again."""
     one = case()
     written = [*events("a", (1, 2, 4), BEGIN, "t"), *events("b", range(1, 30), BEGIN, "t")]
     one.journal.view(written)

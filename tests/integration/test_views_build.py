@@ -1,4 +1,4 @@
-"""What Tagmill builds from messages alone is, row for row and column for column, what the plugin itself wrote."""
+"""A build from messages alone writes, row for row and column for column, what the plugin itself wrote."""
 
 from collections import Counter
 from uuid import UUID, uuid4
@@ -39,8 +39,8 @@ def test_a_journal_without_views_gets_the_plugins_rows(case, stack, keyspace, se
 
 
 @pytest.mark.long
-def test_in_steps_it_gives_what_it_gives_at_once(stack, keyspace, settings, spark):
-    """The journal grows between builds; the last step is untagged for most, and the numbers go on."""
+def test_build_in_steps_equals_one_build(stack, keyspace, settings, spark):
+    """Let the journal grow between builds, with a last step that is mostly untagged; the numbers continue."""
     case = "partition-boundary"
     journal = keyspace(case, ("metadata", "all_persistence_ids"))
     configured = settings(journal, case=case, views="tagmill")
@@ -54,7 +54,7 @@ def test_in_steps_it_gives_what_it_gives_at_once(stack, keyspace, settings, spar
     assert total == len(recorded(case, "tag_views"))
 
 
-def test_other_pipelines_on_the_journal_read_as_far_as_it_is_built(stack, keyspace, settings, spark):
+def test_deliver_other_pipeline_reads_built_part_only(stack, keyspace, settings, spark):
     case, mirror = "partition-boundary", f"m_{uuid4().hex[:8]}"
     journal = keyspace(case, ("metadata", "all_persistence_ids"))
     configured = settings(journal, case=case, views="tagmill", long_look_back_seconds=0, look_back_seconds=0)
@@ -75,7 +75,7 @@ def test_other_pipelines_on_the_journal_read_as_far_as_it_is_built(stack, keyspa
     assert len(clickhouse_rows(both, mirror)) == len(recorded(case, "tag_views"))
 
 
-def test_without_all_persistence_ids_the_keys_of_messages_are_taken(stack, keyspace, settings, spark):
+def test_build_without_all_persistence_ids_reads_messages(stack, keyspace, settings, spark):
     journal = keyspace("odd-names", ("messages", "metadata"))
     built(settings(journal, case="odd-names", views="tagmill"), spark)
     for table in VIEWS:
@@ -83,7 +83,7 @@ def test_without_all_persistence_ids_the_keys_of_messages_are_taken(stack, keysp
 
 
 @pytest.mark.parametrize("size", ["Day", "Minute"])
-def test_another_bucket_size_changes_the_timebuckets_alone(size, stack, keyspace, settings, spark):
+def test_build_other_bucket_size_changes_timebuckets_only(size, stack, keyspace, settings, spark):
     journal = keyspace("orders", WITHOUT_VIEWS)
     built(settings(journal, case="orders", views="tagmill", bucket_size=size), spark)
     expected = recorded("orders", "tag_views")
@@ -93,8 +93,8 @@ def test_another_bucket_size_changes_the_timebuckets_alone(size, stack, keyspace
     assert rows(stack, journal, "tag_write_progress") == recorded("orders", "tag_write_progress")
 
 
-def test_deleted_events_leave_no_hole_and_the_others_are_numbered(stack, keyspace, settings, spark):
-    """As the plugin's own rebuild does: what is left is numbered from 1."""
+def test_build_after_deletions_numbers_from_one(stack, keyspace, settings, spark):
+    """Number what deletions left from 1, as the plugin's own rebuild does."""
     journal = keyspace("deleted-events", WITHOUT_VIEWS)
     result = built(settings(journal, case="deleted-events", views="tagmill"), spark)
     expected, numbers = [], Counter()
@@ -110,8 +110,8 @@ def test_deleted_events_leave_no_hole_and_the_others_are_numbered(stack, keyspac
     assert result["waiting"] == 0
 
 
-def test_a_view_of_the_plugin_is_adopted_and_continued(stack, keyspace, settings, spark):
-    """The plugin wrote everything up to the 20th event of each; Tagmill goes on where it stopped."""
+def test_build_adopts_and_continues_plugins_view(stack, keyspace, settings, spark):
+    """Let the plugin write up to the 20th event of each persistence_id; Tagmill continues where it stopped."""
     journal = keyspace("minute-buckets", ("metadata", "all_persistence_ids"))
     load_messages(stack.session, "minute-buckets", journal, 0, 20)
     first = settings(journal, case="minute-buckets", views="tagmill")
@@ -130,8 +130,8 @@ def test_a_view_of_the_plugin_is_adopted_and_continued(stack, keyspace, settings
 @pytest.mark.parametrize(
     "limits",
     [
-        {"LONG": 7, "SLICES_AT_ONCE": 2},  # every persistence_id is a long one
-        {"WHOLE_SHARE": 0},  # everything that a record is known of is looked up by sequence_nr
+        {"LONG": 7, "SLICES_AT_ONCE": 2},  # every persistence_id counts as long
+        {"WHOLE_SHARE": 0},  # every persistence_id with a record is looked up by sequence_nr
         {"WHOLE_SHARE": 0, "LARGEST_WINDOW": 1},
     ],
     ids=["slices", "windows", "whole"],
@@ -149,8 +149,8 @@ def test_each_way_of_reading_finds_the_same(limits, monkeypatch, stack, keyspace
         assert rows(stack, journal, table) == recorded(case, table), table
 
 
-def test_a_builder_that_writes_late_puts_nothing_back(stack, keyspace, settings, spark, monkeypatch):
-    """The files of the first build are written once more after the second one is done, as by a builder that was frozen."""
+def test_build_late_writer_changes_nothing(stack, keyspace, settings, spark, monkeypatch):
+    """Write the files of the first build again after the second one, as a frozen builder would."""
     monkeypatch.setattr(_Builder, "sweep", lambda self: None)
     journal = keyspace("orders", ("metadata", "all_persistence_ids"))
     configured = settings(journal, case="orders", views="tagmill")
@@ -170,7 +170,7 @@ def test_a_builder_that_writes_late_puts_nothing_back(stack, keyspace, settings,
 
 
 def taken(session, journal, persistence_id, sequence_nr):
-    """Take an event out of messages; the answer puts it back."""
+    """Delete an event from messages; return a function that puts it back."""
     where = f"FROM {journal}.messages WHERE persistence_id = %s AND partition_nr = 0 AND sequence_nr = %s"
     row = session.execute(f"SELECT * {where}", (persistence_id, sequence_nr)).one()._asdict()
     session.execute(f"DELETE {where}", (persistence_id, sequence_nr))
@@ -179,8 +179,8 @@ def taken(session, journal, persistence_id, sequence_nr):
     return lambda: session.execute(insert, [row[column] for column in names])
 
 
-def test_what_is_built_is_delivered_exactly_once_also_what_had_waited(stack, keyspace, settings, spark):
-    """One persistence_id waits behind a hole while the others are delivered; filled, its old events are delivered, too."""
+def test_deliver_events_built_late_exactly_once(stack, keyspace, settings, spark):
+    """Let one persistence_id wait behind a gap while the others are delivered; filled, its old events are delivered, too."""
     journal = keyspace("orders", WITHOUT_VIEWS)
     fill = taken(stack.session, journal, "o-000007", 5)
     configured = settings(journal, case="orders", views="tagmill", look_back_seconds=0, long_look_back_seconds=0)
@@ -196,7 +196,8 @@ def test_what_is_built_is_delivered_exactly_once_also_what_had_waited(stack, key
 
 
 @pytest.mark.long
-def test_what_had_waited_is_delivered_in_runs_that_are_no_longer_than_others(stack, keyspace, settings, spark):
+def test_deliver_events_built_late_in_bounded_runs(stack, keyspace, settings, spark):
+    """Fill two gaps one after the other: the events behind them come in runs of at most `max_slices_per_run`."""
     journal = keyspace("minute-buckets", WITHOUT_VIEWS)
     fill_first, fill_second = (taken(stack.session, journal, one, 2) for one in ("o-000003", "o-000004"))
     configured = settings(
@@ -209,7 +210,7 @@ def test_what_had_waited_is_delivered_in_runs_that_are_no_longer_than_others(sta
     built(configured, spark)
     planned = [steps.plan(configured, name, owner=OWNER)]
     assert planned[0]["more"] and finish(configured, name, spark, planned[0])["rows"] > 0
-    # while a part of the first one's is delivered, the second one's come, from the begin on
+    # The second gap is filled while the first one's events are delivered in part; its events start at the beginning again.
     fill_second()
     built(configured, spark)
     while (step := steps.plan(configured, name, owner=OWNER))["run"]:

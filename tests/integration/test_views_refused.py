@@ -1,4 +1,4 @@
-"""What a build refuses, and what waits: a clear word each, the rest flows, nothing is lost."""
+"""Builds refuse or postpone some events with a clear message; the rest is built, and nothing is lost."""
 
 from datetime import timedelta
 
@@ -17,23 +17,23 @@ HOUR = {"bucket_size": "Hour", "first_time_bucket": "2026-01-01", "tags": ["t"],
 
 
 def numbers(stack, journal):
-    """(persistence_id, number, sequence_nr) in the view."""
+    """Return (persistence_id, number, sequence_nr) of each row of the view."""
     return sorted(
         (row["persistence_id"], row["tag_pid_sequence_nr"], row["sequence_nr"]) for row in rows(stack, journal, "tag_views")
     )
 
 
 def three(persistence_id):
-    """What a healthy persistence_id has in the view."""
+    """Return the view's three numbers of a healthy persistence_id."""
     return [(persistence_id, number, number) for number in (1, 2, 3)]
 
 
 def waits(result):
-    """(persistence_id, sequence_nr, reason) of what waits."""
+    """Return (persistence_id, sequence_nr, reason) of each persistence_id that waits."""
     return [(line["persistence_id"], line["sequence_nr"], line["reason"]) for line in result["examples"]]
 
 
-def test_a_hole_is_waited_for_and_built_when_it_is_filled(stack, journal, settings, spark):
+def test_build_gap_waits_until_filled(stack, journal, settings, spark):
     written = journal()
     written.messages(events("whole", (1, 2, 3), BEGIN) + events("holed", (1, 2, 4, 5), BEGIN) + events("headless", (2, 3), BEGIN))
     configured = settings(written.keyspace, **HOUR)
@@ -50,7 +50,7 @@ def test_a_hole_is_waited_for_and_built_when_it_is_filled(stack, journal, settin
 
 
 def test_two_writers_of_one_sequence_nr_are_named(stack, keyspace, settings, spark):
-    """The plugin's own split-brain journal: the undisputed events come, the other persistence ids come whole."""
+    """Build the plugin's own split-brain journal: the undisputed events come, and the other persistence ids come whole."""
     journal = keyspace("split-brain", WITHOUT_VIEWS)
     result = built(settings(journal, case="split-brain", views="tagmill"), spark)
     assert waits(result) == [("o-000001", 13, "two_writers")]
@@ -60,14 +60,15 @@ def test_two_writers_of_one_sequence_nr_are_named(stack, keyspace, settings, spa
     assert rows(stack, journal, "tag_views") == expected
 
 
-def test_tags_in_the_columns_of_old_plugins_are_tags_and_numbered(stack, keyspace, settings, spark):
+def test_build_numbers_tags_of_old_columns(stack, keyspace, settings, spark):
     journal = keyspace("legacy-tags", WITHOUT_VIEWS)
     result = built(settings(journal, case="legacy-tags", views="tagmill"), spark)
     assert result["rows"] == 3 * 410 and result["waiting"] == 0
     assert rows(stack, journal, "tag_views") == recorded("legacy-tags", "expected_tag_views")
 
 
-def test_events_in_the_column_message_and_events_without_payload_wait(stack, journal, settings, spark):
+def test_build_unreadable_events_wait(stack, journal, settings, spark):
+    """Let events in the column `message` and events without a payload wait."""
     written = journal()
     stack.session.execute(f"ALTER TABLE {written.keyspace}.messages ADD message blob")
     written.messages(events("ancient", (1, 2), BEGIN, event=None, ser_id=None) + events("empty", (1,), BEGIN, event=None))
@@ -82,7 +83,7 @@ def test_events_in_the_column_message_and_events_without_payload_wait(stack, jou
 
 
 def test_event_larger_than_one_write_waits(stack, journal, settings, spark):
-    """The limit was lowered behind the application's back: the id waits, the rest flows, and what waited comes when it is raised."""
+    """Lower the limit behind the application's back: the id waits, the rest is built; raised again, it comes."""
     written = journal()
     large = event("large", 2, BEGIN + timedelta(seconds=2), event=b"x" * 150_000)
     written.messages([*events("large", (1, 3), BEGIN), large, *events("fine", (1, 2, 3), BEGIN)])
@@ -99,7 +100,8 @@ def test_event_larger_than_one_write_waits(stack, journal, settings, spark):
     }
 
 
-def test_a_timestamp_of_another_age_waits_and_a_young_event_comes_later(stack, journal, settings, spark):
+def test_build_odd_timestamp_waits_and_young_is_omitted(stack, journal, settings, spark):
+    """Let an event with a timestamp of another age wait; an event too young for this build is left for a later one."""
     written = journal()
     far = event("far", 1, BEGIN, timestamp=offset_at(2**59))
     soon = event("young", 2, BEGIN + timedelta(hours=3, minutes=59, days=0))
@@ -110,7 +112,8 @@ def test_a_timestamp_of_another_age_waits_and_a_young_event_comes_later(stack, j
     assert numbers(stack, written.keyspace) == [*three("fine"), ("young", 1, 1)]
 
 
-def test_an_application_that_numbers_too_is_refused_by_name_and_the_rest_flows(stack, journal, settings, spark):
+def test_build_ids_numbered_by_application_are_refused(stack, journal, settings, spark):
+    """Refuse persistence ids that the application has numbered, and build the rest; --adopt takes its numbers."""
     written = journal()
     written.messages(events("ours", (1, 2), BEGIN) + events("theirs", (1, 2), BEGIN) + events("scanned", (1, 2), BEGIN))
     configured = settings(written.keyspace, **HOUR)
@@ -128,12 +131,12 @@ def test_an_application_that_numbers_too_is_refused_by_name_and_the_rest_flows(s
         built(configured, spark)
     assert numbers(stack, written.keyspace) == [*three("ours"), *three("scanned")[:2], *three("theirs")[:2]]
     result = built(configured, spark, adopt=True)
-    assert result["rows"] == 1  # theirs is numbered up to 3 already, by its own word
+    assert result["rows"] == 1  # the application says that theirs is numbered up to 3
     assert numbers(stack, written.keyspace) == [*three("ours"), *three("scanned"), *three("theirs")[:2]]
     assert built(configured, spark)["moved"] == 0
 
 
-def test_metadata_of_replicated_events_is_kept_and_a_journal_may_lack_its_columns(stack, journal, settings, spark):
+def test_build_keeps_meta_where_columns_exist(stack, journal, settings, spark):
     written, plain = journal(), journal()
     written.messages(
         [event("r", 1, BEGIN, meta=b"m", meta_ser_id=7, meta_ser_manifest="mm"), event("r", 2, BEGIN + timedelta(seconds=1))]
@@ -156,8 +159,8 @@ def test_metadata_of_replicated_events_is_kept_and_a_journal_may_lack_its_column
         built(settings(written.keyspace, **HOUR), spark)
 
 
-def test_a_write_that_fills_the_rest_of_a_partition_and_the_next_one_is_found(stack, journal, settings, spark):
-    """Partitions of 10: events 1 to 10 in 0, an atomic write of 11 to 21 in 2; partition 1 stays empty."""
+def test_build_finds_write_behind_empty_partition(stack, journal, settings, spark):
+    """Build partitions of 10: events 1 to 10 in 0, an atomic write of 11 to 21 in 2; partition 1 stays empty."""
     written = journal()
     written.messages(events("p", range(1, 11), BEGIN))
     configured = settings(written.keyspace, **HOUR)
@@ -170,9 +173,8 @@ def test_a_write_that_fills_the_rest_of_a_partition_and_the_next_one_is_found(st
     assert [row for row in numbers(stack, written.keyspace) if row[0] == "p"] == [("p", n, n) for n in range(1, 22)]
 
 
-def test_a_gap_in_partition_nr_is_read_by_the_first_build_and_named_by_the_audit_behind_a_later_one(
-    stack, journal, settings, spark
-):
+def test_build_distant_partitions_are_found_or_audited(stack, journal, settings, spark):
+    """Skip partitions: the first build finds the events behind them, a later one does not, and the audit names those."""
     written = journal()
     written.messages(events("p", range(1, 4), BEGIN) + events("p", range(4, 7), BEGIN, partition_nr=7))
     configured = settings(written.keyspace, **HOUR)

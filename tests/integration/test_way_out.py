@@ -1,4 +1,4 @@
-"""The ledger's way out: abandon, void, resend; and what a range that is read again delivers."""
+"""The ways out of a stuck run: abandon, void, resend; and what a range that is read again delivers."""
 
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -34,7 +34,7 @@ WHY = ("--why", "seen in a test", "--yes")
 
 
 class Delivery:
-    """A small pipeline of two tags."""
+    """A small pipeline of two tags and its command line."""
 
     def __init__(self, journal, settings, spark, **keys):
         self.journal, self.spark, self.pages = journal, spark, settings
@@ -50,42 +50,42 @@ class Delivery:
         schema.apply(self.settings)
 
     def planned(self):
-        """A planned run."""
+        """Plan a run and return the plan."""
         return steps.plan(self.settings, self.name, owner=OWNER)
 
     def sealed(self):
-        """A sealed run: its number and fence."""
+        """Plan and seal a run; return its number and fence."""
         run = self.planned()
         known_to_spark(self.settings, self.name, self.spark)
         steps.seal(self.settings, self.name, run["run"], run["fence"], owner=OWNER, spark=self.spark)
         return run
 
     def deliver(self, **options):
-        """Until there is nothing to do."""
+        """Deliver until nothing is new."""
         return deliver(self.settings, self.name, self.spark, **options)
 
     def expected(self):
-        """What has to be in ClickHouse."""
+        """Return the rows that ClickHouse should have."""
         return sorted(map(as_row, self.records))
 
     def rows(self):
-        """What is there."""
+        """Return the rows that ClickHouse has."""
         return clickhouse_rows(self.settings, self.name)
 
     def tagmill(self, *command):
-        """The command line."""
+        """Run a command for this pipeline."""
         return tagmill(self.pages.file(self.name), *command, "--pipeline", self.name)
 
     def killed_attempt(self):
-        """What a sealer of the first run leaves that died."""
+        """Write what a killed sealer of the first run would leave."""
         RunFiles(self.settings.storage.root).write(f"{self.name}/run-00000001/attempt-killed/staged/part.parquet", b"rows")
 
     def attempts(self):
-        """The folders of the first run."""
+        """Return the folders of the first run."""
         return RunFiles(self.settings.storage.root).folders(f"{self.name}/run-00000001")
 
     def slip_in(self, number):
-        """What a pusher leaves that died before it told the ledger: a batch that is in ClickHouse, and NEW."""
+        """Insert a batch but leave it NEW, like a pusher that died before it wrote to the ledger; return the batch."""
         (batch,) = [b for b in manifests(self.settings, self.name)[-1].batches if b.number == number]
         content = RunFiles(self.settings.storage.root).read(batch.file)
         with ClickHouse(self.settings.clickhouse) as clickhouse:
@@ -93,18 +93,19 @@ class Delivery:
         return batch
 
     def alter(self, change, where):
-        """Somebody changes stored rows."""
+        """Change stored rows behind Tagmill's back."""
         with ClickHouse(self.settings.clickhouse) as clickhouse:
             clickhouse.client.command(f"ALTER TABLE `{self.name}` UPDATE {change} WHERE {where}", settings={"mutations_sync": 2})
 
 
 @pytest.fixture
 def delivery(journal, settings, spark):
-    """delivery(**pipeline keys)."""
+    """Return make(**pipeline keys), which makes a small pipeline."""
     return lambda **keys: Delivery(journal(), settings, spark, **keys)
 
 
-def test_an_abandoned_run_delivers_nothing_and_the_next_one_plans_its_range_again(delivery):
+def test_abandon_run_lets_next_replan_its_range(delivery):
+    """Abandon a planned run: its late sealer is refused, and the next run delivers the same range."""
     pipeline = delivery()
     run = steps.plan(pipeline.settings, pipeline.name, owner="somebody at work")
     code, _, said = pipeline.tagmill("run", "abandon", *WHY)
@@ -114,7 +115,7 @@ def test_an_abandoned_run_delivers_nothing_and_the_next_one_plans_its_range_agai
     code, said, _ = pipeline.tagmill("run", "abandon", *WHY)
     assert code == 0 and "run 1" in said and "ABANDONED" in said
     assert pipeline.attempts() == []
-    with pytest.raises(Exception, match="taken over|abandoned"):  # the sealer that wakes up late
+    with pytest.raises(Exception, match="taken over|abandoned"):  # as the late sealer would
         finish(pipeline.settings, pipeline.name, pipeline.spark, run)
     assert pipeline.rows() == []
     code, _, said = pipeline.tagmill("run", "abandon", *WHY)
@@ -126,7 +127,7 @@ def test_an_abandoned_run_delivers_nothing_and_the_next_one_plans_its_range_agai
     assert (done.run, done.what, done.why) == (1, "run abandon", "seen in a test") and done.who
 
 
-def test_void_batches_are_delivered_by_the_next_run_and_once(delivery):
+def test_void_batches_are_delivered_once_by_next(delivery):
     pipeline = delivery()
     first = pipeline.sealed()
     batch = manifests(pipeline.settings, pipeline.name)[0].batches[0]
@@ -139,7 +140,7 @@ def test_void_batches_are_delivered_by_the_next_run_and_once(delivery):
     assert [run["run"] for run in runs] == [1, 2] and pipeline.rows() == pipeline.expected()
     assert state(pipeline.settings, pipeline.name, 1) == "CLOSED"
     assert pipeline.attempts() == [f"attempt-{manifests(pipeline.settings, pipeline.name)[0].attempt}"]
-    # an insert of a void batch that wakes up now does nothing
+    # A late insert of a voided batch does nothing.
     content = RunFiles(pipeline.settings.storage.root).read(batch.file)
     with ClickHouse(pipeline.settings.clickhouse) as clickhouse:
         clickhouse.insert_batch(pipeline.name, UUID(batch.batch_id), 1, content)
@@ -147,7 +148,8 @@ def test_void_batches_are_delivered_by_the_next_run_and_once(delivery):
     assert verdicts(pipeline.settings, pipeline.name) == {"t": "exactly once", "u": "exactly once"}
 
 
-def test_a_batch_that_is_in_clickhouse_is_not_voided_and_can_still_be_sent_again(delivery):
+def test_void_batch_in_clickhouse_is_refused(delivery):
+    """Refuse to void a batch that is in ClickHouse; the run is delivered, and the batch can be resent."""
     pipeline = delivery()
     pipeline.sealed()
     batch = pipeline.slip_in(1)
@@ -161,7 +163,8 @@ def test_a_batch_that_is_in_clickhouse_is_not_voided_and_can_still_be_sent_again
     assert verdicts(pipeline.settings, pipeline.name) == {"t": "exactly once", "u": "exactly once"}
 
 
-def test_a_row_altered_before_verification_stops_the_push_and_resend_mends_it(delivery):
+def test_push_altered_row_stops_until_resend(delivery):
+    """Change a row before its batch is verified: the push stops with the command that repairs it."""
     pipeline = delivery()
     run = pipeline.sealed()
     batch = pipeline.slip_in(1)
@@ -176,7 +179,7 @@ def test_a_row_altered_before_verification_stops_the_push_and_resend_mends_it(de
     assert pipeline.rows() == pipeline.expected()
 
 
-def test_a_batch_is_not_sent_before_those_that_come_before_it(delivery):
+def test_resend_before_earlier_batches_is_refused(delivery):
     pipeline = delivery(batch_rows=4)
     pipeline.sealed()
     last = [batch for batch in manifests(pipeline.settings, pipeline.name)[0].batches if batch.tag == "t"][-1]
@@ -188,13 +191,14 @@ def test_a_batch_is_not_sent_before_those_that_come_before_it(delivery):
 
 
 def repair(message):
-    """The command that a message names, less what `tagmill` adds."""
+    """Return the command that a message names, without what `tagmill` adds."""
     command = message.partition("Repair: tagmill ")[2].split()
     del command[command.index("--pipeline") : command.index("--pipeline") + 2]
     return [word for word in command if word not in ("--why", "…")] + list(WHY)
 
 
-def test_check_finds_a_row_altered_after_delivery_and_resend_mends_it(delivery):
+def test_check_altered_row_is_repaired_by_resend(delivery):
+    """Change a delivered row: `check` names its batch, and a resend repairs it; then alter and delete more."""
     pipeline = delivery()
     pipeline.deliver()
     assert pipeline.tagmill("check")[0] == 0
@@ -214,7 +218,7 @@ def test_check_finds_a_row_altered_after_delivery_and_resend_mends_it(delivery):
     assert "has other values" in found["t"] and "has 0 rows instead of 8" in found["u"]
 
 
-def test_a_batch_whose_sending_again_was_interrupted_is_named_with_the_command_that_finishes_it(delivery):
+def test_check_interrupted_resend_names_finishing_command(delivery):
     pipeline = delivery()
     pipeline.deliver()
     (batch,) = [b for b in manifests(pipeline.settings, pipeline.name)[0].batches if b.tag == "u"]
@@ -231,7 +235,7 @@ def test_a_batch_whose_sending_again_was_interrupted_is_named_with_the_command_t
     assert pipeline.rows() == pipeline.expected() and pipeline.tagmill("check")[0] == 0
 
 
-def test_a_range_read_again_delivers_what_was_missing_and_nothing_twice(delivery):
+def test_reread_delivers_missing_rows_only(delivery):
     pipeline = delivery(look_back_seconds=0, long_look_back_seconds=0)
     pipeline.deliver()
     span = (BEGIN.isoformat(), (BEGIN + timedelta(hours=1)).isoformat())
@@ -239,7 +243,7 @@ def test_a_range_read_again_delivers_what_was_missing_and_nothing_twice(delivery
     (run,) = pipeline.deliver(reread=span)
     assert run["rows"] == 0 and run["batches"] == 0 and pipeline.rows() == before == pipeline.expected()
 
-    # a row that arrives long after its time is nobody's but the audit's, and a person's who reads its range again
+    # Without look-back only an audit, or a run that reads its range again, finds a row that arrives long after its time.
     late = events("c", [1, 2], BEGIN, "u")
     pipeline.journal.both(late)
     pipeline.records += late
@@ -250,7 +254,7 @@ def test_a_range_read_again_delivers_what_was_missing_and_nothing_twice(delivery
     assert verdicts(pipeline.settings, pipeline.name) == {"t": "exactly once", "u": "exactly once"}
 
 
-def test_a_hold_can_t_be_touched_while_a_run_is_open(delivery):
+def test_close_hold_during_open_run_is_refused(delivery):
     pipeline = delivery()
     pipeline.planned()
     with pytest.raises(GuardRefused, match=r"run 1 of pipeline \w+ is not finished \(PLANNED\). Nothing was changed"):
@@ -258,7 +262,7 @@ def test_a_hold_can_t_be_touched_while_a_run_is_open(delivery):
 
 
 @pytest.mark.long
-def test_a_hold_whose_closing_was_killed_can_be_closed_again(delivery):
+def test_close_hold_killed_can_be_repeated(delivery):
     pipeline = delivery(quality={"max_held_share_percent": 100})
     held = events("c", [1, 2, 4], BEGIN, "u")
     pipeline.journal.view(held)
@@ -273,7 +277,7 @@ def test_a_hold_whose_closing_was_killed_can_be_closed_again(delivery):
     assert pipeline.rows() == pipeline.expected()
 
 
-def test_a_tag_that_starts_in_the_future_keeps_its_start(delivery):
+def test_tag_starting_in_future_keeps_its_start(delivery):
     start = datetime.now(UTC) + timedelta(days=1)
     pipeline = delivery(start_from={"u": start.isoformat()})
     pipeline.deliver()
@@ -282,7 +286,7 @@ def test_a_tag_that_starts_in_the_future_keeps_its_start(delivery):
         assert ledger.delivered.watermarks(pipeline.name)["u"].ticks == from_datetime(start) - 1
 
 
-def test_the_first_delivery_of_one_tag_leaves_the_others_for_later(delivery):
+def test_first_delivery_of_one_tag_leaves_others(delivery):
     pipeline = delivery()
     (run,) = pipeline.deliver(tags=["u"])
     assert [line["tag"] for line in run["tags"]] == ["u"]

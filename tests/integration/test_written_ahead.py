@@ -1,4 +1,4 @@
-"""Rows of the application that a clock ahead has written: every operation leaves and names them, the others are done."""
+"""Rows that the application wrote with a clock ahead: every operation leaves and names them, and does the others."""
 
 import time
 from datetime import timedelta
@@ -29,11 +29,12 @@ TABLES = ("messages", "tag_views", "tag_write_progress", "tag_scanning", "metada
 
 
 def an_hour_ahead():
+    """Return the write time of one hour from now, in microseconds."""
     return time.time_ns() // 1000 + 3_600_000_000
 
 
 def progress(journal, persistence_id, number, written_at=None):
-    """A line of tag_write_progress as the application writes it."""
+    """Write a line of tag_write_progress as the application would, at this write time."""
     row = event(persistence_id, number, BEGIN + timedelta(seconds=number))
     using = f" USING TIMESTAMP {written_at}" if written_at else ""
     journal.session.execute(
@@ -45,7 +46,10 @@ def progress(journal, persistence_id, number, written_at=None):
 
 @pytest.fixture
 def written(journal, settings, spark):
-    """A journal with three events of each of IDS, numbered by the application; its settings; what runs an operation on it."""
+    """Return a journal, its settings, and a function that runs an operation on it.
+
+    The journal has three events of each of IDS, numbered by the application.
+    """
     one = journal()
     configured = settings(one.keyspace, cleanup={"other_readers": [], "persistence_ids_per_second": 10_000}, **CONFIGURED)
     schema.apply(configured)
@@ -60,7 +64,7 @@ def written(journal, settings, spark):
 
 
 def test_rebuild_and_delete_leave_progress_written_ahead(written, stack):
-    """The view of both is lost, and tag_write_progress says less than it should: that of one can't be replaced."""
+    """Lose the view of two persistence ids whose progress says too little; that of one, written ahead, can't be replaced."""
     journal, _, run = written
     progress(journal, "ahead", 1, an_hour_ahead())
     progress(journal, "right", 1)
@@ -77,7 +81,7 @@ def test_rebuild_and_delete_leave_progress_written_ahead(written, stack):
 
 
 def test_build_leaves_progress_written_ahead(journal, settings, spark, stack):
-    """Another clock has written again what the last build wrote: the same numbers, at a later time."""
+    """Write again, by another clock, what the last build wrote: the same numbers at a later time."""
     one = journal()
     configured = settings(one.keyspace, views="tagmill", **CONFIGURED)
     one.messages(row for name in IDS for row in events(name, range(1, 4), BEGIN))
@@ -89,7 +93,7 @@ def test_build_leaves_progress_written_ahead(journal, settings, spark, stack):
         assert (done["waiting"], done["reasons"]) == (1, {"written_ahead": 1})
     assert [row["tag_pid_sequence_nr"] for row in one.rows("right")] == [1, 2, 3, 4, 5]
     assert [row["tag_pid_sequence_nr"] for row in one.rows("ahead")] == [1, 2, 3]
-    progress(one, "ahead", 3, an_hour_ahead() - 7_200_000_000)  # changes nothing: it is outranked
+    progress(one, "ahead", 3, an_hour_ahead() - 7_200_000_000)  # changes nothing: the line written ahead outranks it
     deliver(configured, only(configured), spark)
     assert clickhouse_rows(configured, only(configured)) == sorted(as_row(row) for row in one.rows())
 

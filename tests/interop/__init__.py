@@ -1,1 +1,1 @@
-"""Tagmill beside the real pekko-persistence-cassandra: what one writes, the other reads."""
+"""Tests of Tagmill with the real pekko-persistence-cassandra: what one writes, the other reads."""

@@ -1,4 +1,7 @@
-"""The real plugin as a command (peer/), built with Maven on first use. $TAGMILL_TEST_PEER names a folder where it is built already."""
+"""The real plugin as a command (peer/), built with Maven on first use.
+
+$TAGMILL_TEST_PEER names a folder where it is built already.
+"""
 
 import os
 import shutil
@@ -17,7 +20,7 @@ SECONDS = 240
 
 
 class Program:
-    """The program as a process that does one command after another: its start takes longer than most of them."""
+    """The program as a process that executes one command after another, because its start takes longer than most of them."""
 
     def __init__(self, folder: Path, errors: Path) -> None:
         self.busy, self._errors = threading.Lock(), errors
@@ -28,7 +31,7 @@ class Program:
             )  # fmt: skip
 
     def __call__(self, *words: str) -> list[str]:
-        """Run a command to a good end, while `busy` is held; its lines."""
+        """Run a command to a good end, while `busy` is held, and return its lines."""
         process = self._process
         assert process.stdin and process.stdout
         watchdog = threading.Timer(SECONDS, process.kill)
@@ -45,19 +48,19 @@ class Program:
         return lines
 
     def end(self) -> None:
-        """Stop it."""
+        """Kill the process."""
         self._process.kill()
         self._process.communicate()
 
 
 class Programs:
-    """As many of them as are busy at once."""
+    """A pool of the program's processes, as many as are busy at once."""
 
     def __init__(self, folder: Path, home: Path) -> None:
         self._folder, self._home, self._started = folder, home, list[Program]()
 
     def __call__(self, *words: str) -> list[str]:
-        """Run a command in one that is free."""
+        """Run a command in a free process, or in a new one if all are busy."""
         free = next((program for program in self._started if program.busy.acquire(blocking=False)), None)
         if free is None:
             free = Program(self._folder, self._home / f"peer-{len(self._started)}.err")
@@ -69,7 +72,7 @@ class Programs:
             free.busy.release()
 
     def end(self) -> None:
-        """Stop them."""
+        """Kill all processes."""
         for program in self._started:
             program.end()
 
@@ -81,24 +84,24 @@ class Peer:
         self.programs, self.port, self.keyspace, self.always = programs, port, keyspace, always
 
     def __call__(self, command: str, *arguments: str) -> list[list[str]]:
-        """Run a command to a good end; its lines, split at tabs."""
+        """Run a command to a good end; return its lines, split at tabs."""
         lines = self.programs(command, "--keyspace", self.keyspace, "--port", str(self.port), *self.always, *arguments)
         return [line.split("\t") for line in lines if not line.startswith("RESULT")]
 
     def write(self, *arguments: str, tagging: bool = False) -> None:
-        """Persistent actors write events; events-by-tag is off unless asked for."""
+        """Let persistent actors write events, without events-by-tag unless `tagging` is set."""
         setting = f"pekko.persistence.cassandra.events-by-tag.enabled={str(tagging).lower()}"
         self("write", "--set", setting, *arguments)
 
     def read(self, tag: str, bucket: str, first: str, *arguments: str) -> list[tuple[str, int, str]]:
-        """currentEventsByTag: (persistence_id, sequence_nr, offset) in its order."""
+        """Return (persistence_id, sequence_nr, offset) of currentEventsByTag, in its order."""
         lines = self("read", "--tag", tag, "--bucket", bucket, "--first-bucket", first, *arguments)
         return [(line[0], int(line[1]), line[2]) for line in lines]
 
 
 @pytest.fixture(scope="session")
 def peer_folder() -> Path:
-    """Where the program is built; skips where it is not and there is no Maven."""
+    """Return where the program is built, and build it if needed; skip the test without java or, for a build, without Maven."""
     folder = Path(os.environ.get("TAGMILL_TEST_PEER") or HERE)
     if not shutil.which("java"):
         pytest.skip("the real plugin needs a java on PATH")
@@ -113,7 +116,7 @@ def peer_folder() -> Path:
 
 @pytest.fixture(scope="session")
 def peer_programs(peer_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
-    """The program, running."""
+    """Yield the running program."""
     programs = Programs(peer_folder, tmp_path_factory.mktemp("peer"))
     yield programs
     programs.end()
@@ -121,7 +124,10 @@ def peer_programs(peer_folder: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture
 def peer(stack: Any, peer_programs: Programs) -> Iterator[Callable[[], Peer]]:
-    """peer(options) -> the plugin on a keyspace of its own, which its first command creates; dropped after the test."""
+    """Return make(*options), which makes the plugin on a keyspace of its own.
+
+    Its first command creates the keyspace, which is dropped after the test.
+    """
     made: list[str] = []
 
     def make(*always: str) -> Peer:

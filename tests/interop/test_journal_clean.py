@@ -1,4 +1,4 @@
-"""The plugin's own Cleanup and ours leave the same tables, row for row; the plugin replays and goes on writing after ours."""
+"""The plugin's own Cleanup and Tagmill's leave the same tables, row for row; the plugin replays and writes on after Tagmill's."""
 
 import uuid
 from datetime import UTC, datetime, timedelta
@@ -22,7 +22,7 @@ TAKEN = {9: datetime(2026, 1, 1, tzinfo=UTC), 15: datetime(2026, 2, 1, tzinfo=UT
 
 @pytest.fixture
 def twin(stack, peer, peer_programs):
-    """twin() -> the plugin on a journal that it has written, and on a copy of it."""
+    """Return make(), which makes the plugin on a journal that it has written, and on a copy of it."""
     copies = []
 
     def make():
@@ -50,7 +50,8 @@ def twin(stack, peer, peer_programs):
 
 
 @pytest.mark.timeout(900)
-def test_ours_leaves_what_the_plugins_own_leaves_and_the_plugin_goes_on(stack, twin, settings, spark):
+def test_journal_clean_equals_plugins_and_plugin_continues(stack, twin, settings, spark):
+    """Clean one journal by the plugin, its copy by Tagmill; compare all tables, then let the plugin write and replay."""
     theirs, ours = twin()
     assert tables(stack.session, theirs.keyspace) == tables(stack.session, ours.keyspace)
     configured = settings(
@@ -71,9 +72,9 @@ def test_ours_leaves_what_the_plugins_own_leaves_and_the_plugin_goes_on(stack, t
     both(("--to", "3"), "to", IDS[1], to=3)
     both(("--all",), "all", IDS[2])
     both(("--all", "--never-again"), "all", IDS[3], never_again=True)
-    # the plugin's deleteAll is ours with the rows of the view; the newest of them are read by runs again
+    # The plugin's deleteAll is Tagmill's with the rows of the view, the newest of which runs would still read.
     both(("--everything", "--never-again"), "all", IDS[4], IDS[5], never_again=True, views=True, force_unread=True)
-    # cleanupBeforeSnapshot is a deletion of snapshots and deleteEventsTo the oldest that is kept
+    # cleanupBeforeSnapshot deletes snapshots, then events up to the oldest snapshot that is kept.
     stack.session.execute(f"DELETE FROM {theirs.keyspace}_snap.snapshots WHERE persistence_id = '{IDS[6]}' AND sequence_nr < 15")
     both(("--to", "15"), "before_snapshot", IDS[6], keep=2)
     left = tables(stack.session, ours.keyspace)
@@ -81,7 +82,7 @@ def test_ours_leaves_what_the_plugins_own_leaves_and_the_plugin_goes_on(stack, t
         assert left[table] == rows, table
     kept = snapshots(stack.session, f"{ours.keyspace}_snap")
     assert kept == snapshots(stack.session, f"{theirs.keyspace}_snap") == {IDS[6]: [15, 21]}
-    # what the plugin reads of it, and where it goes on
+    # The plugin reads what is left and continues behind it.
     living = [IDS[0], IDS[1], IDS[2], IDS[7], IDS[8]]
     names = [part for name in living for part in ("--pid", name)]
     ours.write(*WRITE, *names, "--events", "4", "--linger", "3", tagging=True)

@@ -1,4 +1,7 @@
-"""The plugin's events in the layout before 0.80, migrated: the tables are those of its own migration, and it reads all and goes on."""
+"""The plugin's events in the layout before 0.80, migrated by Tagmill: the tables equal those of the plugin's migration.
+
+The plugin then reads all events and writes more.
+"""
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -17,13 +20,18 @@ WRITE = ("--pids", "6", "--events", "25", "--tags", "3", "--untagged-every", "5"
 
 
 def migrated(settings, spark, **options):
+    """Apply the schema, migrate with the application offline, and return the report."""
     schema.apply(settings)
     known_to_spark(settings, only(settings), spark, ("messages",), ("view_progress", "cleaned_buckets"))
     return migrate(settings, only(settings), Plan.of(offline=True, **options), owner=OWNER, spark=spark)
 
 
 @pytest.mark.timeout(900)
-def test_a_migrated_journal_is_the_one_that_the_plugins_own_migration_makes_and_it_goes_on(stack, peer, settings, spark):
+def test_migrate_equals_plugins_and_plugin_continues(stack, peer, settings, spark):
+    """Migrate an old journal by Tagmill and by the plugin and compare the tables.
+
+    Then drop the old columns and let the plugin write more.
+    """
     plugin = peer()
     configured = settings(plugin.keyspace, tags=["tag-0", "tag-1", "tag-2"], bucket_size="Minute", first_time_bucket=FIRST)
 
@@ -43,14 +51,14 @@ def test_a_migrated_journal_is_the_one_that_the_plugins_own_migration_makes_and_
         stack.session.execute(f"TRUNCATE {plugin.keyspace}.{table}")
     plugin("migrate", "--bucket", "Minute")
     theirs = tables()
-    # the plugin's own tag_write_progress may be that of a row before the last: it writes several at once, and stops
+    # The plugin's tag_write_progress may stop at a row before the last, because it writes several rows at once.
     assert {**theirs, "tag_write_progress": ours["tag_write_progress"]} == ours
     assert len(theirs["tag_write_progress"]) == 3 * 6
 
     migrated(configured, spark, drop_old=True, snapshot_keyspace=f"{plugin.keyspace}_snap")
     assert tables() == ours
     assert len(plugin.read("tag-0", "Minute", FIRST)) == 6 * 20 - 10
-    # the persistent actors recover without the old columns, and go on
+    # The persistent actors recover without the old columns and write more.
     plugin.write(*WRITE, tagging=True)
     deliver(configured, only(configured), spark)
     found = Counter(

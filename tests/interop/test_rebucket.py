@@ -1,4 +1,4 @@
-"""The plugin writes in Hour buckets, Tagmill brings the view into Day buckets, and the plugin reads and goes on writing there."""
+"""The plugin writes in Hour buckets, Tagmill rebuckets the view to Day, and the plugin reads and writes there."""
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -16,7 +16,8 @@ TAGS = ("tag-0", "tag-1")
 
 
 @pytest.mark.timeout(900)
-def test_the_plugin_reads_and_goes_on_writing_with_the_new_bucket_size(stack, peer, settings, spark):
+def test_rebucket_plugin_continues_in_new_buckets(stack, peer, settings, spark):
+    """Rebucket the plugin's view; the plugin reads all events from the new table and writes more, which are delivered once."""
     plugin = peer()
     write = ("--pids", "12", "--events", "25", "--tags", "2", "--untagged-every", "5", "--linger", "5")
     plugin.write(*write, "--bucket", "Hour", tagging=True)

@@ -1,4 +1,4 @@
-"""The plugin writes a view, it is damaged and rebuilt: it is the plugin's again, which reads all of it and goes on."""
+"""A view that the plugin wrote is damaged and rebuilt: it equals the plugin's again, which reads all of it and writes more."""
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -18,7 +18,7 @@ ODD = ("Заказ №'/ 1", 'a|b"c\\d %')
 SMALL = ("--set", "pekko.persistence.cassandra.journal.target-partition-size=10", "--batch", "7")
 
 
-# the plugin's settings of its tables' names, and ours
+# Maps the plugin's settings of table names to Tagmill's setting and the name that the test gives.
 NAMES = {
     "journal.table": ("messages_table", "happened"), "journal.metadata-table": ("metadata_table", "about"),
     "journal.all-persistence-ids-table": ("all_persistence_ids_table", "pids"), "events-by-tag.table": ("view_table", "by_tag"),
@@ -27,6 +27,7 @@ OWN_NAMES = [part for key, (_, name) in NAMES.items() for part in ("--set", f"pe
 
 
 def rebuilt(settings, spark):
+    """Apply the schema, make the tables known to Spark, and rebuild the view."""
     schema.apply(settings)
     tables = settings.pipeline(only(settings)).journal
     names = (tables.messages, tables.view, tables.metadata, "tag_write_progress")
@@ -43,7 +44,7 @@ def without(stack, view, gone):
 
 
 def reached(stack, keyspace):
-    """tag_write_progress: by persistence_id and tag, offset, sequence_nr and number."""
+    """Return offset, sequence_nr and number of tag_write_progress, by persistence_id and tag."""
     lines = rows(stack, keyspace, "tag_write_progress")
     return {
         (line["persistence_id"], line["tag"]): (line["offset"], line["sequence_nr"], line["tag_pid_sequence_nr"])
@@ -52,7 +53,7 @@ def reached(stack, keyspace):
 
 
 def last(view):
-    """The same of the last rows of a view."""
+    """Return offset, sequence_nr and number of a view's last rows, by persistence_id and tag."""
     in_order = sorted(view, key=lambda row: row["tag_pid_sequence_nr"])
     return {
         (row["persistence_id"], row["tag_name"]): (row["timestamp"], row["sequence_nr"], row["tag_pid_sequence_nr"])
@@ -70,7 +71,8 @@ def last(view):
     ],
     ids=["day", "minute, small partitions, tables with other names", "hour, replicated"],
 )  # fmt: skip
-def test_a_rebuilt_view_is_the_one_that_the_plugin_wrote(bucket, options, tables, stack, peer, settings, spark):
+def test_rebuild_equals_plugins_view_and_plugin_continues(bucket, options, tables, stack, peer, settings, spark):
+    """Delete rows of the plugin's view and rebuild it; the plugin reads all events and writes more."""
     plugin = peer(*OWN_NAMES) if tables else peer()
     view = tables.get("view_table", "tag_views")
     ids = [f"r|pid-{n:06d}|A" if "--replicated" in options else f"pid-{n:06d}" for n in range(8)]
@@ -97,7 +99,7 @@ def test_a_rebuilt_view_is_the_one_that_the_plugin_wrote(bucket, options, tables
     before = rows(stack, plugin.keyspace, view)
     assert len(before) == 2 * 8 * 20 and before[0].keys() == VIEW_COLUMNS.keys()
 
-    # first, last and middle rows; a whole persistence id; behind deleted events
+    # Delete first, middle and last rows, a whole persistence id, and rows behind deleted events.
     without(
         stack, f"{plugin.keyspace}.{view}",
         lambda row: row.persistence_id == ids[1] or row.sequence_nr in (1, 13, 24) and row.persistence_id != ids[3]
@@ -106,14 +108,14 @@ def test_a_rebuilt_view_is_the_one_that_the_plugin_wrote(bucket, options, tables
     assert len(rows(stack, plugin.keyspace, view)) < len(before) - 2 * 20
     rebuilt(configured, spark)
     assert rows(stack, plugin.keyspace, view) == before
-    # the plugin's own may be that of a row before the last: it writes several at once, and stops
+    # The plugin's own line may stop at a row before the last, because it writes several rows at once.
     assert reached(stack, plugin.keyspace) == last(before)
     read = plugin.read(ODD[0], bucket, FIRST)
     assert len(read) == 8 * 20 and Counter(read) == Counter(
         (row["persistence_id"], row["sequence_nr"], row["timestamp"]) for row in before if row["tag_name"] == ODD[0]
     )
 
-    # the persistent actors recover by what was rebuilt, and go on
+    # The persistent actors recover by the rebuilt rows and write more.
     plugin.write(*write, tagging=True)
     deliver(configured, only(configured), spark)
     found = clickhouse_rows(configured, only(configured))
@@ -124,7 +126,8 @@ def test_a_rebuilt_view_is_the_one_that_the_plugin_wrote(bucket, options, tables
 
 
 @pytest.mark.timeout(900)
-def test_from_nothing_it_is_row_for_row_what_the_plugins_own_rebuild_makes(stack, peer, settings, spark):
+def test_rebuild_from_nothing_equals_plugins_rebuild(stack, peer, settings, spark):
+    """Rebuild an empty view by the plugin and by Tagmill; compare all rows."""
     plugin = peer()
     plugin.write("--pids", "6", "--events", "20", "--tags", "3", "--tag-pool", "4", *SMALL, tagging=True)
     tables = (*VIEWS, "tag_scanning")
@@ -139,7 +142,7 @@ def test_from_nothing_it_is_row_for_row_what_the_plugins_own_rebuild_makes(stack
     for table in ("tag_views", "tag_scanning"):
         found = stack.session.execute(f"SELECT * FROM {plugin.keyspace}.{table}")
         assert sorted(found, key=repr) == sorted(wanted[table], key=repr), table
-    # as above
+    # As above, the plugin's own line may stop at a row before the last.
     view = rows(stack, plugin.keyspace, "tag_views")
     assert reached(stack, plugin.keyspace) == last(view) and theirs.keys() == last(view).keys()
     assert all(number <= last(view)[key][2] for key, (_, _, number) in theirs.items())

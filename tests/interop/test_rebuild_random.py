@@ -1,4 +1,4 @@
-"""Journals that the plugin writes at random, damaged at random: a rebuild brings back each row that it wrote, and it reads them all."""
+"""Journals that the plugin writes at random, damaged at random: a rebuild restores each row, and the plugin reads them all."""
 
 from collections import Counter
 from random import Random
@@ -17,6 +17,7 @@ DELETE = ("--set", "pekko.persistence.cassandra.cleanup.operation-timeout=120s")
 
 
 def by_key(view):
+    """Return a view's rows by their primary key."""
     return {tuple(row[name] for name in KEY): row for row in view}
 
 
@@ -28,18 +29,20 @@ class Damage:
         self.step = MILLISECONDS[bucket]
 
     def take(self, row):
+        """Delete a row of the view."""
         where = " AND ".join(f"{name} = %s" for name in KEY)
         key = (UUID(row[name]) if name == "timestamp" else row[name] for name in KEY)
         self.session.execute(f"DELETE FROM {self.table} WHERE {where}", tuple(key))
 
     def put(self, row, **changed):
+        """Write a row of the view, with these changes."""
         row = {name: value for name, value in {**row, **changed}.items() if value is not None}
         row["timestamp"] = UUID(row["timestamp"])
         marks = ", ".join(["%s"] * len(row))
         self.session.execute(f"INSERT INTO {self.table} ({', '.join(row)}) VALUES ({marks})", tuple(row.values()))
 
     def moved(self, row):
-        """What may be wrong with a row: its bucket, its time, its number, its tag."""
+        """Return a change that puts a row into a wrong bucket, time, number or tag."""
         random = self.random
         return random.choice(
             [
@@ -51,7 +54,7 @@ class Damage:
         )
 
     def some(self, view):
-        """Of these rows: all of a persistence_id or a tag go, or the first ones; or some go, change, move, or are there twice."""
+        """Change, move, double or delete some of these rows; delete all with one persistence_id, tag, sequence_nr or event."""
         random = self.random
         one = random.choice(view)
         for row in view:
@@ -68,7 +71,7 @@ class Damage:
 
 
 def written(random, names, bucket):
-    """The words for the plugin's writer."""
+    """Return the words of a random command for the plugin's writer."""
     words = [
         "--pids",
         str(random.randint(1, 10)),
@@ -88,7 +91,7 @@ def written(random, names, bucket):
 @pytest.mark.parametrize("seed", range(1, 5))
 def test_whatever_is_damaged_comes_back(seed, stack, peer, settings, spark):
     random = Random(seed)
-    size = random.choice([10, 17, 500_000])  # an atomic write has at most as many
+    size = random.choice([10, 17, 500_000])  # an atomic write has at most this number of events
     plugin = peer("--set", f"pekko.persistence.cassandra.journal.target-partition-size={size}")
     bucket, names = random.choice(list(MILLISECONDS)), random.sample(NAMES, random.randint(1, 4))
     configured = settings(
@@ -104,7 +107,7 @@ def test_whatever_is_damaged_comes_back(seed, stack, peer, settings, spark):
             last = max(row["sequence_nr"] for row in before if row["persistence_id"] == one)
             deleted[one] = max(deleted[one], random.randint(1, last))
             plugin("delete", "--pid", one, "--to", str(deleted[one]), *DELETE)
-        # nothing brings back rows of events that are deleted
+        # A rebuild can't restore rows of deleted events, so these are left alone.
         if living := [row for row in before if row["sequence_nr"] > deleted[row["persistence_id"]]]:
             Damage(random, stack, plugin.keyspace, bucket).some(living)
         rebuilt(configured, spark)

@@ -1,4 +1,4 @@
-"""The plugin reads every event by tag from a view that was damaged in all the ways of the fixtures, and mended."""
+"""The plugin reads every event by tag from a view that had all damages of the fixtures and was repaired."""
 
 from collections import Counter
 

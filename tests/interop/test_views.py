@@ -1,4 +1,4 @@
-"""The plugin writes with events-by-tag off, Tagmill builds, the plugin reads every event by tag."""
+"""The plugin writes with events-by-tag off, Tagmill builds the views, and the plugin reads every event by tag."""
 
 import time
 from collections import Counter
@@ -18,7 +18,7 @@ ODD = ("Заказ №'/ 1", 'a|b"c\\d %')
 
 
 def journal_of(stack, keyspace, tag):
-    """(persistence_id, sequence_nr, offset) of every event with a tag, as the plugin's query orders them."""
+    """Return (persistence_id, sequence_nr, offset) of every event with a tag, in the order of the plugin's query."""
     found = stack.session.execute(f"SELECT persistence_id, sequence_nr, timestamp, tags FROM {keyspace}.messages")
     tagged = [row for row in found if tag in (row.tags or ())]
     return [
@@ -44,7 +44,7 @@ def test_the_plugin_reads_what_is_built_for_it(bucket, options, stack, peer, set
     names = [part for tag in ODD for part in ("--tag-name", tag)]
     write = ("--pids", "12", "--events", "25", "--tags", "2", "--untagged-every", "5", "--bucket", bucket, *names, *options)
     configured = settings(plugin.keyspace, tags=list(ODD), bucket_size=bucket, first_time_bucket=FIRST, views="tagmill")
-    for _ in range(2):  # the persistent actors recover and go on, and so does the build
+    for _ in range(2):  # the persistent actors recover and write more, and the build continues
         plugin.write(*write)
         assert built(configured, spark)["waiting"] == 0
         expected = journal_of(stack, plugin.keyspace, ODD[0])
@@ -54,7 +54,8 @@ def test_the_plugin_reads_what_is_built_for_it(bucket, options, stack, peer, set
 
 
 @pytest.mark.timeout(900)
-def test_an_application_goes_on_with_our_numbers_and_then_the_build_refuses(stack, peer, settings, spark):
+def test_build_refuses_after_application_numbered(stack, peer, settings, spark):
+    """Let the plugin tag by itself behind a build: it continues Tagmill's numbers, and the next build refuses."""
     plugin = peer()
     write = ("--pids", "5", "--events", "10", "--tags", "1", "--linger", "3")
     plugin.write(*write)
@@ -69,7 +70,8 @@ def test_an_application_goes_on_with_our_numbers_and_then_the_build_refuses(stac
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_ten_builds_and_deliveries_beside_a_live_writer_bring_each_event_once(stack, peer, settings, spark):
+def test_builds_during_live_writer_deliver_events_once(stack, peer, settings, spark):
+    """Build and deliver ten times while the plugin writes; each event is delivered once."""
     plugin = peer()
     write = ("--pids", "20", "--tags", "2", "--untagged-every", "5", "--batch", "3")
     plugin.write(*write, "--events", "5")
@@ -80,14 +82,14 @@ def test_ten_builds_and_deliveries_beside_a_live_writer_bring_each_event_once(st
     name, brought, begun = only(configured), [], time.monotonic()
     built(configured, spark)
     deliver(configured, name, spark)
-    seconds = str(min(150, max(40, round(4 * (time.monotonic() - begun)))))  # long enough for some of the runs
+    seconds = str(min(150, max(40, round(4 * (time.monotonic() - begun)))))  # long enough for some of the runs to fall into it
     with ThreadPoolExecutor(1) as pool:
         writer = pool.submit(plugin.write, *write, "--events", "60", "--duration", seconds)
         for _ in range(9):
             built(configured, spark)
             brought.append((sum(run["rows"] for run in deliver(configured, name, spark)), writer.done()))
         writer.result()
-    time.sleep(2)  # the delay
+    time.sleep(2)  # longer than eventual_consistency_delay_seconds
     assert built(configured, spark)["waiting"] == 0
     deliver(configured, name, spark)
     assert len([rows for rows, ended in brought if rows and not ended]) >= 2, brought

@@ -1,1 +1,1 @@
-"""What runs in a real Airflow, started once for all of these tests."""
+"""Tests in a real Airflow, which is started once for all of them."""

@@ -71,7 +71,7 @@ batch_min_rows = 1
 
 @pytest.fixture(scope="package")
 def airflow(stack, kafka):
-    """Airflow with the DAG parsed and still paused; the journal is loaded and the schema applied."""
+    """Yield Airflow with the DAG parsed and still paused; the journal is loaded and the schema applied."""
     from tagmill.settings import Settings
     from tagmill.stores import schema
     from tagmill.topics import destination
@@ -107,7 +107,7 @@ def airflow(stack, kafka):
 
 @pytest.fixture(scope="package")
 def delivered(airflow):
-    """The DAG triggered, switched on, and its first run ended; with what was seen of its processes."""
+    """Return Airflow after the DAG was triggered and switched on and its first run has ended, with its processes recorded."""
     with airflow.lookout() as seen:
         runs = airflow.first_run(DAG)
     airflow.first = seen
@@ -117,7 +117,7 @@ def delivered(airflow):
 
 @pytest.fixture
 def append(stack, delivered):
-    """append(pid, tag, n, at=now) writes a new persistence_id of n events with a tag, as an application would."""
+    """Return write(pid, tag, n, at=now), which writes a new persistence_id of n events with a tag, as an application would."""
     payload = {"event": b"{}", "event_manifest": "", "ser_id": 9001, "ser_manifest": "OrderPlaced", "writer_uuid": "w"}
     of_journal = ["persistence_id", "partition_nr", "sequence_nr", "timestamp", "timebucket", "tags", *payload]
     of_view = ["tag_name", "timebucket", "timestamp", "persistence_id", "tag_pid_sequence_nr", "sequence_nr", *payload]
@@ -132,7 +132,7 @@ def append(stack, delivered):
         moment = at or datetime.now(tz=UTC)
         bucket = int(moment.timestamp() * 1000) // HOUR * HOUR
         for number in range(1, n + 1):
-            offset = uuid_from_time(moment.timestamp() + (number - n) / 1000)  # the last one at that moment
+            offset = uuid_from_time(moment.timestamp() + (number - n) / 1000)  # the last event has that moment
             stack.session.execute(messages, (persistence_id, 0, number, offset, str(bucket), {tag}, *payload.values()))
             stack.session.execute(view, (tag, bucket, offset, persistence_id, number, number, *payload.values()))
         return Counter((tag, persistence_id, number) for number in range(1, n + 1))

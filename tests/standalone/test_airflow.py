@@ -1,4 +1,4 @@
-"""The pipeline's DAG in a real Airflow: scheduled, by REST, twice at once, backfilled; ClickHouse says what arrived."""
+"""The pipeline's DAG in a real Airflow: scheduled, by REST, twice at once and backfilled; ClickHouse shows what arrived."""
 
 import re
 import time
@@ -11,23 +11,24 @@ from tests.support.standalone import DAG, PASSWORDS
 
 
 def in_clickhouse(stack) -> Counter[tuple[str, str, int]]:
-    """How often each event is there."""
+    """Return how often ClickHouse has each event."""
     return Counter(tuple(row) for row in stack.rows("SELECT tag, persistence_id, sequence_nr FROM orders"))
 
 
 def in_view(stack, keyspace: str) -> Counter[tuple[str, str, int]]:
-    """How often each event is in the application's view."""
+    """Return how often the application's view has each event."""
     found = stack.session.execute(f"SELECT tag_name, persistence_id, sequence_nr FROM {keyspace}.tag_views")
     return Counter(tuple(row) for row in found)
 
 
 def journal() -> Counter[tuple[str, str, int]]:
-    """What the plugin itself read."""
+    """Return each event that the plugin itself read, once."""
     case = Case("orders")
     return Counter((tag, pid, number) for tag in case.tags for pid, number, _ in case.delivered(tag))
 
 
 def run_numbers(stack) -> int:
+    """Return the number of the pipeline's last run."""
     return stack.session.execute("SELECT last_run FROM tagmill_by_airflow.pipelines WHERE pipeline = 'orders'").one()[0]
 
 
@@ -37,20 +38,21 @@ def test_dag_switched_on_delivers_everything_once(stack, delivered):
     assert delivered.first.jvms
 
 
-def test_the_asset_tells_which_run_brought_how_many_rows(delivered):
+def test_asset_event_names_run_and_rows(delivered):
     first = delivered.call("GET", "/assets/events?order_by=timestamp&limit=1")["asset_events"][0]
     assert first["name"] == "tagmill_orders"
     assert first["extra"]["run"] == 1
     assert first["extra"]["rows"] == sum(journal().values())
 
 
-def test_passwords_are_on_no_command_line_in_no_log_and_in_no_database(delivered):
+def test_passwords_are_in_no_command_or_file(delivered):
+    """Search the command lines of all processes, and logs and databases, for each password."""
     for password in PASSWORDS.values():
         assert not [command for command in delivered.first.commands if password in command]
         assert delivered.files_with(password) == []
 
 
-def test_a_run_triggered_by_rest_delivers_what_is_new_of_the_tags_it_names(stack, delivered, append):
+def test_run_by_rest_delivers_named_tags_only(stack, delivered, append):
     before = in_clickhouse(stack)
     new = append("by-rest", "order", 30)
     append("also-by-rest", "billing", 20)
@@ -59,7 +61,7 @@ def test_a_run_triggered_by_rest_delivers_what_is_new_of_the_tags_it_names(stack
     assert in_clickhouse(stack) - before == new
 
 
-def test_wrong_params_are_refused_before_there_is_a_run(delivered):
+def test_trigger_wrong_params_creates_no_run(delivered):
     from tagmill.errors import StoreUnavailable
 
     known = delivered.api.runs(DAG)
@@ -69,7 +71,7 @@ def test_wrong_params_are_refused_before_there_is_a_run(delivered):
     assert delivered.api.runs(DAG) == known
 
 
-def test_half_a_range_fails_at_once_and_says_what_is_missing(delivered):
+def test_run_half_a_range_fails_at_once(delivered):
     run = delivered.api.trigger(DAG, {"reread_from": "2026-11-21T08:00:00Z"})
     assert delivered.wait(DAG, run, 60) == "failed"
     (plan,) = [task for task in delivered.api.tasks(DAG, run) if task["task_id"] == "plan"]
@@ -87,24 +89,24 @@ def test_two_triggers_at_once_deliver_each_event_once(stack, delivered, append):
     assert in_clickhouse(stack) == in_view(stack, delivered.keyspace)
 
 
-def test_a_backfill_reads_its_range_again_and_delivers_nothing_twice(stack, delivered):
+def test_backfill_rereads_range_without_duplicates(stack, delivered):
     before, last = in_clickhouse(stack), run_numbers(stack)
     (run,) = delivered.backfill(DAG, "2026-11-21T09:00:00Z")
     delivered.succeed(DAG, run)
-    # behind a DAG's first backfill Airflow starts the newest run that its schedule missed, which may take the planned run over
+    # Behind a DAG's first backfill Airflow starts the newest run that its schedule missed; it may take the planned run over.
     delivered.settle(DAG)
     assert delivered.tasks(DAG, run)["seal"] in ("success", "skipped")
     plan = delivered.call("GET", f"/dags/{DAG}/dagRuns/{run}/taskInstances/plan/xcomEntries/return_value")["value"]
     assert "2026-11-21T08:00:00+00:00" in str(plan) and "2026-11-21T09:00:00+00:00" in str(plan)
     assert run_numbers(stack) > last
-    # that missed run also delivers what the tests before have left for later
+    # That missed run also delivers what earlier tests have left.
     assert before - in_clickhouse(stack) == Counter()
     assert in_clickhouse(stack) - in_view(stack, delivered.keyspace) == Counter()
 
 
-def test_nothing_to_do_starts_no_jvm_and_is_quick(delivered):
+def test_run_without_work_starts_no_jvm(delivered):
     idle = {"plan": "success", "seal": "skipped", "push": "skipped", "close": "skipped", "again": "skipped"}
-    for _ in range(3):  # what other tests left is delivered first
+    for _ in range(3):  # the first run may deliver what other tests left
         with delivered.lookout() as seen:
             began = time.monotonic()
             run = delivered.api.trigger(DAG)
@@ -118,12 +120,12 @@ def test_nothing_to_do_starts_no_jvm_and_is_quick(delivered):
     print(f"nothing to do: {seconds:.1f} s of wall time")
 
 
-def test_the_page_in_the_ui_shows_pipelines_and_data_docs_behind_the_login(delivered):
+def test_page_behind_login_shows_pipelines_and_docs(delivered):
     for path in ("/tagmill/", "/tagmill/api/pipelines", "/tagmill/docs/orders/run-00000001/index.html"):
         assert delivered.page(path, login=False)[0] == 401
         assert delivered.page(path, login=True)[0] == 200
     shown = delivered.page("/tagmill/?count_view=true", login=True)[1]
-    # whether an audit came before is other tests' business, and whether the topic was delivered
+    # Other tests decide whether an audit has run and whether the topic was delivered.
     words = re.findall('<td class="(?:ok|none)">(counts agree|exactly once|nothing delivered yet)', shown)
     assert len(words) == 4 and words.count("nothing delivered yet") <= 1
     assert 'href="docs/orders/run-00000001/index.html"' in shown

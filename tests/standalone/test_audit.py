@@ -1,4 +1,4 @@
-"""Audit, repair and cleanup as DAGs in a real Airflow: by REST, by the schedule, and what the page in the UI says then."""
+"""Audit, repair and cleanup as DAGs in a real Airflow, by REST and by schedule, and the page in the UI afterwards."""
 
 import time
 
@@ -12,14 +12,15 @@ AUDIT, CLEANUP = "audit_orders", "ttl_cleanup_orders"
 
 @pytest.mark.long
 def test_audit_triggered_while_paused_runs_once(delivered):
-    """Its form switches the DAG on, too; the missed interval must not audit a second time."""
-    delivered.succeed(DAG, delivered.api.trigger(DAG))  # what other tests left
+    """Trigger the paused DAG, which its form switches on: the missed interval must not audit a second time."""
+    delivered.succeed(DAG, delivered.api.trigger(DAG))  # delivers what other tests left
     assert list(delivered.first_run(AUDIT).values()) == ["success"]
     assert "agrees" in delivered.page("/tagmill/", login=True)[1]
 
 
 @pytest.mark.long
-def test_an_audit_fails_with_the_page_and_a_repair_brings_back_what_was_lost(stack, delivered):
+def test_audit_lost_batch_fails_until_repair(stack, delivered):
+    """Delete a batch: the audit fails with a link to its page, and a repair restores the rows."""
     before = in_clickhouse(stack)
     (batch,) = stack.rows("SELECT argMin(batch_id, event_time) FROM orders WHERE tag = 'order'")[0]
     (lost,) = stack.rows(f"SELECT count() FROM orders WHERE batch_id = '{batch}'")[0]
@@ -38,7 +39,7 @@ def test_an_audit_fails_with_the_page_and_a_repair_brings_back_what_was_lost(sta
 
 
 def test_cleanup_triggered_while_paused_only_reports(stack, delivered):
-    """The DAG has a schedule and may delete; its form switches it on, and no missed interval runs beside the dry run."""
+    """Trigger the paused cleanup, which may delete on schedule: no missed interval runs next to the dry run."""
     before, sealed = in_view(stack, delivered.keyspace), in_clickhouse(stack)
     ((run, state),) = delivered.first_run(CLEANUP).items()
     assert state == "success" and not run.startswith("scheduled")
@@ -48,7 +49,7 @@ def test_cleanup_triggered_while_paused_only_reports(stack, delivered):
 
 @pytest.mark.long
 def test_cleanup_of_the_schedule_deletes_on_time(delivered):
-    """The first run after a pause is the one of the next minute, and may delete."""
+    """Switch the cleanup on: its first run is the one of the next minute, and it may delete."""
     dag = "ttl_cleanup_products"
     delivered.api.pause(dag, False)
     end = time.monotonic() + 100

@@ -1,4 +1,4 @@
-"""What a person does in Airflow's UI, in a real browser: log in, look at Tagmill's page, trigger the DAG, see the run succeed."""
+"""A person's steps in Airflow's UI, in a real browser: log in, read Tagmill's page, trigger the DAG, see the run succeed."""
 
 import re
 import shutil
@@ -10,7 +10,7 @@ from playwright.sync_api import expect, sync_playwright
 from tests.support.standalone import DAG
 
 CHROMIUM = shutil.which("chromium")
-# as root, and without a word to anybody outside
+# Chromium runs as root here, and must not connect to any host outside.
 OPTIONS = (
     "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update"
     " --disable-sync"
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium o
 
 @pytest.fixture(scope="module")
 def browser(delivered, tmp_path_factory):
-    """A browser of its own profile at Airflow's address; nobody is logged in."""
+    """Yield a browser with its own profile at Airflow's address, without a login."""
     with sync_playwright() as playwright:
         context = playwright.chromium.launch_persistent_context(
             tmp_path_factory.mktemp("chromium"), executable_path=CHROMIUM, args=OPTIONS, base_url=delivered.api.base
@@ -33,7 +33,7 @@ def browser(delivered, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(browser, delivered):
-    """Tagmill's page, asked for by a stranger, who is sent to the login and from there back."""
+    """Return Tagmill's page, opened without a login, so that Airflow asks for one and leads back."""
     opened = browser.new_page()
     opened.goto("/tagmill/")
     opened.get_by_role("heading", name="Sign into Airflow").wait_for()
@@ -48,7 +48,7 @@ def page(browser, delivered):
 
 @pytest.fixture
 def dialog(page):
-    """What 'Trigger' on the DAG's page opens."""
+    """Return the dialog that 'Trigger' opens on the DAG's page."""
     page.goto(f"/dags/{DAG}")
     page.get_by_role("button", name="Trigger Dag").click()
     opened = page.get_by_role("dialog").filter(has_text="Run Parameters")
@@ -57,24 +57,28 @@ def dialog(page):
 
 
 def button(dialog):
+    """Return the button that triggers the run."""
     return dialog.get_by_test_id("trigger-dag-submit")
 
 
 def choose_tag(page, dialog, tag):
+    """Choose one tag in the dialog."""
     dialog.get_by_label("Clear selected options").click()
     dialog.get_by_role("combobox", name="Select one or multiple values").fill(tag)
     page.keyboard.press("Enter")
 
 
 def choose_moment(page, dialog, label, date, time):
+    """Choose date and time in a field of the dialog."""
     dialog.get_by_role("group").filter(has_text=label).get_by_test_id("datetime-input").click()
     page.get_by_placeholder("YYYY/MM/DD").fill(date)
     page.get_by_placeholder("HH:mm").fill(time)
     page.keyboard.press("Escape")
-    page.get_by_placeholder("YYYY/MM/DD").wait_for(state="detached")  # else the next picker is a second one
+    page.get_by_placeholder("YYYY/MM/DD").wait_for(state="detached")  # otherwise the next picker would be a second one
 
 
 def write_json(page, dialog, text):
+    """Write the run's params as JSON in the dialog."""
     dialog.get_by_role("button", name="Advanced Options").click()
     dialog.locator(".monaco-editor").click()
     page.keyboard.press("Control+A")
@@ -95,13 +99,13 @@ def test_the_menu_leads_to_tagmills_page(page):
     expect(shown.get_by_role("heading", name="run-00000001 passed")).to_be_visible()
 
 
-def test_a_run_without_a_tag_can_t_be_triggered(dialog):
+def test_dialog_without_tag_disables_trigger(dialog):
     expect(button(dialog)).to_be_enabled()
     dialog.get_by_label("Clear selected options").click()
     expect(button(dialog)).to_be_disabled()
 
 
-def test_a_wrong_tag_is_refused_and_the_dialog_says_why(page, dialog, delivered):
+def test_dialog_wrong_tag_is_refused_with_reason(page, dialog, delivered):
     known = delivered.api.runs(DAG)
     write_json(page, dialog, '{"tags": ["nope"]}')
     button(dialog).click()
@@ -109,7 +113,7 @@ def test_a_wrong_tag_is_refused_and_the_dialog_says_why(page, dialog, delivered)
     assert delivered.api.runs(DAG) == known
 
 
-def test_a_run_of_chosen_params_is_seen_to_succeed(page, dialog, delivered, append, stack):
+def test_dialog_chosen_params_run_succeeds(page, dialog, delivered, append, stack):
     append("by-browser", "order", 5, at=datetime(2026, 11, 21, 8, 30, tzinfo=UTC))  # long past the watermark
     choose_tag(page, dialog, "order")
     choose_moment(page, dialog, "Read again from", "2026/11/21", "08:00")
@@ -120,7 +124,7 @@ def test_a_run_of_chosen_params_is_seen_to_succeed(page, dialog, delivered, appe
     conf = {"tags": ["order"], "reread_from": "2026-11-21T08:00:00.000Z", "reread_until": "2026-11-21T09:00:00.000Z"}
     assert delivered.call("GET", f"/dags/{DAG}/dagRuns/{run}")["conf"] == conf
     delivered.succeed(DAG, run)
-    # of the run, of plan, seal, push and close; nothing is left to do again
+    # The run, plan, seal, push and close succeeded; no second round was needed.
     expect(page.get_by_text("Success", exact=True)).to_have_count(5)
     found = stack.rows("SELECT tag, sequence_nr FROM orders WHERE persistence_id = 'by-browser' ORDER BY sequence_nr")
     assert list(found) == [("order", number) for number in range(1, 6)]
@@ -136,7 +140,7 @@ OTHER_FORMS = [
 
 @pytest.mark.parametrize("dag", [*FORMS, *(pytest.param(dag, marks=pytest.mark.long) for dag in OTHER_FORMS)])
 def test_form_is_triggered_as_it_opens(page, delivered, dag):
-    """The browser accepts each form's defaults; the run of the paused DAG waits, and is taken back."""
+    """Trigger each form with its defaults, which the browser accepts; the run of the paused DAG waits and is deleted."""
     paused = delivered.call("GET", f"/dags/{dag}")["is_paused"]
     delivered.api.pause(dag, True)
     page.goto(f"/dags/{dag}")

@@ -1,4 +1,4 @@
-"""What who may trigger a DAG can't do: read the worker's files."""
+"""Limits of a person who may trigger a DAG: the worker's files can't be read."""
 
 import stat
 import uuid
@@ -10,7 +10,7 @@ ERASE = "erase_orders"
 
 
 def test_delivered_files_are_kept_from_others(delivered):
-    """Plans, sealed batches, what Spark writes, pages, reports and the logs of tasks: files 0640, folders 0750."""
+    """Check plans, sealed batches, Spark's files, pages, reports and task logs: files have 0640, folders 0750."""
     data, logs = delivered.places.config.parent / "data", delivered.airflow.home / "logs"
     written = [path for folder in (data, logs) for path in (folder, *folder.rglob("*"))]
     assert {".parquet", ".json", ".html", ".log"} <= {path.suffix for path in written if path.is_file()}
@@ -26,7 +26,7 @@ def test_task_of_job_links_to_its_report(delivered):
 
 
 def test_params_naming_foreign_files_are_refused(stack, delivered):
-    """Neither a key file, by any way to it, nor the environment with its passwords gets into a log."""
+    """Name a key file in several ways, and the process environment: neither gets into a log."""
     before = in_clickhouse(stack)
     home, secret = delivered.places.config.parent, uuid.uuid4().hex
     inputs, key = home / "inputs", home / "key"

@@ -1,11 +1,11 @@
-"""A Kafka Journal in a real Airflow: replicated, purged when it has expired, and no Spark where nothing is new."""
+"""A Kafka Journal in a real Airflow is replicated and purged of expired ids, and without new records no Spark starts."""
 
 from tests.support.kafka import Topic, create
 
 REPLICATE, PURGE = "replicate_carts", "purge_expired_carts"
 
 
-def test_a_kafka_journal_is_replicated_and_purged_by_its_dags(airflow, stack, kafka):
+def test_dags_replicate_and_purge_kafka_journal(airflow, stack, kafka):
     topic = Topic(kafka.port, "carts-1")
     create(kafka.port, topic.name)
     topic.append("cart", [(1, "a"), (2, "b")])

@@ -1,4 +1,4 @@
-"""bin/run, as a person would: it delivers, says what arrived, stays up, leaves no process; warm it delivers nothing twice."""
+"""bin/run as a person starts it: it delivers, reports, stays up and leaves no process; a second start delivers nothing twice."""
 
 import json
 import os
@@ -38,6 +38,7 @@ REPORT = {
 
 @pytest.fixture
 def environment(tmp_path):
+    """Return an environment with free ports and a home of its own."""
     ports = {
         "CASSANDRA": free_port(beside=10000),
         "CLICKHOUSE": free_port(),
@@ -49,6 +50,7 @@ def environment(tmp_path):
 
 
 def remaining(home):
+    """Return the processes of a home that still run."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -60,13 +62,14 @@ def remaining(home):
 
 
 def table_of(text, number):
-    """The rows of a table that was shown: those of the plugin's view (0), or of the built one (1)."""
+    """Return the rows of a table in the output: the plugin's view (0), the built one (1) or the topic (2)."""
     rows = [without_moment(line).split() for line in text.splitlines() if "exactly once" in line]
     return rows[3 * number : 3 * number + 3]
 
 
 @pytest.mark.timeout(1500)
-def test_a_run_delivers_and_a_second_one_delivers_nothing_twice(environment, tmp_path):
+def test_run_again_delivers_nothing_twice(environment, tmp_path):
+    """Start bin/run, stop it with Ctrl-C and run it again; compare both reports."""
     home, report = environment["TAGMILL_HOME"], tmp_path / "report.json"
     command = [ROOT / "bin" / "run", "--report", report]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -87,9 +90,9 @@ def test_a_run_delivers_and_a_second_one_delivers_nothing_twice(environment, tmp
     assert first["ok"] and {row["tag"]: row["clickhouse_rows"] for row in first["tags"]} == dict.fromkeys(
         ("billing", "order", "shipping"), 7200
     )
-    # the same journal without views: built by Tagmill, then delivered
+    # Tagmill built the views of the same journal and delivered them.
     assert "built by Tagmill" in text and table_of(text, 1) == table_of(text, 0) != []
-    # and the topic, its doubles and broken records left out
+    # The topic's duplicates and broken records are left out.
     assert table_of(text, 2) == [
         "│ products │ 0       │ 6,000     │ 1       │ 6,000           │ 4            │ exactly once; 4 dead letters │".split()
     ]
@@ -106,7 +109,7 @@ def test_a_run_delivers_and_a_second_one_delivers_nothing_twice(environment, tmp
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_a_server_that_dies_ends_it_with_one_line_at_once(environment):
+def test_run_server_killed_ends_with_one_line(environment):
     home = Path(environment["TAGMILL_HOME"])
     process = subprocess.Popen(
         [ROOT / "bin" / "run", "--once"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -120,12 +123,12 @@ def test_a_server_that_dies_ends_it_with_one_line_at_once(environment):
     errors = [line for line in process.stderr.read().splitlines() if not line.startswith("  deliver_")]
     watchdog.cancel()
     assert process.wait(60) == 75
-    assert time.monotonic() - killed < 120  # not after the retries of its tasks
+    assert time.monotonic() - killed < 120  # it does not wait for the retries of its tasks
     assert len(errors) == 1 and errors[0].startswith("error: cassandra has ended: ") and "Run it again" in errors[0], errors
     assert remaining(str(home)) == []
 
 
-def test_a_busy_port_is_one_line_and_nothing_is_left(environment, stack):
+def test_run_busy_port_is_one_line(environment, stack):
     environment["TAGMILL_LOCAL_AIRFLOW_PORT"] = str(stack.clickhouse.port)
     done = subprocess.run([ROOT / "bin" / "run", "--once"], env=environment, capture_output=True, text=True, timeout=300)
     lines = [line for line in done.stderr.splitlines() if line.strip()]

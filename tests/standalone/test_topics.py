@@ -1,4 +1,4 @@
-"""A plain topic in a real Airflow: a backlog is delivered run by run, each event once, and no Spark starts where nothing is new."""
+"""A plain topic in a real Airflow: a backlog is delivered run by run, each event once; without new records no Spark starts."""
 
 import json
 
