@@ -14,15 +14,15 @@ from tagmill.stores.cleaned import Cleaned
 from tagmill.stores.ledger import Ledger
 from tagmill.viewsettings import PipelineSettings
 
-# Rows in a wrong bucket from which on the configured bucket size may be wrong; fewer say nothing about it.
+# Least number of rows in a wrong bucket that shows a wrong bucket size: fewer rows may be there by chance.
 MIN_MISPLACED = 20
 NAMED = 3
-# Time by which the clocks of the application and of Tagmill differ at most.
+# Upper limit of the difference between the clocks of the application and of Tagmill.
 SKEW = timedelta(minutes=1)
 
 
 def must_have_buckets(survey: Survey, rows: Rows, pipeline: PipelineSettings) -> None:
-    """Raise DataQualityStop when rows have no time, or when so many are outside their bucket that the configured size is wrong."""
+    """Raise DataQualityStop when rows have no time, or when the share outside their bucket shows that the configured size is wrong."""
     source = f"{rows.keyspace}.{rows.source.table}"
     if survey.broken:
         named = "; ".join(f"tag {row.tag_name!r}, {row.persistence_id!r}, {row.timestamp}" for row in rows.broken(NAMED))

@@ -85,7 +85,10 @@ def check(settings: Settings, pipeline: str, to: BucketSize, table: str | None =
 
 
 def abandon(settings: Settings, pipeline: str, *, owner: str, dry_run: bool = True) -> Result:
-    """Give up a rebucket that is under way and drop the table that it was filling. Raises GuardRefused when none is under way."""
+    """Give up a rebucket that is under way and drop the table that it was filling; with `dry_run`, the default, only say so.
+
+    Raises GuardRefused when no rebucket is under way.
+    """
     with _at_work(settings, pipeline, owner, offline=not dry_run) as ledger:
         views, tables = _tables(settings, pipeline, ledger)
         standing = views.standing()
@@ -154,7 +157,7 @@ class _Rebucket:
 
     @contextmanager
     def files(self) -> Iterator[None]:
-        """Remove the intermediate files of this pipeline's rebuckets before and after: those of killed ones, and its own."""
+        """Remove the pipeline's intermediate files of rebuckets on entry and on exit: those that killed ones left, and its own."""
         home = f"{self.name}/rebucket"
         self.store.remove_folder(home)
         try:

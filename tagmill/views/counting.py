@@ -161,7 +161,7 @@ class _Group:
         return cls(rows, base, np.cumsum(begins) - 1, np.flatnonzero(begins))
 
     def tagged(self, taken: npt.NDArray[np.bool_]) -> tuple[Numbers, Numbers, pa.Array]:
-        """Return, for each tag of the rows taken, the row and the tag's index in the names; at last the names (at least one)."""
+        """Return three arrays: for each tag of the rows taken, its row and its index in the names; then the names (at least one)."""
         tags = self.rows["tags"].combine_chunks()
         names = pc.list_flatten(tags).dictionary_encode()
         parents = pc.list_parent_indices(tags).to_numpy().astype(np.int64)

@@ -28,11 +28,11 @@ def compared(right: DataFrame, standing: DataFrame, cleaned_of: CleanedOf, size:
 
     In: `right` and `standing` (with `written`) as with_content leaves them; `cleaned_of` of tables.cleaned: partitions that a cleanup took
     away; `size` of the view's buckets.
-    Out: VIEW_KEY, sequence_nr, `what` (a Difference; REMOVED: there is no such row, judged tells why), `written`.
+    Out: VIEW_KEY, sequence_nr, `what` (a Difference; REMOVED: the journal gives no such row, and `judged` says why), `written`.
     """
     key = list(VIEW_KEY)
     joined = right.withColumnsRenamed({"sequence_nr": "right_nr", "content": "right"}).join(standing, key, "full_outer")
-    # Unless smaller buckets were cleaned, the start of a row's timebucket shows as well as its time whether the row was cleaned.
+    # Unless smaller buckets were cleaned, the start of a row's timebucket shows whether the row was cleaned, and costs less than its time.
     is_enough = all(of.milliseconds >= size.milliseconds for of in cleaned_of)
     ticks = F.col("timebucket") * TICKS_PER_MILLISECOND if is_enough else offset_ticks(F.col("timestamp"))
     joined = with_cleaned(joined.withColumn("ticks", ticks), cleaned_of, "tag_name")

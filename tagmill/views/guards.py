@@ -9,7 +9,7 @@ from tagmill.errors import DataQualityStop
 from tagmill.views.tables import bucket
 from tagmill.viewsettings import PipelineSettings
 
-# Rows in buckets of another size from which on the configured bucket size may be wrong; fewer say nothing about it.
+# Least number of rows in buckets of another size that shows a wrong bucket size: fewer rows may be there by chance.
 MIN_MISPLACED = 20
 
 

@@ -134,7 +134,7 @@ class _Migrator:
         return self._rebuild(self.plan.chosen or Chosen(), dry_run=self.dry_run)
 
     def _note_tags(self) -> None:
-        """Add the note that tag1 to tag3 were not looked at, if the journal has such columns."""
+        """Add the note that tag1 to tag3 were not looked at, if the journal has such columns and the plan doesn't drop them."""
         if not self.plan.drop_old and any(name in self._layout().columns() for name in OLD_TAGS):
             self.notes.append("tag1 to tag3 were not looked at: name persistence ids, or give --offline")
 

@@ -238,7 +238,7 @@ def _counted_back(ranks: DataFrame, lines: DataFrame, short: DataFrame, runs: Da
     counts = numbered.groupBy(ID, "tag", "number", "certain", (F.col("reached") > F.col("end")).alias("ahead")).agg(
         F.count_if(before & (F.col("has") == 1)).alias("now"), F.count_if(before).alias("then")
     )
-    # A line that is ahead counts events behind the journal's end, and doesn't say how many: then it is no base to count back from.
+    # A line that is ahead counts events behind the journal's end, and doesn't say how many. Without other evidence, counting starts at 0.
     nothing = F.col("ahead") & ~F.col("certain")
     return counts.select(
         ID,

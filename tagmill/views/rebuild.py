@@ -90,7 +90,7 @@ class _Rebuilder(OfChosen):
     def _compared(
         self, standing: DataFrame, events: DataFrame, whole: DataFrame, latest: int
     ) -> tuple[DataFrame, str, DataFrame | None]:
-        """Compare the numbered rows with the view; write the rows to write (`changes`) and the keys to delete (`removed`).
+        """Compare the numbered rows with the view; save the rows to write (`changes`) and the keys to delete (`removed`) in files.
 
         Returns the lines (differences.judged), the name of the folder with the rows to write ("rows" if the view has none: then all
         numbered rows are new), and persistence_id, upto and reason of those that the view's own rows are in the way of, or None.

@@ -144,7 +144,7 @@ def _tags(rows: pa.RecordBatch) -> pa.Array:
 
 def _too_large(rows: pa.RecordBatch, largest_row: int) -> Mask:
     """Return which events would have a row of the view of more than `largest_row` bytes, not counting the tag."""
-    if rows.nbytes <= largest_row:  # nearly always so
+    if rows.nbytes <= largest_row:  # True of nearly every batch, which then needs no sizes.
         return np.zeros(rows.num_rows, bool)
     sizes = np.zeros(rows.num_rows, np.int64)
     for name in (ID, *EVENT, *META):
