@@ -34,7 +34,8 @@ EVENT = {
 }  # fmt: skip
 META_TYPES = dict(zip(META, (pa.int32(), pa.string(), pa.binary()), strict=True))
 FILES = pa.schema({"name": pa.string()})
-# Columns to encode with a dictionary. Not `event`: counting reads a row group into memory, where equal events would take their full size.
+# Columns to encode with a dictionary, since their values repeat. `event` is not one of them: counting holds the events of a row group in
+# memory, and a dictionary would hide the size that they take there.
 REPEATED = [ID, "flaw", "event_manifest", "ser_manifest", "writer_uuid", "tags.list.element"]
 TASKS_PER_CORE = 8
 Mask = npt.NDArray[np.bool_]
