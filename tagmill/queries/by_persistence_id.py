@@ -1,7 +1,7 @@
-"""Events of a persistence_id: finds its partitions by looking at each one's last row, then reads those by key, in Cassandra's order.
+"""Read the events of a persistence_id: find its partitions by the last row of each, then read those by key, in Cassandra's order.
 
-An atomic write lies in the partition of its highest sequence_nr, so partition_nr is never computed: partitions are looked at from 0 on
-until two behind each other are empty.
+An atomic write is in the partition of its highest sequence_nr, so partition_nr is never computed: partitions are looked at from 0 on
+until two in a row are empty.
 """
 
 import json
@@ -20,7 +20,7 @@ from tagmill.views.reading import BY_PARTITION
 from tagmill.views.tables import ID, Journal, event_tags
 
 COLUMNS = (ID, "sequence_nr", "offset", "event_time", "tags", "partition_nr", *columns.PAYLOAD)
-# of each persistence_id so many partitions are looked at together
+# Partitions of each persistence_id that are looked at in one round of queries.
 LOOKED_AT = 4
 PARTITIONS_PER_TASK = 64
 KEYS = f"array<struct<{ID}:string,partition_nr:bigint,from_nr:bigint>>"
@@ -37,7 +37,7 @@ class Part:
 
 @dataclass(slots=True)
 class _Search:
-    """How far the partitions of a persistence_id are known."""
+    """The search for the partitions of one persistence_id, and those found so far."""
 
     persistence_id: str
     deleted_to: int
@@ -49,12 +49,12 @@ class _Search:
     parts: list[Part] = field(default_factory=list)
 
     def ended(self) -> bool:
-        """Whether there is nothing more to find. Deletions may have emptied many partitions, from the first one on."""
+        """Return whether there is nothing more to find. Deletions may have emptied many partitions, from the first one on."""
         deleted = 0 if self.behind_deletions else min(self.deleted_to, SEARCHED_PARTITIONS)
         return self.from_nr > self.to_nr or self.empty >= max(EMPTY_PARTITIONS_AT_END, deleted)
 
     def look(self, highest: int | None) -> None:
-        """Take in the highest sequence_nr of the next partition; None: it has no rows."""
+        """Record the highest sequence_nr of the next partition; None: it has no rows."""
         if self.ended():
             return
         if highest is None:
@@ -69,7 +69,7 @@ class _Search:
 
 
 def partitions(cassandra: Cassandra, journal: Journal, persistence_ids: Iterable[str], from_nr: int, to_nr: int) -> list[Part]:
-    """The partitions that hold events of these persistence ids between two sequence_nrs (inclusive), in order."""
+    """Return the partitions that hold events of these persistence ids between two sequence_nrs (inclusive), in order."""
     ids = list(persistence_ids)
     searches = [
         _Search(name, deleted_to, max(deleted_to + 1, from_nr, 1), to_nr)
@@ -97,7 +97,7 @@ def _deleted_to(cassandra: Cassandra, journal: Journal, ids: list[str]) -> Itera
 
 
 def rows(spark: SparkSession, journal: Journal, parts: list[Part], from_nr: int, to_nr: int) -> DataFrame:
-    """The rows of messages in some partitions, in their order; `from_nr` beside the columns of messages."""
+    """Return the rows of messages in these partitions, in their order, with `from_nr` as an additional column."""
     read = [name for name in journal.columns if name != "message"]
     messages = table(spark, journal.keyspace, journal.names.messages, directJoinSetting="on", **BY_PARTITION).select(*read)
     if not parts:
@@ -111,7 +111,7 @@ def rows(spark: SparkSession, journal: Journal, parts: list[Part], from_nr: int,
 
 
 def refuse_gaps(rows: DataFrame, keyspace: str) -> None:
-    """Raise EventsMissing where a sequence_nr is missing, from the first one asked for on."""
+    """Raise EventsMissing where a sequence_nr is missing, from the first one asked for that is not deleted."""
     earlier = Window.partitionBy(ID).orderBy("sequence_nr").rowsBetween(Window.unboundedPreceding, -1)
     before = F.coalesce(F.max("sequence_nr").over(earlier), F.col("from_nr") - 1)
     judged = rows.select(ID, "from_nr", "sequence_nr").withColumn("before", before)
@@ -126,9 +126,10 @@ def refuse_gaps(rows: DataFrame, keyspace: str) -> None:
 
 
 def as_events(rows: DataFrame, journal: Journal) -> DataFrame:
-    """Out: COLUMNS, one row an event, in order of sequence_nr within a persistence_id; key (persistence_id, sequence_nr, writer_uuid).
+    """Return rows of messages as events, in order of sequence_nr within a persistence_id.
 
-    `tags` are those of tag1 to tag3, too, where an older plugin wrote the event; [] where it has none.
+    Out: COLUMNS, one row an event; key (persistence_id, sequence_nr, writer_uuid). `tags` includes those of tag1 to tag3, where an older
+    plugin wrote the event; it is [] for an event without tags.
     """
     tagged = rows.withColumn("tags", event_tags(journal.columns))
     return columns.as_events(tagged, journal.messages, COLUMNS, {})

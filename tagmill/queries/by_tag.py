@@ -1,4 +1,4 @@
-"""Events by tag: reads tag_views bucket by bucket, in Cassandra's own order, so that nothing has to be sorted."""
+"""Read events by tag from tag_views, bucket by bucket in Cassandra's own order, so that no sort is needed."""
 
 from dataclasses import dataclass
 from functools import reduce
@@ -19,13 +19,13 @@ from tagmill.views.tables import ID, Journal
 
 NUMBER = "tag_pid_sequence_nr"
 COLUMNS = ("tag", ID, "sequence_nr", NUMBER, "offset", "event_time", "timebucket", *PAYLOAD)
-# buckets that a task reads one after the other; fewer where there would be less work than cores
+# Buckets that one task reads; fewer if otherwise some cores would be idle.
 BUCKETS_PER_TASK = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What is read of a tag: behind an offset, up to and with a tick."""
+    """The part of a tag's events to read: behind the offset `after` (exclusive), up to the tick `until` (inclusive)."""
 
     tag: str
     size: BucketSize
@@ -34,10 +34,10 @@ class Span:
 
 
 def events(spark: SparkSession, journal: Journal, span: Span) -> DataFrame:
-    """The rows of a span.
+    """Return the rows of a span as events.
 
     Out: COLUMNS, one row an event. Key (persistence_id, tag_pid_sequence_nr). In order of timebucket, offset, persistence_id and number:
-    that of the offsets, unless a row lies outside its bucket.
+    that is the order of the offsets, unless a row is outside its bucket.
     """
     first, last = span.size.start(ticks(span.after)), span.size.start(span.until)
     view = table(spark, journal.keyspace, journal.view_table).select(*_there(journal))
@@ -56,7 +56,7 @@ def _there(journal: Journal) -> list[str]:
 
 
 def _slice(view: DataFrame, span: Span, timebucket: int) -> DataFrame:
-    """The part of one bucket within the span: Cassandra compares TimeUUIDs by time, Spark would compare text."""
+    """Return the rows of one bucket within the span. Cassandra compares the TimeUUIDs by time; Spark would compare them as text."""
     return view.where(
         (F.col("tag_name") == span.tag)
         & (F.col("timebucket") == timebucket)
@@ -66,16 +66,16 @@ def _slice(view: DataFrame, span: Span, timebucket: int) -> DataFrame:
 
 
 def _between(spark: SparkSession, journal: Journal, span: Span, first: int, end: int) -> DataFrame:
-    """Whole buckets from `first` to before `end`, each looked up by its key; one that isn't there costs a look-up."""
+    """Return whole buckets from `first` to before `end`, each looked up by its key; an empty bucket costs one look-up."""
     view = table(spark, journal.keyspace, journal.view_table, directJoinSetting="on", **BY_PARTITION).select(*_there(journal))
     step = span.size.milliseconds
     count = (end - first) // step
     tasks = min(count, max(4 * spark.sparkContext.defaultParallelism, -(-count // BUCKETS_PER_TASK)))
-    # a constant would leave the join as a filter, and the join would read the whole table: this one isn't known to be constant
+    # Spark turns a join on a constant into a filter and would then read the whole table. It can't see that this column is constant.
     tag = F.concat(F.lit(span.tag), F.substring(F.col("id").cast("string"), 1, 0))
     keys = spark.range(first, end, step, tasks).select(tag.alias("tag_name"), F.col("id").alias("timebucket"))
     rows = keys.join(view, ["tag_name", "timebucket"]).select(*_there(journal))
-    # rows outside their bucket
+    # A row outside its bucket may be outside the span, too.
     at = offset_ticks(F.col("timestamp"))
     return rows.where((at > F.lit(ticks(span.after))) & (at <= F.lit(span.until)))
 
@@ -85,22 +85,22 @@ def _as_events(rows: DataFrame, journal: Journal) -> DataFrame:
 
 
 def in_order(events: DataFrame) -> DataFrame:
-    """Events by tag sorted into the plugin's order: for what was joined, grouped or repartitioned."""
+    """Sort events by tag into the plugin's order, which joins, groupBy and repartitioning lose."""
     return events.orderBy(*_place())
 
 
 def _place() -> list[Column]:
-    """Cassandra's order: of TimeUUIDs with one time by the remaining bytes, each signed."""
+    """Return the columns to sort by for Cassandra's order: TimeUUIDs with the same time by their remaining bytes, each signed."""
     rest = F.conv(F.concat(F.substring("offset", 20, 4), F.substring("offset", 25, 12)), 16, -10).cast("bigint")
     by_rest = rest.bitwiseXOR(F.lit(0x0080808080808080))
     return [F.col("timebucket"), offset_ticks(F.col("offset")), by_rest, F.col(ID), F.col(NUMBER)]
 
 
 def refuse_gaps(events: DataFrame, of: str, pipeline: str) -> int:
-    """Raise EventsMissing where a persistence_id's numbers have a gap or come out of order; else how many rows are duplicates.
+    """Raise EventsMissing where a persistence_id's numbers have a gap or come out of order; else return how many rows are duplicates.
 
-    As for the plugin, the first number may be any. Where it drops a number that comes behind higher ones and was not there before, this
-    refuses.
+    As for the plugin, the first number may be any. A number that comes behind higher ones and did not come before is an error here; the
+    plugin drops it.
     """
     earlier = Window.partitionBy(ID).orderBy(*_place()).rowsBetween(Window.unboundedPreceding, -1)
     keys = events.select(ID, "sequence_nr", NUMBER, "timebucket", "offset")
@@ -111,10 +111,10 @@ def refuse_gaps(events: DataFrame, of: str, pipeline: str) -> int:
 
 
 def without_duplicates(events: DataFrame) -> DataFrame:
-    """One row an event and number, the first one, as the plugin delivers them; sorted again."""
+    """Keep the first row of each event and number, as the plugin delivers them, and sort the events again."""
     return in_order(events.withColumn("nth", _nth()).where("nth = 1").drop("nth"))
 
 
 def _nth() -> Column:
-    """How many rows have this event and number so far."""
+    """Return a row's place among those with its event and number, counted from 1 in Cassandra's order."""
     return F.row_number().over(Window.partitionBy(ID, NUMBER, "sequence_nr").orderBy(*_place()))

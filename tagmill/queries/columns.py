@@ -1,4 +1,4 @@
-"""What a row of events looks like, from messages or from tag_views."""
+"""Define the columns of events that are read from messages or from tag_views."""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -14,7 +14,7 @@ MOMENT = {"offset": "timestamp as offset", "event_time": "timestamp_micros((tick
 
 
 def as_events(rows: DataFrame, there: Collection[str], columns: Sequence[str], made: Mapping[str, str]) -> DataFrame:
-    """Rows of a table under the names of events; `made`: the columns that are SQL expressions.
+    """Return a table's rows under the column names of events; `made`: columns that are computed by SQL expressions.
 
     Out: `columns`. `offset` is the TimeUUID as text, `event_time` its moment, rounded down to microseconds; `event` and `meta` are opaque
     bytes. Columns of metadata are null where the table (`there`) has none.

@@ -1,4 +1,4 @@
-"""The queries of one pipeline's journal, as a notebook asks them."""
+"""Query the journal of one pipeline from a notebook."""
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
@@ -28,15 +28,15 @@ LAST_SEQUENCE_NR = 2**63 - 1
 
 
 class ReadJournal:
-    """What Akka and Pekko call a read journal: currentPersistenceIds, currentEventsByPersistenceId, currentEventsByTag.
+    """The read journal of Akka and Pekko for Spark: currentPersistenceIds, currentEventsByPersistenceId, currentEventsByTag.
 
-    A query says at once what is wrong with its arguments, and with the data if `gaps` is "fail"; the events themselves are read when the
-    DataFrame is. They come in the plugin's order to whatever takes the rows as they are (show, limit, toLocalIterator, write); behind a
-    join or groupBy sort again (events by tag: `tagmill.queries.in_order`).
+    A query raises errors in its arguments at once, and errors in the data, too, if `gaps` is "fail". The events themselves are read when
+    the DataFrame is. They are in the plugin's order for everything that takes the rows as they come (show, limit, toLocalIterator, write);
+    after a join or groupBy, sort again (events by tag: `tagmill.queries.in_order`).
     """
 
     def __init__(self, spark: SparkSession, settings: Settings, pipeline: str) -> None:
-        """Look at the pipeline's keyspace; raises ConfigurationError for an unknown pipeline or keyspace."""
+        """Read the schema of the pipeline's keyspace; raises ConfigurationError for an unknown pipeline or keyspace."""
         self.spark = spark
         self.settings = settings
         self.name = pipeline
@@ -46,7 +46,7 @@ class ReadJournal:
             self.journal = tables.Journal.there(cassandra, self.pipeline.journal)
 
     def current_persistence_ids(self) -> DataFrame:
-        """persistence_id, each once, in no order: of all_persistence_ids, or where that is empty, of the keys of messages."""
+        """Return all persistence ids, each once, in no order: from all_persistence_ids, or if that is empty, from the keys of messages."""
         self._needs(self.journal.names.messages, tables.ID)
         with explained(self.where, NOTHING):
             return tables.persistence_ids(self.spark, self.journal)
@@ -59,10 +59,10 @@ class ReadJournal:
         *,
         gaps: Gaps = "fail",
     ) -> DataFrame:
-        """The events of one persistence_id, or of some one after the other, in order of sequence_nr.
+        """Return the events of one persistence_id, or of several one after the other, in order of sequence_nr.
 
-        Both bounds are inclusive. What is deleted is left out, also where its rows are still there; two writers' events of one sequence_nr
-        both come. A persistence_id that the journal doesn't know has no events.
+        Both bounds are inclusive. Deleted events are left out, even if their rows still exist. If two writers wrote events with one
+        sequence_nr, both are returned. A persistence_id that the journal doesn't know has no events.
 
         Returns:
             by_persistence_id.COLUMNS: one row an event.
@@ -83,7 +83,7 @@ class ReadJournal:
         return by_persistence_id.as_events(rows, self.journal)
 
     def current_events_by_tag(self, tag: str, offset: Offset = None, until: Moment = None, *, gaps: Gaps = "fail") -> DataFrame:
-        """The events with a tag, bucket by bucket, in order of offset.
+        """Return the events with a tag, bucket by bucket, in order of offset.
 
         A tag that the view doesn't know has no events. Nothing before first_time_bucket is read.
 
@@ -98,7 +98,7 @@ class ReadJournal:
 
         Raises:
             EventsMissing: with gaps="fail", a persistence_id's numbers have a gap or come out of order.
-            ConfigurationError: the journal's view is in another table by now; the tag is longer than any of Cassandra's keys.
+            ConfigurationError: the journal's view is now in another table; the tag is longer than any of Cassandra's keys.
         """
         with Cassandra(self.settings.cassandra) as cassandra:
             check_view(cassandra, self.settings, self.name)
@@ -114,7 +114,7 @@ class ReadJournal:
         return by_tag.without_duplicates(events) if again else events
 
     def _after(self, offset: Offset) -> UUID:
-        """The TimeUUID that all events are behind: at least that in front of the first time bucket."""
+        """Return the TimeUUID behind which all events are read: the given offset, but at least the lowest of the first time bucket."""
         first = lowest(self.pipeline.first_ticks)
         if offset is None:
             return first
@@ -128,7 +128,7 @@ class ReadJournal:
             ) from None
 
     def _until(self, until: Moment, now: datetime) -> int:
-        """The last tick: what is younger than the delay, or than the last build, isn't in the view for sure."""
+        """Return the last tick to read. Events younger than the delay, or than the last build, may be missing from the view yet."""
         latest = from_datetime(now - timedelta(seconds=self.pipeline.eventual_consistency_delay_seconds))
         if builder := self.settings.builder(self.journal.keyspace):
             latest = min(latest, self._built_to(builder))

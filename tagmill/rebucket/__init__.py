@@ -1,1 +1,1 @@
-"""Another bucket size: the rows of a view in a new table under the timebuckets of that size, verified, then switched to."""
+"""Change a view's bucket size: copy its rows into a new table with buckets of that size, verify them, and switch to the table."""

@@ -1,4 +1,4 @@
-"""What has to be changed in the configurations of the application and of Tagmill once a view is in another table. Pure."""
+"""List what to change in the configurations of the application and of Tagmill once a view is in another table. Pure functions."""
 
 from collections.abc import Iterable
 from enum import StrEnum
@@ -14,18 +14,18 @@ class Prefix(StrEnum):
 
 
 def application_lines(view: View, prefix: Prefix) -> list[str]:
-    """The plugin's settings."""
+    """Return the plugin's settings for a view, as lines of the application's configuration."""
     plugin = f"{prefix.value}.persistence.cassandra.events-by-tag"
     return [f'{plugin}.table = "{view.table}"', f'{plugin}.bucket-size = "{view.size.value}"']
 
 
 def tagmill_lines(view: View, pipeline: str) -> list[str]:
-    """The keys of a pipeline in Tagmill's own file."""
+    """Return a pipeline's settings for a view, as lines of Tagmill's configuration file."""
     return [f"[pipelines.{pipeline}]", f'view_table = "{view.table}"', f'bucket_size = "{view.size.value}"']
 
 
 def switched(view: View, pipelines: Iterable[str]) -> list[str]:
-    """All of it, in the order in which it is done, as lines of text."""
+    """Return all lines to change after a switch, and the audits to run, in the order in which to do it."""
     names = list(pipelines)
     lines = ["# the application, on every node before it starts again"]
     lines += [line for prefix in Prefix for line in application_lines(view, prefix)]
@@ -35,5 +35,5 @@ def switched(view: View, pipelines: Iterable[str]) -> list[str]:
 
 
 def of_another_prefix(line: str, prefix: Prefix | None) -> bool:
-    """Whether a line is a setting of the plugin under another prefix than the one asked for."""
+    """Return whether a line is a setting of the plugin under another prefix than the given one; never for None."""
     return prefix is not None and any(line.startswith(f"{other.value}.") for other in Prefix if other is not prefix)

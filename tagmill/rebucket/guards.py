@@ -1,4 +1,4 @@
-"""What would make a copy or a switch unsafe: each is a small function that says what it found and what to do."""
+"""Refuse a copy or a switch that would be unsafe. Each function's error says what was found and what to do."""
 
 from datetime import datetime, timedelta
 
@@ -14,15 +14,15 @@ from tagmill.stores.cleaned import Cleaned
 from tagmill.stores.ledger import Ledger
 from tagmill.viewsettings import PipelineSettings
 
-# fewer rows in a wrong bucket than this say nothing of the bucket size
+# Least number of rows in a wrong bucket that shows a wrong bucket size: fewer rows may be there by chance.
 MIN_MISPLACED = 20
 NAMED = 3
-# clocks of the application and of Tagmill differ by less
+# Upper limit of the difference between the clocks of the application and of Tagmill.
 SKEW = timedelta(minutes=1)
 
 
 def must_have_buckets(survey: Survey, rows: Rows, pipeline: PipelineSettings) -> None:
-    """Raise DataQualityStop when rows have no time, or so many lie outside their bucket that the configured size is wrong."""
+    """Raise DataQualityStop when rows have no time, or when the share outside their bucket shows that the configured size is wrong."""
     source = f"{rows.keyspace}.{rows.source.table}"
     if survey.broken:
         named = "; ".join(f"tag {row.tag_name!r}, {row.persistence_id!r}, {row.timestamp}" for row in rows.broken(NAMED))
@@ -39,7 +39,7 @@ def must_have_buckets(survey: Survey, rows: Rows, pipeline: PipelineSettings) ->
 
 
 def must_be_finished(settings: Settings, ledger: Ledger, journal: str, source: View, pipelines: list[str]) -> None:
-    """Raise GuardRefused while something is half done that knows the view by its buckets: a run, a cleanup, a build."""
+    """Raise GuardRefused while a run, a cleanup or a build is half done, since each knows the view by its old buckets."""
     way = "Nothing was copied; finish it first:"
     ledger_keyspace = settings.cassandra.ledger_keyspace
     cleaned = Cleaned(ledger.cassandra, ledger_keyspace, journal, source)
@@ -56,7 +56,10 @@ def must_be_finished(settings: Settings, ledger: Ledger, journal: str, source: V
 
 
 def must_not_have_moved(now: DataFrame, before: DataFrame, journal: str) -> None:
-    """Raise GuardRefused when a writer of the plugin went on. In: rows.numbered, at the end and at the begin."""
+    """Raise GuardRefused when the plugin's writers have numbered events since the start.
+
+    In: `now` and `before`, what rows.numbered returned at the end and at the start.
+    """
     line = now.join(before, now.columns, "left_anti").first()
     if line is not None:
         raise GuardRefused(
@@ -67,9 +70,9 @@ def must_not_have_moved(now: DataFrame, before: DataFrame, journal: str) -> None
 
 
 def must_be_ours(strays: DataFrame, rows: Rows, begun_at: datetime, way_out: str) -> None:
-    """Raise GuardRefused when one of these rows may have been written after the target was made: we copy rows with their write time.
+    """Raise GuardRefused when a stray row may have been written after the target was made: then another writer wrote it.
 
-    Not one that is about to expire: a copied row lives a little longer than the one that it is copied from.
+    Copies keep the write time of their source row. Rows that are about to expire are ignored: a copy lives a little longer than its source.
     """
     lasting = ~F.col("remaining").between(1, int(SKEW.total_seconds()))
     foreign = strays.where(lasting & (F.col("written") >= int((begun_at - SKEW).timestamp() * 1_000_000)))
@@ -85,7 +88,7 @@ def must_be_ours(strays: DataFrame, rows: Rows, begun_at: datetime, way_out: str
 
 
 def must_be_there(lost: DataFrame, rows: Rows, pipeline: str) -> None:
-    """Raise GuardRefused when the old table has rows that the view in force has not. In: Rows.lost."""
+    """Raise GuardRefused when the old table has rows that the view in force lacks. In: the keys (KEY) of such rows."""
     line = lost.orderBy("tag_name", "persistence_id", "tag_pid_sequence_nr").first()
     if line is not None:
         raise GuardRefused(

@@ -1,7 +1,7 @@
-"""One rebucket of one journal, as the command line and Airflow call it. Each step may be killed at any instruction and run again.
+"""Rebucket the view of one journal, for the command line and Airflow. Each step may be killed at any instruction and run again.
 
-Nothing is decided by what a killed one left: what differs between the two tables is found by sums, and copied; when nothing differs
-while nobody writes, one conditional update makes the new table the view in force. The old one stays until it is dropped on purpose.
+No step relies on what a killed one left. Sums show what differs between the two tables, and that is copied. When nothing differs while
+the application is stopped, one conditional update makes the new table the view in force. The old table stays until it is dropped.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tagmill.views.model import Tell
 
 Result = dict[str, Any]
-# compared and copied so often before it is given up; one is the rule, two after a kill or a deletion meanwhile
+# Passes of comparing and copying before a switch gives up. Usually one is enough, or two after a kill or a deletion.
 ROUNDS = 3
 NAMED = 20
 
@@ -54,8 +54,9 @@ def rebucket(
 ) -> Result:
     """Copy the view of a pipeline's journal into a table with buckets of the size `to`: all its tags, for all pipelines on it.
 
-    By default only counts. Without `offline` it copies while the application writes; with it (the application stopped) it copies what
-    came since, verifies, and switches. `drop_old` drops the old table after a switch. `table`: the new one's name.
+    With `dry_run`, the default, it only counts. Without `offline` it copies while the application writes; with it (the application
+    stopped) it copies what was written since, verifies, and switches. `drop_old` drops the old table after a switch. `table`: the new
+    table's name.
 
     Out: step ("counted", "copied", "switched" or "dropped"), dry_run, source and target, tags (one line each), totals, lines (the
     configuration, once switched), warnings, message. Raises GuardRefused, DataQualityStop when the tables don't agree, FenceRaised,
@@ -78,13 +79,16 @@ def rebucket(
 
 
 def check(settings: Settings, pipeline: str, to: BucketSize, table: str | None = None) -> None:
-    """Refuse, before Spark is started, what can't be done; raises GuardRefused, ConfigurationError."""
+    """Refuse, before Spark is started, a rebucket that can't be done; raises GuardRefused, ConfigurationError."""
     with Ledger(settings.cassandra) as ledger:
         look(settings, pipeline, *_tables(settings, pipeline, ledger), to, table)
 
 
 def abandon(settings: Settings, pipeline: str, *, owner: str, dry_run: bool = True) -> Result:
-    """Give up a rebucket that is under way: drop the table that was being filled. Raises GuardRefused when there is none."""
+    """Give up a rebucket that is under way and drop the table that it was filling; with `dry_run`, the default, only say so.
+
+    Raises GuardRefused when no rebucket is under way.
+    """
     with _at_work(settings, pipeline, owner, offline=not dry_run) as ledger:
         views, tables = _tables(settings, pipeline, ledger)
         standing = views.standing()
@@ -93,7 +97,7 @@ def abandon(settings: Settings, pipeline: str, *, owner: str, dry_run: bool = Tr
         target = standing.filling
         if not dry_run:
             standing = views.take_over(owner, standing.view)
-            # first the table: a kill in between leaves a rebucket that copies again
+            # The table is dropped before the record: after a kill in between, the rebucket is still known and copies again.
             if target.table in tables.there():
                 tables.drop(target.table)
                 JournalTableIds(ledger.cassandra, settings.cassandra.ledger_keyspace, views.journal).forget(target.table)
@@ -113,7 +117,7 @@ def _tables(settings: Settings, pipeline: str, ledger: Ledger) -> tuple[JournalV
 
 @contextmanager
 def _at_work(settings: Settings, pipeline: str, owner: str, *, offline: bool) -> Iterator[Ledger]:
-    """The ledger, under the lease of the journal's rebuckets; `offline`: under those of all pipelines on it, too."""
+    """Hold the lease of the journal's rebuckets and yield the ledger; with `offline`, also hold the leases of all its pipelines."""
     chosen = settings.pipeline(pipeline)
     leases = [f"{chosen.keyspace}/rebucket", *(settings.on_journal(chosen.keyspace) if offline else [])]
     with Ledger(settings.cassandra) as ledger, ExitStack() as kept:
@@ -125,7 +129,7 @@ def _at_work(settings: Settings, pipeline: str, owner: str, *, offline: bool) ->
 
 
 class _Rebucket:
-    """One journal, one target, one Spark session."""
+    """One rebucket: one journal, one target, one Spark session."""
 
     def __init__(
         self,
@@ -153,7 +157,7 @@ class _Rebucket:
 
     @contextmanager
     def files(self) -> Iterator[None]:
-        """What is fixed of the rows meanwhile lies in a folder that goes at the end; before that, what killed ones have left."""
+        """Remove the pipeline's intermediate files of rebuckets on entry and on exit: those that killed ones left, and its own."""
         home = f"{self.name}/rebucket"
         self.store.remove_folder(home)
         try:
@@ -164,7 +168,7 @@ class _Rebucket:
     # -- the steps
 
     def count(self) -> Result:
-        """What there is, and what it would be like."""
+        """Count the view's rows and report the partitions that the target would have, without changing anything."""
         begun = self.situation.is_begun and self.target.table in self.tables.there()
         self._known(self.source.table, *([self.target.table] if begun else []))
         survey = self._surveyed()
@@ -180,7 +184,7 @@ class _Rebucket:
         return done
 
     def copy(self) -> Result:
-        """A pass while the application writes."""
+        """Create the target and copy into it what differs, once, while the application may write."""
         self._begin()
         survey = self._surveyed()
         lines = self._compared(survey)
@@ -194,7 +198,7 @@ class _Rebucket:
         return done
 
     def switch(self) -> Result:
-        """The last pass, while nobody writes; then the new table is the view in force."""
+        """Copy what still differs while the application is stopped, verify, and make the target the view in force."""
         from tagmill.rebucket import guards
         from tagmill.rebucket.rows import numbered
 
@@ -219,7 +223,7 @@ class _Rebucket:
         return done
 
     def already(self, *, dry_run: bool) -> Result:
-        """After the switch: the same lines again."""
+        """Return the configuration lines again after a switch; unless `dry_run`, set the builds to the new bucket size, too."""
         if not dry_run:
             self._tell_builders()
         message = f"journal {self.journal}: {self.target} is the view in force already; the configurations have to say so"
@@ -254,10 +258,10 @@ class _Rebucket:
         result["message"] = f"journal {self.journal}: {self.source} {done}; {self.target} has every row of it"
         return result
 
-    # -- parts of them
+    # -- parts of the steps
 
     def _begin(self) -> Standing:
-        """Take the rebucket over, and see that there is a table to fill."""
+        """Take the rebucket over from any earlier attempt, and create the target table if it is missing."""
         standing = self.views.take_over(self.owner, self.source)
         if standing.copying is None:
             standing = self.views.begin(standing, self.target)
@@ -289,7 +293,11 @@ class _Rebucket:
         checkpoints.reached("rebucket.copied")
 
     def _agreed(self, standing: Standing) -> tuple[Survey, DataFrame, int, list[str]]:
-        """Compare, remove what only the target has and copy what differs, until nothing differs but by what expired in between."""
+        """Compare, remove what only the target has and copy what differs, until only rows that expired in between differ.
+
+        Returns the last survey and lines, how many rows were copied, and texts that name removed rows. Raises DataQualityStop when the
+        tables still differ after ROUNDS passes.
+        """
         from pyspark.sql.functions import lit
 
         copied, removed = 0, list[str]()
@@ -311,7 +319,7 @@ class _Rebucket:
         )
 
     def _remove_strays(self, survey: Survey, lines: DataFrame, standing: Standing) -> list[str]:
-        """Take out of the target what we have copied and the source has no longer; names some of it."""
+        """Remove copied rows from the target that the source no longer has; return texts that name the first NAMED."""
         from tagmill.rebucket import guards
         from tagmill.rebucket.rows import living
 
@@ -330,9 +338,9 @@ class _Rebucket:
         return [f"tag {r['tag_name']!r}, {r['persistence_id']!r}, number {r['tag_pid_sequence_nr']}" for r in named]
 
     def _still_agrees(self) -> tuple[Survey, DataFrame, int]:
-        """Raise GuardRefused when the old table has a row that the view in force has not, and that nobody has taken away on purpose.
+        """Raise GuardRefused when the old table has a row that the view in force lacks and that was not removed on purpose.
 
-        Also gives how many rows were, but for those that cleanups have deleted.
+        Returns the survey, the lines, and how many rows were removed on purpose, not counting those that cleanups have deleted.
         """
         from tagmill.rebucket import guards
 
@@ -353,19 +361,19 @@ class _Rebucket:
         return Builds(self.ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.journal)
 
     def _stop_builders(self) -> None:
-        """A builder that is frozen commits nothing any more."""
+        """Raise the fence of the journal's builds, so that a frozen builder can no longer commit."""
         builds = self._builds()
         if (newest := builds.newest()) is not None:
             builds.take_over(self.owner, newest.bucket_size)
 
     def _tell_builders(self) -> None:
-        """Builds of a view that Tagmill keeps go on with the new size."""
+        """Set the journal's builds to the target's bucket size, if Tagmill builds its view."""
         builds = self._builds()
         newest = builds.newest()
         if newest is not None and newest.bucket_size != self.target.size.value:
             builds.rebucketed(builds.take_over(self.owner, newest.bucket_size), self.target.size.value)
 
-    # -- what is told
+    # -- results and messages
 
     def _way_out(self) -> str:
         return f"tagmill views rebucket --pipeline {self.name} --to {self.target.size.value} --abandon"
@@ -391,7 +399,7 @@ class _Rebucket:
 
 
 def _deletions(strays: DataFrame) -> Iterator[tuple[Any, ...]]:
-    """Values of the DELETE: exactly what was written then goes, so a row that comes back later stays."""
+    """Yield the values of the DELETE; its timestamp is the row's write time, so a row that is written again later stays."""
     for r in strays.toLocalIterator():
         yield (
             r["written"], r["tag_name"], r["timebucket"], UUID(r["timestamp"]), r["persistence_id"], r["tag_pid_sequence_nr"]

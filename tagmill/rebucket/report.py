@@ -1,4 +1,4 @@
-"""What is told of a rebucket: per tag rows, partitions and checksums of both tables, totals, and warnings."""
+"""Report a rebucket: rows, partitions and checksums of both tables by tag, totals, and warnings."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -16,7 +16,7 @@ NAMED_TAGS = 1000
 
 
 def figures(survey: Survey, lines: DataFrame) -> Result:
-    """Totals, and one line a tag (the first NAMED_TAGS). In: Rows.survey and Rows.lines."""
+    """Return totals, and one line a tag (the first NAMED_TAGS). In: what Rows.survey and Rows.lines return."""
     total = lines.agg(
         F.count_if(F.col("rows") > 0).alias("partitions"),
         F.count_if("differs").alias("differing"),
@@ -34,7 +34,7 @@ def figures(survey: Survey, lines: DataFrame) -> Result:
 
 
 def tags(survey: Survey, lines: DataFrame) -> list[Result]:
-    """One line a tag; the checksums modulo 2^64, in hexadecimal."""
+    """Return one line a tag, for the first NAMED_TAGS; the checksums are modulo 2^64, in hexadecimal."""
     before = survey.pairs.groupBy("tag_name").agg(
         F.countDistinct("timebucket").alias("partitions_before"), F.sum("misplaced").alias("misplaced")
     )
@@ -70,7 +70,7 @@ def _verdict(line: Row) -> str:
 
 
 def warnings(survey: Survey, lines: DataFrame, source: View, target: View, pipeline: PipelineSettings) -> Iterator[str]:
-    """As an audit of the new table would warn, and what became of rows that lay in a wrong bucket."""
+    """Yield the warnings that an audit of the new table would give, and what happens to rows in a wrong bucket."""
     partitions = lines.select(F.col("tag_name").alias("tag"), F.col("bucket").alias("timebucket"), "rows", "bytes")
     yield from large_partitions(partitions, target, pipeline.quality)
     first = lines.where("rows > 0").agg(F.min("bucket")).collect()[0][0]

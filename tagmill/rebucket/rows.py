@@ -1,7 +1,7 @@
-"""The rows of two tables of tag views: counted and summed up per partition, copied where they differ, and what is only in one of them.
+"""Compare two tables of tag views partition by partition, copy the rows that differ, and find rows that only one of them has.
 
-What is compared is sums: per tag and bucket of the new size the number of rows, and the sum of a 64-bit hash over all their columns but
-timebucket. They are the same in whatever order, and in whatever old partitions, the rows lie; where they are equal the rows are.
+The comparison uses sums: per tag and bucket of the new size, the number of rows and the sum of a 64-bit hash over all their columns but
+timebucket. The sums don't depend on the order of the rows or on their old partitions. Where the sums are equal, the rows are.
 """
 
 from collections.abc import Iterable
@@ -24,18 +24,21 @@ from tagmill.views.writing import BATCHES
 ROW = ["tag_name", "timestamp", "persistence_id", "tag_pid_sequence_nr"]
 KEY = [*ROW, "timebucket"]
 PLACE = ["tag_name", "timebucket"]
-# write time (microseconds) and remaining TTL (seconds) as columns: of two cells, since either may be null or have been mended
+# CQL functions and their columns: write time (microseconds) and remaining TTL (seconds). Two cells, as either may be null or repaired.
 TIMES = {
     "writetime(sequence_nr)": "written_row", "writetime(event)": "written_event", "ttl(sequence_nr)": "ttl_row",
     "ttl(event)": "ttl_event",
 }  # fmt: skip
-# a session of the connector hears of a new table within this time
+# Seconds within which a session of the connector learns of a new table.
 PATIENCE_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What is in the source. `pairs`, one row a tag, timebucket and new bucket: rows, checksum, bytes, misplaced, broken."""
+    """Totals of the source. `pairs`, one row a tag, timebucket and new bucket: rows, checksum, bytes, misplaced, broken.
+
+    `superseded`: misplaced rows (KEY, bucket, hash) that are not copied, since they have another copy; `twice`: how many they are.
+    """
 
     pairs: DataFrame
     superseded: DataFrame | None
@@ -47,7 +50,7 @@ class Survey:
 
 
 class Rows:
-    """The rows of one journal in two tables; frames that are fixed go below `url`."""
+    """The rows of one journal in two tables; intermediate results are written below `url`."""
 
     def __init__(self, spark: SparkSession, keyspace: str, source: View, target: View, url: str) -> None:
         self.spark = spark
@@ -60,7 +63,7 @@ class Rows:
     # -- looking
 
     def survey(self) -> Survey:
-        """One pass over the source."""
+        """Count the source's rows, and sum up their hashes and sizes, in one pass."""
         rows = self._judged(self._table(self.source.table))
         sums = rows.groupBy(*PLACE, "bucket").agg(
             F.count("*").alias("rows"), F.sum("hash").alias("checksum"), F.sum("size").alias("bytes"),
@@ -74,12 +77,12 @@ class Rows:
         return Survey(pairs, superseded if twice else None, line["rows"], line["bytes"], line["misplaced"], twice, line["broken"])
 
     def broken(self, most: int) -> list[Any]:
-        """Some rows whose timestamp is no TimeUUID of this age."""
+        """Return the keys of at most `most` rows whose timestamp is not a TimeUUID, or is one before 1970."""
         rows = self._judged(self._table(self.source.table)).where("broken")
         return rows.select(*KEY).limit(most).collect()
 
     def _superseded(self, pairs: DataFrame) -> DataFrame:
-        """Rows in a bucket that their time isn't in, of which there is another copy: in the right one, or in a lower wrong one."""
+        """Return misplaced rows that have another copy, in the right bucket or in a lower wrong one."""
         keys = pairs.where("misplaced > 0").select(*PLACE).distinct()
         wrong = self._judged(self._at(self.source.table, keys)).where(F.col("timebucket") != F.col("home"))
         wrong = self.fixed(wrong.select(*KEY, "home", "bucket", "hash"))
@@ -91,7 +94,11 @@ class Rows:
         return self.fixed(wrong.join(twins.union(others).distinct(), KEY, "left_semi"))
 
     def lines(self, survey: Survey, *, with_target: bool) -> DataFrame:
-        """One row a tag and bucket: rows, checksum, bytes as the source says they should be; t_rows, t_checksum in the target; differs."""
+        """Compare source and target, one row a tag and new bucket.
+
+        Out: rows, checksum, bytes (what the target should have, by the source); t_rows, t_checksum (what it has); differs. Without
+        `with_target`, the target counts as empty.
+        """
         figures = ("rows", "checksum", "bytes")
         should = survey.pairs.select("tag_name", "bucket", *figures)
         if survey.superseded is not None:
@@ -116,10 +123,10 @@ class Rows:
     # -- copying
 
     def copy(self, survey: Survey, lines: DataFrame) -> None:
-        """Write what the source has of the partitions that differ, with the write time and the remaining TTL of each row.
+        """Write the source's rows of the partitions that differ to the target, with the write time and remaining TTL of each row.
 
-        They are written as the scan brings them: the rows of a new partition lie together in the old one, or the other way round. A
-        repeat writes the same cells, with the same write time.
+        The rows are written in the order of the scan: those of a new partition are together in an old one, or the other way round. A
+        repeat writes the same cells with the same write time.
         """
         rows = self._timed(self.source.table)
         places = self._feeding(survey, lines.where("differs and rows > 0"))
@@ -135,24 +142,27 @@ class Rows:
         moved.write.format(CASSANDRA).options(**options).mode("append").save()
 
     def _feeding(self, survey: Survey, lines: DataFrame) -> DataFrame:
-        """The source's partitions that have rows of some new ones."""
+        """Return the source's partitions that have rows of the new partitions in `lines`."""
         wanted = lines.select("tag_name", "bucket")
         return self.fixed(survey.pairs.join(wanted, ["tag_name", "bucket"], "left_semi").select(*PLACE).distinct())
 
     # -- rows that only one of them has
 
     def strays(self, survey: Survey, lines: DataFrame) -> DataFrame:
-        """Rows of the target that the source has not, among partitions that differ: KEY, sequence_nr, written (µs), remaining (seconds)."""
+        """Return the target's rows that the source lacks, in partitions that differ.
+
+        Out: KEY, sequence_nr, written (microseconds), remaining (TTL in seconds; 0: none).
+        """
         places = lines.where("differs and t_rows > 0").select("tag_name", F.col("bucket").alias("timebucket"))
         there = self._timed(self.target.table).join(places, PLACE, "left_semi")
         there = there.select(*KEY, "sequence_nr", written().alias("written"), _ttl().alias("remaining"))
         return self.fixed(there.join(self._moved(survey, lines.where("differs and t_rows > 0")).select(*KEY), KEY, "left_anti"))
 
     def lost(self, survey: Survey, lines: DataFrame, cleaned: DataFrame | None = None) -> DataFrame:
-        """Rows of the source that the target has not, or has with other contents: KEY. `cleaned` (tag_name, timebucket) are not missed.
+        """Return the keys (KEY) of the source's rows that the target lacks or has with other contents.
 
-        The target is read before the source: a copied row expires no sooner than the one that it is copied from, so what the source
-        still has then must have been there.
+        Partitions in `cleaned` (tag_name, timebucket) are left out. The target is read before the source: a copied row expires no sooner
+        than its source row, so what the source still has must have been in the target.
         """
         differing = lines.where("differs and rows > 0")
         places = differing.select("tag_name", F.col("bucket").alias("timebucket"))
@@ -164,10 +174,10 @@ class Rows:
         return self.fixed(rows.where(~F.col("hash").eqNullSafe(F.col("t_hash"))).select(*KEY))
 
     def missed(self, lost: DataFrame, deleted: DataFrame) -> DataFrame:
-        """Those of `lost` that nobody has taken from the target on purpose. In: `deleted` of the method.
+        """Return the rows of `lost` that were not removed from the target on purpose. In: `deleted` as the method returns it.
 
-        That is: their events are not deleted, and the target has no row of the same event under another number, nor one that was
-        written later (a view is rebuilt and repaired).
+        Those are the rows whose events are not deleted, and for which the target has no row of the same event under another number or
+        with a later write time, as a rebuild or a repair of the view leaves it.
         """
         event = ["tag_name", "timestamp", "persistence_id", "sequence_nr"]
         rows = self._timed(self.source.table).join(lost.select(*ROW), ROW, "left_semi")
@@ -181,17 +191,17 @@ class Rows:
         return self.fixed(lost.join(missed, ROW, "left_semi"))
 
     def deleted(self, ledger_keyspace: str, metadata: str | None) -> DataFrame:
-        """Up to where events are deleted, by the ledger and by the application's table: persistence_id, deleted_to."""
+        """Return up to which sequence_nr events are deleted, by the ledger and the application's table: persistence_id, deleted_to."""
         known = deleted_for_good(self.spark, ledger_keyspace, self.keyspace)
         return known.unionByName(self._table(metadata).select(*known.columns)) if metadata else known
 
     def cleaned(self, ledger_keyspace: str) -> DataFrame:
-        """Partitions of the target that cleanups have deleted: tag_name, timebucket."""
+        """Return the target's partitions that cleanups have deleted: tag_name, timebucket."""
         records = table(self.spark, ledger_keyspace, "cleaned_buckets").where(F.col("journal") == self.target.key(self.keyspace))
         return records.select(F.col("tag").alias("tag_name"), "timebucket")
 
     def _moved(self, survey: Survey, lines: DataFrame) -> DataFrame:
-        """The source's rows of some new partitions, `timebucket` the new one; with hash."""
+        """Return the source's rows of the new partitions in `lines`, under their new `timebucket`, with hash."""
         rows = self._judged(self._at(self.source.table, self._feeding(survey, lines)))
         if survey.superseded is not None:
             rows = rows.join(survey.superseded.select(*KEY), KEY, "left_anti")
@@ -200,7 +210,7 @@ class Rows:
     # -- reading
 
     def wait_for(self, name: str) -> None:
-        """Until the connector's session has heard of a table."""
+        """Wait until the connector's session knows a table; raises AnalysisException after PATIENCE_SECONDS."""
         for attempt in Retrying(
             retry=retry_if_exception_type(AnalysisException),
             stop=stop_after_delay(PATIENCE_SECONDS),
@@ -214,19 +224,23 @@ class Rows:
         return table(self.spark, self.keyspace, name, **options)
 
     def _timed(self, name: str) -> DataFrame:
-        """All rows with TIMES, in one scan."""
+        """Return all rows of a table with TIMES, in one scan."""
         rows = self._table(name)
         return rows.select(*rows.columns, *(F.expr(function).alias(alias) for function, alias in TIMES.items()))
 
     def _at(self, name: str, places: DataFrame) -> DataFrame:
-        """Whole partitions (tag_name, timebucket), looked up by their keys."""
+        """Return the rows of whole partitions (tag_name, timebucket), looked up by their keys."""
         spread = places.repartition(4 * self.spark.sparkContext.defaultParallelism)
         return spread.join(self._table(name, directJoinSetting="on"), PLACE)
 
     def _judged(self, rows: DataFrame) -> DataFrame:
-        """KEY, bucket (of its time, in the target's size), home (in the source's), hash (all columns but timebucket), size, broken."""
+        """Return what each row's comparison needs.
+
+        Out: KEY, bucket (of its time, in the target's size), home (in the source's), hash (all columns but timebucket), size (bytes),
+        broken (the timestamp is not a TimeUUID, or is one before 1970).
+        """
         hashed = sorted(set(rows.columns) - {"timebucket"})
-        # the hash of a null is that of nothing at all: whether there is one goes in beside it
+        # xxhash64 skips nulls, so whether a column is null is hashed along with its value.
         parts = [part for name in hashed for part in (F.col(name).isNull(), F.col(name))]
         return rows.withColumn("ticks", offset_ticks(F.col("timestamp"))).select(
             *KEY, bucket(self.target.size), bucket(self.source.size).alias("home"), F.xxhash64(*parts).alias("hash"), _size().alias("size"),
@@ -234,37 +248,40 @@ class Rows:
         )  # fmt: skip
 
     def fixed(self, rows: DataFrame) -> DataFrame:
-        """The same rows whenever they are read again."""
+        """Write rows to Parquet and read them back, so that later evaluations see the same rows."""
         self.steps += 1
         return kept(rows, f"{self.url}/{self.steps:03d}")
 
 
 def living(rows: DataFrame, deleted: DataFrame) -> DataFrame:
-    """The rows whose events are not deleted. In: persistence_id, sequence_nr; `deleted` of Rows.deleted, which may name one twice."""
+    """Return the rows whose events are not deleted.
+
+    In: `rows` with persistence_id, sequence_nr; `deleted` as Rows.deleted returns it, which may have two rows for one persistence_id.
+    """
     return rows.join(
         deleted, (rows["persistence_id"] == deleted["persistence_id"]) & F.expr("sequence_nr <= deleted_to"), "left_anti"
     )
 
 
 def written() -> Column:
-    """The newest write of a row with TIMES, in microseconds."""
+    """Return the time of a row's newest write (microseconds), from the columns of TIMES; 1 if it is unknown."""
     return F.coalesce(F.greatest("written_row", "written_event"), F.lit(1).cast("bigint"))
 
 
 def _ttl() -> Column:
-    """Seconds that are left; 0: it has no TTL."""
+    """Return the TTL that a row has left (seconds, at least 1), from the columns of TIMES; 0: the row has none."""
     left = F.least("ttl_row", "ttl_event")
     return F.when(left.isNull(), F.lit(0)).otherwise(F.greatest(left, F.lit(1))).cast("int")
 
 
 def _size() -> Column:
-    """Bytes of payload and keys."""
+    """Return the estimated size of a row: bytes of payload and keys, and 100 for the rest."""
     lengths = [F.coalesce(F.octet_length(name), F.lit(0)) for name in ("event", "persistence_id", "tag_name")]
     return reduce(lambda one, other: one + other, lengths) + F.lit(100)
 
 
 def numbered(spark: SparkSession, keyspace: str, tables: Iterable[str]) -> DataFrame:
-    """How far the plugin's writers are. Out: of (the table), persistence_id, tag, number."""
+    """Return how far the plugin's writers have numbered. Out: of (the table), persistence_id, tag, number."""
     chosen = {
         "tag_write_progress": (F.col("tag"), F.col("tag_pid_sequence_nr")), "tag_scanning": (F.lit(""), F.col("sequence_nr")),
     }  # fmt: skip

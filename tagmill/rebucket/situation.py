@@ -1,4 +1,4 @@
-"""Where a journal's rebucket stands before anything is done, and what is refused at once."""
+"""Find out how far a journal's rebucket is before anything is done, and refuse at once what can't be done."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,10 @@ from tagmill.stores.journalviews import JournalViews, Standing
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """`is_switched`: `target` is the view in force and `source` the one that it was copied from; else the other way round."""
+    """How far a rebucket is. `is_switched`: the view in force is `target`, copied from `source`; else it is `source`.
+
+    `is_begun`: the ledger knows that `target` is being filled.
+    """
 
     source: View
     target: View
@@ -22,7 +25,7 @@ class Situation:
 
 
 def look(settings: Settings, name: str, views: JournalViews, tables: ViewTables, to: BucketSize, table: str | None) -> Situation:
-    """The situation of a pipeline's journal; raises GuardRefused, ConfigurationError when it can't become one of size `to`."""
+    """Return the situation of a pipeline's journal; raises GuardRefused, ConfigurationError when a rebucket to `to` is not possible."""
     standing = views.standing()
     now = standing.view if standing else settings.pipeline(name).view
     if now.size == to:
@@ -45,7 +48,7 @@ def look(settings: Settings, name: str, views: JournalViews, tables: ViewTables,
 
 
 def must_say(settings: Settings, views: JournalViews, now: View) -> None:
-    """Raise ConfigurationError unless the configuration of every pipeline on the journal says that this is its view."""
+    """Raise ConfigurationError unless the configuration of every pipeline on the journal says that its view is `now`."""
     for name in settings.on_journal(views.journal):
         views.check(name, settings.pipeline(name).view)
         if (other := settings.pipeline(name).view) != now:
@@ -56,7 +59,7 @@ def must_say(settings: Settings, views: JournalViews, now: View) -> None:
 
 
 def _must_be_new(table: str, now: View, journal: JournalTables) -> None:
-    """Raise ConfigurationError unless a new table may have this name, which may not be that of a table in use."""
+    """Raise ConfigurationError unless a new table may have this name: a lower-case identifier that no table in use has."""
     if table != table.lower():
         raise ConfigurationError(f"--table {table}: the plugin doesn't quote the name, so it has to be in lower case")
     try:
@@ -68,7 +71,7 @@ def _must_be_new(table: str, now: View, journal: JournalTables) -> None:
 
 
 def _must_fit(target: View, standing: Standing | None, journal: str) -> None:
-    """Raise ConfigurationError for a name under which the ledger knows of partitions of another size."""
+    """Raise ConfigurationError when the journal's view once was in a table of the target's name with buckets of another size."""
     known = standing.tables.get(target.table) if standing else None
     if known and known.was_in_force and known.view.size != target.size:
         raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""The tables themselves: a view's table is made once more under another name, and dropped."""
+"""Create a copy of a view's table under another name, check such tables, and drop them."""
 
 import json
 from collections.abc import Mapping
@@ -11,13 +11,13 @@ from tagmill.journaltables import VIEW_TABLE
 from tagmill.stores.cassandra import Cassandra
 
 PARTITION, CLUSTERING = ("tag_name", "timebucket"), ("timestamp", "persistence_id", "tag_pid_sequence_nr")
-# what decides how long rows live and how they are stored; all else may differ from table to table
+# The options that decide how long rows live and how they are stored. All other options may differ between the two tables.
 OPTIONS = ("compaction", "compression", "caching", "gc_grace_seconds", "default_time_to_live", "bloom_filter_fp_chance")
 NEEDED = ("tag_write_progress",)
 
 
 class ViewTables:
-    """The tables of one journal keyspace, as they are."""
+    """The tables of one journal keyspace, as the cluster has them."""
 
     def __init__(self, cassandra: Cassandra, keyspace: str) -> None:
         self.cassandra = cassandra.application
@@ -28,11 +28,11 @@ class ViewTables:
             )
 
     def there(self) -> Mapping[str, Any]:
-        """The tables that there are now."""
+        """Return the tables that the keyspace has now, by name."""
         return self.cassandra.tables(self.keyspace) or {}
 
     def check_source(self, table: str) -> None:
-        """Raise ConfigurationError unless it is a table of tag views, with those beside it that tell of its writers."""
+        """Raise ConfigurationError unless the table has the key of tag_views and the keyspace has tag_write_progress."""
         there = self.there()
         if missing := [name for name in (table, *NEEDED) if name not in there]:
             raise ConfigurationError(
@@ -44,7 +44,7 @@ class ViewTables:
             )
 
     def check_free(self, table: str) -> None:
-        """Raise GuardRefused when there is a table of this name that has rows: they are not ours."""
+        """Raise GuardRefused when a table of this name has rows: no rebucket under way wrote them."""
         if table not in self.there():
             return
         found = self.cassandra.execute(f"SELECT tag_name, timebucket FROM {names.cql_table(self.keyspace, table)} LIMIT 1")
@@ -56,7 +56,7 @@ class ViewTables:
             )
 
     def create(self, source: str, target: str) -> None:
-        """The same columns, keys and options under another name; raises GuardRefused when it is there and differs."""
+        """Create the target with the source's columns, keys and options; raises GuardRefused when it exists with other columns or keys."""
         model = self.there()[source]
         columns = ", ".join(f"{names.cql(name)} {column.cql_type}" for name, column in model.columns.items())
         keys = f"PRIMARY KEY (({_joined(PARTITION)}), {_joined(CLUSTERING)})"
@@ -70,17 +70,17 @@ class ViewTables:
             )
 
     def drop(self, table: str) -> None:
-        """Take a table away."""
+        """Drop a table if it exists."""
         self.cassandra.execute(f"DROP TABLE IF EXISTS {names.cql_table(self.keyspace, table)}")
 
     def replicas(self) -> int:
-        """How many copies of each row the cluster keeps."""
+        """Return how many copies of each row the cluster keeps, over all datacenters; at least 1."""
         rows = self.cassandra.execute("SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = ?", self.keyspace)
         factors = [value.split("/")[0] for key, value in rows[0].replication.items() if key != "class"]
         return sum(int(factor) for factor in factors if factor.isdigit()) or 1
 
     def _options(self, source: str) -> str:
-        """As the server itself lists them; DDL takes no bound values."""
+        """Return the source's options as text for CREATE TABLE, as the server lists them; DDL takes no bound values."""
         (row,) = self.cassandra.execute(
             f"SELECT {', '.join(OPTIONS)} FROM system_schema.tables WHERE keyspace_name = ? AND table_name = ?",
             self.keyspace,
@@ -107,5 +107,5 @@ def _literal(value: Any) -> str:
 
 
 def default_name(size: BucketSize) -> str:
-    """The name of a table of this bucket size, unless another one is asked for."""
+    """Return the default name of a view's table with this bucket size."""
     return f"{VIEW_TABLE}_{size.value.lower()}"

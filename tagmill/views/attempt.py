@@ -1,7 +1,8 @@
-"""What every numbering of a journal's events has in common: numbers are fixed in files, committed, and then written.
+"""Number a journal's events in three phases: write the numbers to files, commit them, write them to Cassandra.
 
-The commit is one conditional update in view_builds. Before it nothing is written into the journal's keyspace; after it nothing is
-computed again: whoever goes on writes the same rows, with the same timestamp, from the same files (docs/decisions/0010).
+Builds, rebuilds and deletions share this code. The commit is one conditional update in view_builds. Before it, nothing is written into the
+journal's keyspace. After it, nothing is computed again: an attempt that goes on writes the same rows, with the same timestamp, from the
+same files (docs/decisions/0010).
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Attempt:
         self.home = f"{pipeline}/views"
 
     def finish_left(self, row: BuildRow) -> tuple[BuildRow, Manifest | None]:
-        """Write what an earlier attempt has committed and not finished; where the journal stands then, and what that was."""
+        """Write what an earlier attempt has committed and not finished; return the build's row then, and the manifest written or None."""
         finished = None
         if row.state == BuildState.SEALED:
             finished = self._read(row)
@@ -58,18 +59,18 @@ class Attempt:
         return row, finished
 
     def sweep(self) -> None:
-        """Remove the files of builds that are done or never were committed: their builders can't commit any more."""
+        """Remove the files of builds that are done or were never committed: their builders can no longer commit."""
         for folder in self.files.folders(self.home):
             self.files.remove_folder(f"{self.home}/{folder}")
 
     # -- before the commit
 
     def new_folder(self) -> str:
-        """Where this attempt's files lie."""
+        """Return a new name for the folder of this attempt's files."""
         return f"{self.home}/attempt-{uuid4().hex[:12]}"
 
     def reader(self, folder: str, until: int) -> Reader:
-        """What stages events below `folder`/events; they are old enough up to a time (ticks)."""
+        """Return a reader that stages events below `folder`/events; events after `until` (ticks) are too young to be numbered."""
         from tagmill.views.reading import Reader
         from tagmill.views.staging import Staging
 
@@ -77,7 +78,7 @@ class Attempt:
         return Reader(self.spark, self.builds.cassandra, staging, f"{folder}/events", self.tell)
 
     def runs(self, folder: str, staged: list[str]) -> DataFrame:
-        """What runs there are in staged files (counting.RUNS)."""
+        """Find the runs in staged files, write them below `folder`/runs, and return them (counting.RUNS)."""
         from tagmill.views import counting
 
         counting.find_runs(self.files, staged, f"{folder}/runs")
@@ -86,7 +87,7 @@ class Attempt:
     def numbered(
         self, folder: str, staged: list[str], runs: DataFrame, ends: DataFrame, stands: DataFrame
     ) -> tuple[DataFrame, Sums]:
-        """Number what is staged, up to `ends`: see numbering.starts and records, and counting.Sums."""
+        """Number the staged events up to `ends`; return the new records (numbering.records) and the totals (counting.Sums)."""
         from tagmill.views import counting, numbering
 
         url = self.files.url(folder)
@@ -99,7 +100,7 @@ class Attempt:
         return numbering.records(reached, ends, stands), sums
 
     def of_files(self, folder: str, columns: pa.Schema) -> DataFrame:
-        """What counting wrote; nothing was staged: no rows."""
+        """Return the rows that counting wrote to a folder; none if no event was staged."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
         schema = from_arrow_schema(columns)
@@ -108,14 +109,14 @@ class Attempt:
         return self.spark.read.schema(schema).parquet(self.files.url(folder))
 
     def fixed(self, rows: DataFrame, url: str) -> DataFrame:
-        """The same rows whenever they are read again."""
+        """Write rows to Parquet and read them back, so that later evaluations see the same rows."""
         rows.write.mode("overwrite").parquet(url)
         return self.spark.read.schema(rows.schema).parquet(url)
 
-    # -- the commit, and behind it
+    # -- the commit and what follows it
 
     def commit(self, manifest: Manifest, row: BuildRow) -> BuildRow:
-        """From here on the numbers stand; raises FenceRaised."""
+        """Commit the manifest: from then on its numbers are final. Raises FenceRaised."""
         file = f"{manifest.folder}/manifest.json"
         sha256 = write_document(self.files, file, manifest)
         checkpoints.reached("build.before_commit")
@@ -124,7 +125,7 @@ class Attempt:
         return sealed
 
     def write(self, manifest: Manifest, row: BuildRow) -> None:
-        """Write all of it into Cassandra, and say so."""
+        """Write a committed build into Cassandra, note its late rows, mark it as done and remove its files."""
         from tagmill.views import writing
 
         writing.write(self.spark, self.builds.cassandra, self.files, manifest, self.tell)
@@ -145,7 +146,7 @@ class Attempt:
 def at_the_numbers(
     settings: Settings, pipeline: str, *, owner: str, spark: SparkSession
 ) -> Iterator[tuple[Builds, Journal, BuildRow]]:
-    """Nobody else numbers a pipeline's journal meanwhile: lease and fence, given back at a good end.
+    """Hold the lease and the fence of a pipeline's journal, so that nothing else numbers it; give the lease back on success.
 
     Raises FenceRaised: another builder took over. LeaseTaken: the pipeline is at work. ConfigurationError: a table is missing.
     """
@@ -165,7 +166,7 @@ def at_the_numbers(
 
 @contextmanager
 def _fenced(builds: Builds, row: BuildRow) -> Iterator[None]:
-    """Whoever took over may have removed this builder's files: then that is the error, not the file that is missing."""
+    """Raise FenceRaised in place of an unexpected error if another builder took over, since it may have removed this builder's files."""
     try:
         yield
     except TagmillError:
@@ -177,6 +178,6 @@ def _fenced(builds: Builds, row: BuildRow) -> Iterator[None]:
 
 @contextmanager
 def _wide_joins(spark: SparkSession) -> Iterator[None]:
-    """Rows that lie together by some of the join's keys are not shuffled again."""
+    """Let joins use rows that are partitioned by only some of the keys, without another shuffle."""
     with setting(spark, "spark.sql.requireAllClusterKeysForCoPartition", "false"):
         yield

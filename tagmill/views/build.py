@@ -1,4 +1,4 @@
-"""One build: what is new of a journal is numbered. Safe to kill at any instruction, and to freeze (attempt.py)."""
+"""Build a view once: number the new events of a journal. A build is safe to kill or freeze at any instruction (attempt.py)."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def build(
 ) -> Result:
     """Build the view of a pipeline's journal, for all its tags, up to now less the delay.
 
-    A build that was sealed and not finished is finished first. With `adopt`, numbers of an application that are there already are
-    taken as the start. `tell` hears what is being done.
+    A build that was sealed and not finished is finished first. With `adopt`, existing numbers of an application are taken as the
+    start. `tell` is called with a text for each phase.
 
     Raises:
-        GuardRefused: somebody else has numbered persistence ids; nothing was written for those, the others are built.
+        GuardRefused: another writer has numbered persistence ids; nothing was written for those, the others are built.
         FenceRaised: another builder took over. LeaseTaken: the pipeline is at work.
     """
     _must_number(pipeline, settings.pipeline(pipeline))
@@ -65,10 +65,10 @@ def _must_number(pipeline: str, chosen: PipelineSettings) -> None:
 
 
 class _Builder(Attempt):
-    """Builds what is new."""
+    """The build of a journal's new events."""
 
     def run(self, row: BuildRow, adopt: bool) -> Result:
-        """Finish what was left, then build what is new."""
+        """Finish what an earlier attempt left, then build what is new."""
         row, finished = self.finish_left(row)
         manifest, refused = self._seal(row, adopt)
         if manifest.moved:
@@ -82,7 +82,7 @@ class _Builder(Attempt):
         return self._result(manifest, finished)
 
     def _seal(self, row: BuildRow, adopt: bool) -> tuple[Manifest, list[Any]]:
-        """Read, judge and number into files; the manifest, and the first of those that somebody else numbered."""
+        """Read, check and number new events into files; return the manifest, and what _counted says of refused persistence ids."""
         from pyspark.sql import functions as F
 
         from tagmill.views import differences, numbering, tables
@@ -134,7 +134,7 @@ class _Builder(Attempt):
         ), refused
 
     def _examples(self, ends: DataFrame) -> list[Waiting]:
-        """The first persistence ids that wait."""
+        """Return the first persistence ids that wait for another reason than being too young, at most EXAMPLES."""
         from pyspark.sql import functions as F
 
         from tagmill.views.model import Reason, Waiting
@@ -146,9 +146,10 @@ class _Builder(Attempt):
         ]
 
     def _counted(self, stands: DataFrame, row: BuildRow, adopt: bool) -> tuple[int, list[Any]]:
-        """How many persistence ids there are; how many of them somebody else has numbered, and the first of those.
+        """Count the persistence ids, and those that another writer has numbered.
 
-        Raises GuardRefused when they were numbered before there was a build of ours.
+        Returns the first number, and a list of the second one and the first such persistence_id's row; it is empty if there are none.
+        Raises GuardRefused when they were numbered before Tagmill's first build.
         """
         from pyspark.sql import functions as F
 
@@ -210,6 +211,6 @@ class _Builder(Attempt):
 
 
 def _said(progress: list[Any]) -> str:
-    """Progress in a message: the first few tags."""
+    """Return the first three tags of a progress, with their numbers, as text for a message."""
     lines = [f"{line['tag']!r} at {line['number']}" for line in progress[:3]]
     return ", ".join(lines) + (" …" if len(progress) > 3 else "") if lines else "nothing"

@@ -1,4 +1,4 @@
-"""What of a view is rebuilt or deleted, and what that changes in it."""
+"""Define which persistence ids and tags of a view to rebuild or delete, and the report of what that changes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,16 +13,17 @@ EXAMPLES = 20
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """These persistence ids (None: all of the journal), these tags (None: all)."""
+    """The chosen persistence ids (None: all of the journal) and tags (None: all)."""
 
     persistence_ids: tuple[str, ...] | None = None
     tags: tuple[str, ...] | None = None
 
     @classmethod
     def of(cls, persistence_ids: Sequence[str], tags: Sequence[str], *, offline: bool) -> "Chosen":
-        """What a person named; raises ConfigurationError unless it is persistence ids, or all since the application is offline.
+        """Return the choice that the operator's arguments make.
 
-        Also for a name that Cassandra could not have as a key.
+        Raises ConfigurationError unless they are either persistence ids or `offline` (all of the journal), and for a name that could not
+        be a key in Cassandra.
         """
         if bool(persistence_ids) == offline:
             raise ConfigurationError(
@@ -34,7 +35,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """What was chosen and is nowhere: how many persistence ids, the first of them, the tags."""
+    """The chosen persistence ids and tags that neither the journal nor the view knows. `ids`: their number; `examples`: the first ones."""
 
     ids: int
     examples: list[str]
@@ -42,7 +43,7 @@ class Unknown:
 
 
 class TagChange(Document):
-    """Rows of a tag in the view, by model.Difference."""
+    """Numbers of rows of one tag, by model.Difference."""
 
     tag: str
     same: int = 0
@@ -54,7 +55,7 @@ class TagChange(Document):
 
 
 class Changed(Document):
-    """A row that changes, and how (model.Difference)."""
+    """A row that changes. `what`: how it does (model.Difference)."""
 
     tag: str
     persistence_id: str
@@ -64,7 +65,7 @@ class Changed(Document):
 
 
 class Left(Document):
-    """A persistence_id that is left as it is, for what stands behind this sequence_nr."""
+    """A persistence_id that is left as it is, because of the event behind this sequence_nr."""
 
     persistence_id: str
     sequence_nr: int
@@ -72,10 +73,10 @@ class Left(Document):
 
 
 class ViewReport(Document):
-    """What was done to a view, or would be. The lists are the first EXAMPLES.
+    """The report of what was done to a view, or would be. The lists are the first EXAMPLES.
 
-    `progress`: persistence ids of which lines of tag_write_progress change or go; `left`: those that are left as they are. `unfinished`: a
-    build or rebuild that was committed and then killed; what it has not written yet comes first, and a dry run counts without that.
+    `progress`: persistence ids whose lines of tag_write_progress change or are deleted; `left`: those that are left as they are.
+    `unfinished`: a build or rebuild that was committed and then killed. It is finished first; a dry run counts against the view without it.
     """
 
     journal: str
@@ -94,16 +95,16 @@ class ViewReport(Document):
 
     @property
     def lines(self) -> Sequence[Document]:
-        """What a log shows."""
+        """The documents that a log shows, one a line."""
         return [*self.tags, *self.changes, *self.left_examples]
 
     def total(self, what: str) -> int:
-        """Rows of all tags, by model.Difference."""
+        """Return the number of rows of all tags with this difference (model.Difference)."""
         return sum(getattr(line, what) for line in self.tags)
 
     @property
     def message(self) -> str:
-        """One line."""
+        """The report as one line of text."""
         would = "would be " if self.dry_run else ""
         changes = [
             f"{self.total(what)} rows {would}{what}" for what in (Difference.ADDED, Difference.CHANGED, Difference.REMOVED)
@@ -130,7 +131,7 @@ class ViewReport(Document):
 
 
 def nobody(keyspace: str, count: int, first: Sequence[str]) -> ConfigurationError:
-    """What is raised when a journal knows none of the persistence ids that were named."""
+    """Return the error for a journal that knows none of the persistence ids that were named."""
     return ConfigurationError(
         f"journal {keyspace} knows none of the persistence ids, neither event nor view row nor progress: "
         f"{names.quoted(first, count)}. Nothing was written"

@@ -1,7 +1,7 @@
-"""Counts the staged events where they lie, file by file and without Spark (docs/decisions/0016).
+"""Count and number staged events file by file, without Spark (docs/decisions/0016).
 
-Rows stand in Cassandra's order. A *run* is a stretch of them: one persistence_id, its sequence_nr going up by one. `find_runs` says what
-runs there are; once numbering.starts has said with which number each begins, `number_rows` makes the rows of tag_views.
+Rows are in Cassandra's order. A *run* is a streak of them: rows of one persistence_id whose sequence_nr goes up by one. `find_runs` finds
+the runs. After numbering.starts has found the number in front of each, `number_rows` makes the rows of tag_views.
 """
 
 from collections import Counter
@@ -38,23 +38,24 @@ _LINE = pa.struct({"tag": pa.string(), "number": pa.int64(), "sequence_nr": pa.i
 REACHED = pa.schema({ID: pa.string(), "sequence_nr": pa.int64(), "partition_nr": pa.int64(), "progress": pa.list_(_LINE)})
 _STARTS = pa.schema({"run": pa.int64(), "upto": pa.int64(), "tag": pa.string(), "start": pa.int64()})
 _NUMBERED = ("tag_name", "timebucket", "tag_pid_sequence_nr")
-# files that are worked on side by side; of each, one row group and so many bytes of new rows are in memory
+# AT_ONCE: files processed in parallel. PIECE: bytes of new rows that are in memory for each of them, in addition to one row group.
 AT_ONCE, PIECE = 2, 16 * 1024 * 1024
 ROWS_AT_ONCE = 100_000
-# of tag_views: its partitions, by tag and bucket, share so many slots evenly (Fibonacci hashing)
+# SLOTS: number of slots that share the partitions of tag_views evenly. HASH: factor of the Fibonacci hashing of tag and bucket.
+# MINUTE: milliseconds, the unit in which a bucket is hashed.
 SLOTS, HASH, MINUTE = 32, 2_654_435_769, 60_000
 
 
 @dataclass(slots=True)
 class Sums:
-    """What was numbered: rows of tag_views by tag, the earliest of each tag (ticks), and how many lie before the first time bucket."""
+    """Totals of numbered rows: rows of tag_views by tag, the earliest of each tag (ticks), and rows before the first time bucket."""
 
     rows: Counter[str] = field(default_factory=Counter)
     earliest: dict[str, int] = field(default_factory=dict)
     early: int = 0
 
     def add(self, other: "Sums") -> None:
-        """Both together."""
+        """Add the totals of another file to these."""
         self.rows.update(other.rows)
         self.early += other.early
         for tag, ticks in other.earliest.items():
@@ -62,10 +63,10 @@ class Sums:
 
 
 def find_runs(files: RunFiles, staged: Sequence[str], target: str) -> None:
-    """Write the runs of each staged file to a Parquet file of `target`: RUNS.
+    """Write the runs of each staged file (RUNS) to a Parquet file in `target`.
 
-    `run` counts from 0 in each file. `upto` and `reason`: the last event in front of the run's first one with a flaw (null: it has none);
-    `tags`: how many rows each tag has in front of that.
+    `run` counts from 0 in each file. `upto`: the sequence_nr in front of the run's first event with a flaw; `reason`: that flaw (both
+    null: the run has no flaw). `tags`: how many rows each tag has in front of that event.
     """
 
     def of_file(index: int, name: str) -> None:
@@ -77,10 +78,10 @@ def find_runs(files: RunFiles, staged: Sequence[str], target: str) -> None:
 
 
 def number_rows(files: RunFiles, staged: Sequence[str], folder: str, size: BucketSize, *, meta: bool, first_ticks: int) -> Sums:
-    """Write of each staged file the rows of tag_views (below `folder`/rows) and how far its runs came (`folder`/reached, REACHED).
+    """Write the rows of tag_views (below `folder`/rows) and how far each run came (`folder`/reached, REACHED) for each staged file.
 
-    In: what numbering.starts says, in `folder`/starts/file=N for the Nth file, sorted by run. Rows before `first_ticks` count as early.
-    What is in memory at once is in the view's own order.
+    In: what numbering.starts returns, in `folder`/starts/file=N for the Nth file. Rows before `first_ticks` count as early. The rows of
+    one row group are written by slot, tag and time. Returns the totals of all files.
     """
     columns = view_columns(meta=meta)
     read = list(dict.fromkeys([*KEYS, *(name for name in columns if name not in _NUMBERED)]))
@@ -108,7 +109,7 @@ def _each(work: Callable[[int, str], T], names: Sequence[str]) -> list[T]:
 
 
 def _groups(files: RunFiles, name: str, columns: list[str]) -> Iterator["_Group"]:
-    """A staged file, one row group at a time."""
+    """Yield the row groups of a staged file that have rows, one in memory at a time."""
     with files.open(name) as source:
         file, base = pq.ParquetFile(source), 0
         for part in range(file.num_row_groups):
@@ -120,7 +121,7 @@ def _groups(files: RunFiles, name: str, columns: list[str]) -> Iterator["_Group"
 
 
 def _starts(files: RunFiles, folder: str) -> pa.Table:
-    """One file's run, upto, tag (null: the run has none) and start, sorted by run."""
+    """Read what numbering.starts says of one file, sorted by run: run, upto, tag (null: the run has none), start."""
     batches = files.record_batches(folder, ROWS_AT_ONCE, _STARTS.names)
     found = [pa.Table.from_batches([batch]).cast(_STARTS) for batch in batches]
     return pa.concat_tables([_STARTS.empty_table(), *found]).sort_by("run")
@@ -128,7 +129,10 @@ def _starts(files: RunFiles, folder: str) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Rows of one row group: the number of the first run in the file, of each row its run here, of each run its first row."""
+    """The rows of one row group.
+
+    `base`: the number of its first run in the file; `run`: the run of each row, counted from 0 here; `firsts`: the first row of each run.
+    """
 
     rows: pa.Table
     base: int
@@ -137,16 +141,16 @@ class _Group:
 
     @property
     def sequence_nr(self) -> Numbers:
-        """Of each row."""
+        """The sequence_nr of each row."""
         return cast(Numbers, self.rows["sequence_nr"].to_numpy())
 
     @property
     def ticks(self) -> Numbers:
-        """Of each row; 0 where the timestamp has no time."""
+        """The ticks of each row; 0 where the timestamp has no time."""
         return cast(Numbers, pc.fill_null(self.rows["ticks"], 0).to_numpy())
 
     def column(self, name: str, rows: Numbers) -> pa.Array:
-        """Some rows of a column."""
+        """Return the values of a column in the given rows."""
         return self.rows[name].take(pa.array(rows)).combine_chunks()
 
     @classmethod
@@ -157,7 +161,7 @@ class _Group:
         return cls(rows, base, np.cumsum(begins) - 1, np.flatnonzero(begins))
 
     def tagged(self, taken: npt.NDArray[np.bool_]) -> tuple[Numbers, Numbers, pa.Array]:
-        """Of each tag of the rows taken: the row, and the tag's place among the names, which come last (at least one)."""
+        """Return three arrays: for each tag of the rows taken, its row and its index in the names; then the names (at least one)."""
         tags = self.rows["tags"].combine_chunks()
         names = pc.list_flatten(tags).dictionary_encode()
         parents = pc.list_parent_indices(tags).to_numpy().astype(np.int64)
@@ -166,7 +170,7 @@ class _Group:
         return parents[kept], names.indices.to_numpy().astype(np.int64)[kept], known
 
     def runs(self, file: int) -> pa.RecordBatch:
-        """The runs (RUNS)."""
+        """Return the runs of this row group (RUNS); `file` is the index of its file."""
         count, number = self.rows.num_rows, self.sequence_nr
         flawed = self.rows["flaw"].is_valid().to_numpy()
         stop = np.minimum.reduceat(np.where(flawed, np.arange(count), count), self.firsts)
@@ -191,16 +195,19 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class _Numbered:
-    """The rows of tag_views that a group gives: `parent` the event's row, `code` the tag's place among `names`, sorted by run and tag."""
+    """The rows of tag_views that a row group gives, sorted by run and tag.
+
+    `parent`: the event's row; `code`: the tag's index in `names`.
+    """
 
     group: _Group
-    upto: Numbers  # of each run, 0: none of it
+    upto: Numbers  # the last sequence_nr taken of each run; 0: none
     parent: Numbers
     code: Numbers
     names: pa.Array
     bucket: Numbers
     number: Numbers
-    firsts: Numbers  # of each run and tag, its first row here
+    firsts: Numbers  # the first row here of each run and tag
 
     @classmethod
     def of(cls, group: _Group, starts: pa.Table, size: BucketSize) -> "_Numbered":
@@ -226,7 +233,7 @@ class _Numbered:
         return cls(group, upto, parent, code, names, bucket, np.repeat(start, lengths) + place, firsts)
 
     def reached(self) -> pa.RecordBatch:
-        """How far each run came (REACHED); those of which nothing is taken are left out."""
+        """Return how far each run came (REACHED), without the runs of which nothing is taken."""
         sequence_nr = self.group.sequence_nr
         taken = np.add.reduceat((sequence_nr <= self.upto[self.group.run]).astype(np.int64), self.group.firsts)
         runs = np.flatnonzero(taken)
@@ -242,19 +249,19 @@ class _Numbered:
             ],
             fields=list(_LINE),
         )
-        # a run with tags has rows taken, so its place among all runs and among those kept come in the same order
+        # A run that has tags here also has rows taken, so it is always found among `runs`, and both are in the same order.
         place = np.searchsorted(runs, self.group.run[parent])
         columns = {name: self.group.column(name, last) for name in (ID, "sequence_nr", "partition_nr")}
         return _batch({**columns, "progress": pa.ListArray.from_arrays(_offsets(place, len(runs)), lines)}, REACHED)
 
     def write(self, files: RunFiles, name: str, columns: list[str]) -> None:
-        """Write the rows of tag_views, by tag and time, those of each slot together; no file when there is none."""
+        """Write the rows of tag_views by slot, tag and time; write no file when there are none."""
         if len(self.parent):
             with files.create(name) as sink:
                 write_groups(sink, self._rows(self.parent[:0], columns).schema, self._in_slots(columns))
 
     def _in_slots(self, columns: list[str]) -> Iterator[tuple[int, pa.Table]]:
-        """All rows of a partition of tag_views have one slot, the same in every file."""
+        """Yield the rows slot by slot, in pieces. All rows of a partition of tag_views have one slot, the same in every file."""
         tags = np.array([crc32(name.encode()) for name in self.names.to_pylist()], np.int64)
         slot = (self.bucket // MINUTE + tags[self.code]) * HASH % 2**32 * SLOTS >> 32
         order = np.lexsort((self.group.ticks[self.parent], self.code, slot))
@@ -274,7 +281,7 @@ class _Numbered:
         return pa.table({name: given[name] if name in given else events[name] for name in columns})
 
     def sums(self, first_ticks: int) -> Sums:
-        """What this is."""
+        """Return the totals of these rows; rows before `first_ticks` count as early."""
         ticks = self.group.ticks[self.parent]
         rows, earliest = np.bincount(self.code, minlength=len(self.names)), np.full(len(self.names), np.iinfo(np.int64).max)
         np.minimum.at(earliest, self.code, ticks)
@@ -291,11 +298,11 @@ class _Numbered:
 
 
 def _offsets(owner: Numbers, owners: int) -> pa.Array:
-    """Where the lines of each owner begin in a list; `owner` of each line goes up."""
+    """Return where the lines of each owner begin, as offsets of an Arrow list; `owner` gives the owner of each line, in ascending order."""
     return pa.array(np.searchsorted(owner, np.arange(owners + 1)), pa.int32())
 
 
 def _batch(columns: dict[str, Any], schema: pa.Schema) -> pa.RecordBatch:
-    """Of Arrow's and NumPy's arrays."""
+    """Make a record batch of the schema from Arrow and NumPy arrays."""
     arrays = (values if isinstance(values := columns[name], pa.Array) else pa.array(values) for name in schema.names)
     return pa.RecordBatch.from_arrays([array.cast(kind) for array, kind in zip(arrays, schema.types, strict=True)], schema=schema)

@@ -1,7 +1,7 @@
-"""Deletes the view of persistence ids or tags, so that a rebuild makes it anew; and truncates a view as a whole.
+"""Delete the view of persistence ids or tags, so that a rebuild can make it again, or truncate a whole view.
 
-Only rows whose events the journal still has go, since no other could be brought back. Lines of tag_write_progress go with them, but for
-those that a rebuild needs to give surviving events the numbers that they had: where events were deleted, or rows stay.
+Only rows whose events the journal still has are deleted, since no other row could be brought back. Lines of tag_write_progress are deleted
+with them, except those that a rebuild needs to give surviving events the numbers that they had: where events were deleted, or rows stay.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ def truncate(
 
 
 class _Deleter(OfChosen):
-    """Deletes what was chosen, `row_by_row`: those that were written by a clock that is ahead stay."""
+    """The deletion of what was chosen. `row_by_row`: rows are deleted one by one, so those written by a clock that is ahead stay."""
 
     row_by_row = True
 
     def seal(self, row: BuildRow, *, dry_run: bool) -> tuple[Manifest, ViewReport, DataFrame]:
-        """Find what goes, into files; what the plugin's tables said when it began."""
+        """Write what to delete to files; return the manifest, the report, and what the plugin's tables said at the start."""
         from tagmill.views import differences, guards, numbering
 
         self.tell("looking where each persistence id stands")
@@ -100,7 +100,7 @@ class _Deleter(OfChosen):
         return manifest, report, places
 
     def _with_ahead(self, left: DataFrame, standing: DataFrame, latest: int) -> DataFrame:
-        """And those that have a row which no deletion would cover (differences.written_ahead)."""
+        """Add to `left` the persistence ids with a row that no deletion would cover (differences.written_ahead)."""
         from pyspark.sql import functions as F
 
         from tagmill.views import differences
@@ -110,7 +110,7 @@ class _Deleter(OfChosen):
         return left.unionByName(differences.written_ahead(goes, latest).join(left, ID, "left_anti"))
 
     def _judged(self, standing: DataFrame, events: DataFrame) -> DataFrame:
-        """The rows of the view (differences.judged); writes `removed` (keys)."""
+        """Return the view's rows as differences.judged leaves them, and write the keys of those to delete (`removed`)."""
         from pyspark.sql import functions as F
 
         from tagmill.views import differences
@@ -122,10 +122,10 @@ class _Deleter(OfChosen):
         return lines
 
     def _forgotten(self, begins: DataFrame, lines: DataFrame, runs: DataFrame) -> DataFrame:
-        """Lines of tag_write_progress that go: persistence_id, tag; writes them, and `kept`: the others that were chosen.
+        """Find the lines of tag_write_progress to delete (persistence_id, tag); write them, and the other chosen lines to `kept`.
 
-        Those of our own record, too, where a truncation was killed behind the plugin's tables. In: `begins` (numbering) without those that
-        are left.
+        Includes lines that only Tagmill's own record has, as after a truncation that was killed when the plugin's tables were empty.
+        In: `begins` (numbering) without persistence ids that are left as they are.
         """
         from pyspark.sql import functions as F
 
@@ -146,13 +146,13 @@ class _Deleter(OfChosen):
         )
         kept = marked.where("stays").select(ID, "tag")
         if self.chosen.persistence_ids is None:
-            # nothing but their lines knows how far those without events were numbered
+            # Persistence ids without events keep their lines, because nothing else says how far they were numbered.
             kept = kept.union(tables.numbered(self.spark, self.journal).join(runs.select(ID), ID, "left_anti"))
         kept.write.parquet(f"{self.url}/kept")
         return self.fixed(marked.where("not stays").select(ID, "tag"), f"{self.url}/forgotten")
 
     def _records(self, places: DataFrame, forgotten: DataFrame) -> None:
-        """Our own record of those that have one, without the tags that are forgotten."""
+        """Write Tagmill's own records of persistence ids with forgotten tags, without those tags."""
         from pyspark.sql import functions as F
 
         gone = forgotten.groupBy(ID).agg(F.collect_list("tag").alias("gone"))
@@ -167,12 +167,12 @@ class _Deleter(OfChosen):
 
 
 class _Truncater(_Deleter):
-    """Empties the tables, whenever their rows were written."""
+    """The truncation of the view's tables, which covers rows whenever they were written."""
 
     row_by_row = False
 
     def truncate(self, row: BuildRow) -> ViewReport:
-        """Finish what was left, empty the tables, and note in our own record what is gone."""
+        """Finish what an earlier attempt left, empty the tables, and note in Tagmill's own record what is gone."""
         row, _ = self.finish_left(row)
         manifest, report, places = self.seal(row, dry_run=False)
         self.must_come_back(report)
@@ -182,12 +182,12 @@ class _Truncater(_Deleter):
                 self.tell(f"truncating {table}")
                 self.builds.cassandra.execute(f"TRUNCATE {names.cql(self.journal.keyspace)}.{table}")
             checkpoints.reached("truncate.after_table")
-        # the tables are empty: what is left to write is our own record
+        # The tables are empty, so only Tagmill's own record is left to write.
         self.write(manifest, self.commit(manifest.model_copy(update={"removed": 0, "forgotten": 0}), row))
         return report
 
     def must_come_back(self, report: ViewReport) -> None:
-        """Refuse when a rebuild could not make the view again."""
+        """Raise GuardRefused when a rebuild could not make the whole view again."""
         kept = self.spark.read.parquet(f"{self.url}/kept").count()
         if report.total("unknown") or kept or report.left:
             raise GuardRefused(

@@ -1,4 +1,4 @@
-"""What is wrong with the standing rows of a view: they are held against those that the journal gives."""
+"""Compare the standing rows of a view with those that the journal gives, to find what is wrong with them."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -14,9 +14,9 @@ ID = "persistence_id"
 
 
 def with_content(rows: DataFrame, *, meta: bool) -> DataFrame:
-    """Rows of tag_views by VIEW_KEY, sequence_nr and `content`: a hash of all that is no key; null is another value than any.
+    """Return rows of tag_views as VIEW_KEY, sequence_nr and `content`, a hash of all columns outside the key; null differs from any value.
 
-    And `written` (microseconds), where the rows have it.
+    Out: also `written` (microseconds), if the rows have it.
     """
     names = [name for name in view_columns(meta=meta) if name not in VIEW_KEY]
     content = F.xxhash64(*[part for name in names for part in (F.col(name), F.col(name).isNull())])
@@ -24,15 +24,15 @@ def with_content(rows: DataFrame, *, meta: bool) -> DataFrame:
 
 
 def compared(right: DataFrame, standing: DataFrame, cleaned_of: CleanedOf, size: BucketSize) -> DataFrame:
-    """One line a row that is right or stands there.
+    """Compare the right rows with the standing ones, and return one line for each row that is in either.
 
     In: `right` and `standing` (with `written`) as with_content leaves them; `cleaned_of` of tables.cleaned: partitions that a cleanup took
     away; `size` of the view's buckets.
-    Out: VIEW_KEY, sequence_nr, `what` (a Difference; REMOVED: there is no such row, judged tells why), `written`.
+    Out: VIEW_KEY, sequence_nr, `what` (a Difference; REMOVED: the journal gives no such row, and `judged` says why), `written`.
     """
     key = list(VIEW_KEY)
     joined = right.withColumnsRenamed({"sequence_nr": "right_nr", "content": "right"}).join(standing, key, "full_outer")
-    # the begin of its timebucket tells as much, unless smaller ones were cleaned
+    # Unless smaller buckets were cleaned, the start of a row's timebucket shows whether the row was cleaned, and costs less than its time.
     is_enough = all(of.milliseconds >= size.milliseconds for of in cleaned_of)
     ticks = F.col("timebucket") * TICKS_PER_MILLISECOND if is_enough else offset_ticks(F.col("timestamp"))
     joined = with_cleaned(joined.withColumn("ticks", ticks), cleaned_of, "tag_name")
@@ -47,7 +47,7 @@ def compared(right: DataFrame, standing: DataFrame, cleaned_of: CleanedOf, size:
 
 
 def judged(lines: DataFrame, known: DataFrame) -> DataFrame:
-    """The same lines; rows of events that the journal doesn't know are not its to judge: UNKNOWN.
+    """Change REMOVED to UNKNOWN for rows of events that the journal doesn't know, since it can't say whether they are wrong.
 
     In: what compared returns; `known` persistence_id, sequence_nr: events of the journal that have tags.
     """
@@ -59,9 +59,9 @@ def judged(lines: DataFrame, known: DataFrame) -> DataFrame:
 
 
 def number_taken(lines: DataFrame) -> DataFrame:
-    """Persistence ids of which an UNKNOWN row stays that has the number of a row that is right: readers would find two with it.
+    """Return persistence ids with an UNKNOWN row that stays and has the number of a right row: readers would find the number twice.
 
-    So it is when an event between others has lost its tags. In: what judged returns.
+    This happens when an event between others has lost its tags. In: what judged returns.
     Out: persistence_id, upto (in front of that event), reason.
     """
     number = ["tag_name", ID, "tag_pid_sequence_nr"]
@@ -76,10 +76,10 @@ def number_taken(lines: DataFrame) -> DataFrame:
 
 
 def but_ahead(ends: DataFrame, places: DataFrame, latest: int) -> DataFrame:
-    """Stop persistence ids in front of their first event whose progress was written later than `latest` (microseconds).
+    """Stop persistence ids in front of their first event if their progress was written later than `latest` (microseconds).
 
-    What is written to tag_write_progress, or deleted of it and tag_scanning, would not replace that. In: `ends` as numbering.ends leaves
-    them; `places` with `written` of tables.places. Out: `ends`, of those with reason WRITTEN_AHEAD.
+    A write to tag_write_progress, or a deletion from it or tag_scanning, would not replace that progress. In: `ends` as numbering.ends
+    returns them; `places` with `written` of tables.places. Out: `ends`, with reason WRITTEN_AHEAD for those persistence ids.
     """
     ahead = places.where(F.col("written") > latest).select(ID, F.lit(True).alias("ahead"))
     if ahead.isEmpty():
@@ -92,9 +92,9 @@ def but_ahead(ends: DataFrame, places: DataFrame, latest: int) -> DataFrame:
 
 
 def written_ahead(lines: DataFrame, latest: int) -> DataFrame:
-    """Persistence ids of which a row would have to go or to change that was written later than `latest` (microseconds).
+    """Return persistence ids with a row to delete or change that was written later than `latest` (microseconds).
 
-    Cassandra keeps what was written last: neither a deletion nor a row of an earlier moment covers it.
+    Cassandra keeps what has the latest timestamp: neither a deletion nor a row with an earlier one replaces it.
     In: what judged returns. Out: persistence_id, upto (in front of that row's event), reason.
     """
     goes = F.col("what").isin(Difference.REMOVED.value, Difference.CHANGED.value) & (F.col("written") > latest)

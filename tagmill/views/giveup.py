@@ -1,7 +1,7 @@
-"""The way out of a view's build or rebuild that is sealed and cannot be finished: it ends, and what it has written stays.
+"""Give up a build or rebuild of a view that is sealed and can't be finished: it ends, and what it has written stays.
 
-Rows of the view are written before the progress that counts them. So the next build numbers the same events again with the same
-numbers, or refuses those whose progress was written, and `views build --adopt` goes on behind it.
+Rows of the view are written before the progress that counts them. So the next build gives the same events the same numbers again, or
+refuses persistence ids whose progress was written. For those, `views build --adopt` goes on behind that progress.
 """
 
 from dataclasses import dataclass
@@ -28,11 +28,14 @@ class SealedBuild:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether no build can finish it."""
+        """Whether its manifest is lost or damaged, so that no build can finish it."""
         return self.manifest is None
 
     def end(self, owner: str, who: str, why: str) -> str:
-        """End it; deliveries look for its late rows again, of which without a manifest any may be."""
+        """Mark the build as done and record the intervention; return what to do next, as text.
+
+        Deliveries read again from the build's late rows on. Without a manifest any row may be late, so they read again from the start.
+        """
         row = self.builds.take_over(owner, self.row.bucket_size)
         self.builds.add_late(row.build, self.manifest.late_from if self.manifest else self._anywhere())
         self.builds.finish(row, 0)
@@ -53,7 +56,7 @@ class SealedBuild:
 
 
 def sealed(settings: Settings, ledger: Ledger, pipeline: str) -> SealedBuild | None:
-    """Return the build of a pipeline's journal that is sealed and not finished."""
+    """Return the build of a pipeline's journal that is sealed and not finished, or None."""
     builds = Builds(ledger.cassandra, settings.cassandra.ledger_keyspace, settings.pipeline(pipeline).keyspace)
     row = builds.newest()
     if row is None or row.state != BuildState.SEALED:

@@ -1,4 +1,4 @@
-"""What would make a rebuild harm a view that is sound."""
+"""Refuse a rebuild that would harm a sound view."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -9,14 +9,14 @@ from tagmill.errors import DataQualityStop
 from tagmill.views.tables import bucket
 from tagmill.viewsettings import PipelineSettings
 
-# fewer rows than this say nothing of the bucket size
+# Least number of rows in buckets of another size that shows a wrong bucket size: fewer rows may be there by chance.
 MIN_MISPLACED = 20
 
 
 def must_have_buckets(standing: DataFrame, pipeline: PipelineSettings, view: str) -> None:
-    """Raise DataQualityStop when the application's bucket size is another one than the configured: it would find no row any more.
+    """Raise DataQualityStop when the application's bucket size isn't the configured one: the application would find no rebuilt row.
 
-    In: `standing` timebucket, timestamp: rows of `view`. One that is merely out of its bucket is where no bucket size would have it.
+    In: `standing`, rows of `view` with timebucket, timestamp. Only rows that are in the right bucket of another size count.
     """
     begin = F.col("timebucket")
     size, share = pipeline.bucket_size, pipeline.quality.max_wrong_bucket_share_percent

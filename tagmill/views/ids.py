@@ -1,4 +1,4 @@
-"""Rebuilds all_persistence_ids from the keys of messages: what is missing comes; nothing is ever taken out."""
+"""Rebuild all_persistence_ids from the keys of messages: add what is missing, and never remove anything."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class IdsReport(Document):
-    """`listed` before, `with_events` in messages, `added` to all_persistence_ids (or would be)."""
+    """Numbers of persistence ids: `listed` before, `with_events` in messages, `added` to all_persistence_ids (or would be)."""
 
     journal: str
     table: str
@@ -27,12 +27,12 @@ class IdsReport(Document):
 
     @property
     def lines(self) -> Sequence[Document]:
-        """What a log shows."""
+        """The documents that a log shows: none."""
         return []
 
     @property
     def message(self) -> str:
-        """One line."""
+        """The report as one line of text."""
         return (
             f"{self.journal}.{self.table}: {self.added} {'would be ' if self.dry_run else ''}added; {self.listed} were listed, "
             f"{self.with_events} have events"
@@ -42,9 +42,9 @@ class IdsReport(Document):
 def rebuild_ids(
     settings: Settings, pipeline: str, *, spark: SparkSession, dry_run: bool = False, tell: Tell | None = None
 ) -> IdsReport:
-    """Add the persistence ids that have events and are not listed; may run beside the application, and again.
+    """Add the persistence ids that have events and are not listed; safe while the application runs, and to repeat.
 
-    Raises ConfigurationError: the journal has no such table. GuardRefused: a later deletion covers what was written.
+    Raises ConfigurationError: the journal has no such table. GuardRefused: a deletion with a later timestamp hides what was written.
     """
     from tagmill.connector import CASSANDRA, table
     from tagmill.spark.errors import explained

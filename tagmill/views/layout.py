@@ -1,4 +1,4 @@
-"""What the layout of an older journal lacks of today's, and what it has too much: tables and columns, each as one statement.
+"""Compare the layout of an older journal with today's: find the tables and columns to add and to drop, each as one statement.
 
 Sources: 'Migration' in the documentation of akka-persistence-cassandra (0.9 to 0.10, 0.54 to 0.59, 0.80 and later, 0.80+ to 1.0), and
 createTables and addTagsColumn of the plugin's EventsByTagMigration.
@@ -19,18 +19,18 @@ from tagmill.views.model import Step
 
 AGREEMENT_SECONDS = 60
 TAGS = {"tags": "set<text>"}
-# 0.9 to 0.10: event and snapshot have columns of their own; `message` stays as it is
+# Columns of event and snapshot that the migration from 0.9 to 0.10 adds. The column `message` stays as it is.
 EVENT = {"writer_uuid": "text", "ser_id": "int", "ser_manifest": "text", "event_manifest": "text", "event": "blob"}
 SNAPSHOT = {"ser_id": "int", "ser_manifest": "text", "snapshot_data": "blob"}
-# 0.54 to 0.59: metadata of an event or a snapshot
+# Columns of metadata, of an event or a snapshot, that the migration from 0.54 to 0.59 adds.
 META = {"meta_ser_id": "int", "meta_ser_manifest": "text", "meta": "blob"}
-# before 0.80: the plugin named its view by the tag's column, unless it was told another name
+# Materialized views of plugins before 0.80, which by default named them after the tag's column.
 OLD_VIEWS = ("eventsbytag", "eventsbytag1", "eventsbytag2", "eventsbytag3")
 OLD_COLUMNS = (*OLD_TAGS, "message")
 
 
 class Change(Document):
-    """A statement that is due: `what` it creates, adds or drops, as a person says it."""
+    """A statement that is due; `what`: a description of what it creates, adds or drops."""
 
     step: str
     what: str
@@ -38,14 +38,15 @@ class Change(Document):
 
 
 class Layout:
-    """The tables, columns and materialized views of a journal's keyspace, as they are when it is made."""
+    """The tables, columns and materialized views of a journal's keyspace, at the time when this object is created."""
 
     def __init__(
         self, cassandra: Cassandra, journal: JournalTables, snapshot_table: str, snapshot_keyspace: str | None = None
     ) -> None:
-        """Look; without `snapshot_keyspace` snapshots are in the journal's or in that with `_snapshot` behind its name, if there are any.
+        """Read the schema of the journal's and the snapshots' keyspaces.
 
-        Raises ConfigurationError: there is no such keyspace, or it has no table of events (snapshots).
+        Without `snapshot_keyspace`, the snapshots' keyspace is the journal's, or the one with `_snapshot` appended to its name if only that
+        has the table. Raises ConfigurationError: a keyspace does not exist, or it has no table of events (snapshots).
         """
         keyspace = journal.keyspace
         self.cassandra, self.journal, self.keyspace = cassandra, journal, keyspace
@@ -64,12 +65,12 @@ class Layout:
             raise ConfigurationError(f"keyspace {keyspace} has no table {table}. Nothing was changed; {question}")
 
     def columns(self, table: str | None = None) -> dict[str, str]:
-        """Columns of a table of the journal, else of that of the events, with their CQL types; none when there is no such table."""
+        """Return the columns of a journal's table, by default messages, with their CQL types; empty if the table does not exist."""
         return _columns(self.tables, table or self.journal.messages)
 
     @property
     def made(self) -> list[str]:
-        """The tables that a migration makes where they are missing."""
+        """The tables that a migration creates if they are missing."""
         journal = self.journal
         return [journal.view, *WRITERS_TABLES, journal.metadata, journal.all_persistence_ids]
 
@@ -79,14 +80,14 @@ class Layout:
         return set(self.tables[self.journal.messages].views)
 
     def due(self, steps: Iterable[str]) -> list[Change]:
-        """What is missing for these steps, in order. Raises ConfigurationError when a column is there with another type."""
+        """Return the changes that these steps still need, in order. Raises ConfigurationError when a column has another type."""
         made = {Step.TABLES: self._new_tables, Step.TAGS_COLUMN: self._tags_column, Step.COLUMNS: self._new_columns}
         return [change for step in Step if step in set(steps) and step in made for change in made[step]()]
 
     def too_much(self) -> list[Change]:
-        """What today's plugin has no use for once the tags are migrated: views first, which hold the columns.
+        """Return the changes that drop what the plugin doesn't need once the tags are migrated: views, then the columns that these hold.
 
-        The columns go in one statement: with only some of them gone, events would seem to have only some of their tags.
+        One statement drops all columns: with only some of them dropped, events would seem to have only some of their tags.
         """
         name, messages = names.cql(self.keyspace), self.journal.messages
         views = [view for view in OLD_VIEWS if view in self.views]
@@ -133,9 +134,9 @@ class Layout:
 
 
 def run(cassandra: Cassandra, change: Change, *, still_due: Callable[[], bool]) -> None:
-    """Run a statement. One that is refused since it was done already, by an answer that was lost or by somebody else, is done.
+    """Run a statement and wait until the nodes agree on the schema; raises StoreUnavailable when they don't in time.
 
-    Raises StoreUnavailable when the nodes don't agree on the schema in time.
+    A refused statement counts as done if it is no longer due: an earlier try whose answer was lost, or another client, has done it.
     """
     try:
         cassandra.execute(change.statement)

@@ -1,4 +1,7 @@
-"""How a rebuild and a deletion look at the persistence ids and tags that were chosen: what stands in the tables, and who is at work."""
+"""Read what the tables hold of chosen persistence ids and tags, for a rebuild or a deletion, and report what changes.
+
+Refuses to write when the application has numbered events meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ ID = "persistence_id"
 
 
 class OfChosen(Attempt):
-    """An attempt at what was chosen; `seal` says what changes."""
+    """An attempt that is limited to chosen persistence ids and tags; a subclass's `seal` finds what changes."""
 
     def __init__(self, *args: Any, chosen: Chosen) -> None:
         super().__init__(*args)
@@ -31,7 +34,7 @@ class OfChosen(Attempt):
         self.url = self.files.url(self.folder)
 
     def look(self, row: BuildRow, check: Callable[[ViewReport], None] = lambda _: None) -> ViewReport:
-        """What would change, if `check` lets it; nothing does."""
+        """Report what would change, without changing it; `check` may raise an error to refuse it."""
         try:
             _, report, _ = self.seal(row, dry_run=True)
             check(report)
@@ -42,7 +45,7 @@ class OfChosen(Attempt):
         return report
 
     def run(self, row: BuildRow) -> ViewReport:
-        """Finish what was left, then change what is to be changed."""
+        """Finish what an earlier attempt left, then make the changes that `seal` finds and report them."""
         row, finished = self.finish_left(row)
         manifest, report, places = self.seal(row, dry_run=False)
         if manifest.rows or manifest.removed or manifest.moved:
@@ -52,13 +55,13 @@ class OfChosen(Attempt):
         return report.model_copy(update={"unfinished": finished.build}) if finished else report
 
     def seal(self, row: BuildRow, *, dry_run: bool) -> tuple[Manifest, ViewReport, DataFrame]:
-        """Fix in files what changes; with what is said of it, and what the plugin's tables said when it began."""
+        """Write what changes to files; return the manifest, the report, and what the plugin's tables said at the start."""
         raise NotImplementedError
 
-    # -- what is there
+    # -- state of the tables
 
     def places(self) -> DataFrame:
-        """What the plugin's tables say (tables.places) of the persistence ids."""
+        """Return what the plugin's tables say (tables.places) of the chosen persistence ids."""
         from tagmill.views import tables
 
         if self.chosen.persistence_ids is None:
@@ -68,15 +71,15 @@ class OfChosen(Attempt):
         return self.fixed(tables.places(self.spark, self.journal, ids), f"{self.url}/places")
 
     def records(self, places: DataFrame) -> DataFrame:
-        """Our own records (tables.records) of persistence ids."""
+        """Return Tagmill's own records (tables.records) of the persistence ids in `places`."""
         from tagmill.views import tables
 
         return tables.records(self.spark, self.journal, self.settings.cassandra.ledger_keyspace, places.select(ID))
 
     def limits(self, places: DataFrame) -> DataFrame:
-        """The places with `base` (PROGRESS to count back from), and `limit` and `elsewhere`, as numbering.within asks for.
+        """Add to the places `base` (PROGRESS to count back from), `limit` and `elsewhere`, as numbering.within needs them.
 
-        Where Tagmill numbers, that is what its builds have recorded.
+        Where Tagmill numbers, `base` and `limit` are what its builds have recorded; else `base` is `found`, and `limit` is null.
         """
         from pyspark.sql import functions as F
 
@@ -91,7 +94,10 @@ class OfChosen(Attempt):
         return self.fixed(joined, f"{self.url}/limits")
 
     def staged(self, places: DataFrame) -> tuple[list[str], DataFrame, DataFrame]:
-        """The events behind deleted_to: the files, their runs (counting.RUNS), and persistence_id, sequence_nr, tags of those with tags."""
+        """Stage the events behind deleted_to.
+
+        Out: the files, their runs (counting.RUNS), and persistence_id, sequence_nr, tags of the events with tags.
+        """
         from pyspark.sql import functions as F
 
         from tagmill.timeuuid import from_datetime
@@ -107,7 +113,7 @@ class OfChosen(Attempt):
         return files, runs, events.where("size(tags) > 0")
 
     def standing(self, places: DataFrame) -> DataFrame:
-        """The rows of the view, as differences.with_content leaves them, with `written`."""
+        """Return the view's rows of what was chosen, as differences.with_content leaves them, with `written`."""
         from pyspark.sql import functions as F
 
         from tagmill.connector import table
@@ -115,24 +121,24 @@ class OfChosen(Attempt):
 
         self.tell("reading the view")
         rows = table(self.spark, self.journal.keyspace, self.journal.view_table)
-        # of two cells, since either may be null or have been mended
+        # The newer write time of two cells counts, because either cell may be null or may have been repaired.
         rows = self.of_tags(rows.selectExpr("*", "greatest(writetime(sequence_nr), writetime(event)) AS written"))
         if self.chosen.persistence_ids is not None:
             rows = rows.join(F.broadcast(places.select(ID)), ID, "left_semi")
         return self.fixed(with_content(rows, meta=self.journal.meta), f"{self.url}/standing")
 
     def latest(self, row: BuildRow) -> int:
-        """Up to which write (microseconds) what is committed now replaces what is there."""
+        """Return the write time (microseconds) up to which a commit made now would replace existing cells."""
         return max(row.written_at, self.builds.cassandra.now_microseconds())
 
     def of_tags(self, rows: DataFrame, column: str = "tag_name") -> DataFrame:
-        """The rows of the tags that were chosen."""
+        """Keep the rows of the chosen tags, or all rows if no tags were chosen."""
         from pyspark.sql import functions as F
 
         return rows.where(F.col(column).isin(list(self.chosen.tags))) if self.chosen.tags else rows
 
     def must_be_offline(self, places: DataFrame) -> None:
-        """Refuse when the application has numbered since this began: its own numbers would be taken back."""
+        """Raise GuardRefused when the application has numbered events since the attempt began: its numbers would be overwritten."""
         from tagmill.views import tables
 
         now = tables.places(self.spark, self.journal, places.select(ID))
@@ -148,7 +154,7 @@ class OfChosen(Attempt):
         self, row: BuildRow, places: DataFrame, *, moved: int, rows: int = 0, removed: int = 0, forgotten: int = 0,
         late_from: dict[str, int] | None = None, rows_in: str = "changes",
     ) -> Manifest:  # fmt: skip
-        """What is to be committed: a build's manifest. What is new stays unbuilt."""
+        """Return the manifest to commit. Its `until` is that of the last build, so the view counts as built no further than before."""
         from tagmill.views.model import Manifest
 
         return Manifest(
@@ -159,12 +165,15 @@ class OfChosen(Attempt):
             late_from=late_from or {}, waiting={}, examples=[],
         )  # fmt: skip
 
-    # -- what is said
+    # -- the report
 
     def unknown(
         self, places: DataFrame, runs: DataFrame, standing: DataFrame, events: DataFrame, tags: list[TagChange]
     ) -> Unknown:
-        """What was chosen and is nowhere. In: `tags` of which rows stay or change; those of what is left are known, too."""
+        """Return the chosen persistence ids and tags that neither the journal nor the view knows.
+
+        In: `tags`, those whose rows stay or change. Tags of persistence ids that are left as they are count as known, too.
+        """
         count, ids = self._unknown_ids(places, runs, standing)
         return Unknown(count, ids, self._unknown_tags(standing, events, {line.tag for line in tags}))
 
@@ -193,7 +202,7 @@ class OfChosen(Attempt):
         *,
         dry_run: bool,
     ) -> ViewReport:
-        """What is done; raises ConfigurationError when the journal knows nothing of what was chosen.
+        """Return the report of what changes; raises ConfigurationError when the journal knows nothing of what was chosen.
 
         In: `lines` as differences.judged leaves them; `left` persistence_id, upto, reason.
         """
@@ -237,7 +246,10 @@ class OfChosen(Attempt):
 
 
 def counts(lines: DataFrame) -> tuple[list[TagChange], dict[str, int]]:
-    """Rows by tag and difference, and per tag the earliest row that is written (ticks). In: as differences.judged leaves them."""
+    """Count rows by tag and difference, and find the earliest row written of each tag (ticks).
+
+    In: `lines` as differences.judged leaves them.
+    """
     from pyspark.sql import functions as F
 
     from tagmill.delivery.scan import offset_ticks
@@ -254,5 +266,5 @@ def counts(lines: DataFrame) -> tuple[list[TagChange], dict[str, int]]:
 
 
 def all_added(sums: Sums) -> tuple[list[TagChange], dict[str, int]]:
-    """The same where every row that was numbered is new."""
+    """Return what `counts` returns if every row that was numbered is new."""
     return [TagChange(tag=tag, added=rows) for tag, rows in sorted(sums.rows.items())], sums.earliest

@@ -1,8 +1,8 @@
-"""Migrates a journal of an older plugin: what the plugin's EventsByTagMigration does, for journals of any size, and what goes before it.
+"""Migrate a journal of an older plugin: do what the plugin's EventsByTagMigration does, for journals of any size, and the steps before it.
 
-The steps are model.Step; docs/migrate.md says what each does. Each looks at what is there and does what is left, so a migration that was
-killed, or half done by somebody else, goes on from where it is. The step `tags` is a rebuild (rebuild.py): an event's tags are those of
-tag1 to tag3, too (tables.event_tags).
+The steps are model.Step; docs/migrate.md says what each does. Each step reads the current state and does what is left, so a migration that
+was killed, or that another tool has half done, goes on from there. The step `tags` is a rebuild (rebuild.py), where an event's tags
+include those of tag1 to tag3 (tables.event_tags).
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ def migrate(
     dry_run: bool = False,
     tell: Tell | None = None,
 ) -> MigrationReport:
-    """Migrate a pipeline's journal as planned; with `dry_run` only look what would be done. `spark`: if plan.needs_spark.
+    """Migrate a pipeline's journal as planned; with `dry_run` only report what would be done. `spark` is required if plan.needs_spark.
 
     Raises:
         ConfigurationError: there is no such journal, a column has another type, a step before the chosen ones was not done.
-        GuardRefused: what is old was to be dropped and is still needed, or the application numbered meanwhile.
+        GuardRefused: the old columns and views were to be dropped but are still needed, or the application numbered meanwhile.
         FenceRaised, LeaseTaken: as rebuild.
     """
     from tagmill.spark.errors import KEPT, explained
@@ -56,7 +56,7 @@ def migrate(
 
 
 class _Migrator:
-    """One migration."""
+    """One migration of one journal."""
 
     def __init__(
         self, settings: Settings, pipeline: str, plan: Plan, cassandra: Cassandra, owner: str, spark: SparkSession | None,
@@ -75,7 +75,7 @@ class _Migrator:
         return self.maybe_spark
 
     def run(self) -> MigrationReport:
-        """Step by step."""
+        """Run the planned steps in order and report them."""
         due = self._due()
         if due and not self.dry_run:
             self._change_schema()
@@ -134,7 +134,7 @@ class _Migrator:
         return self._rebuild(self.plan.chosen or Chosen(), dry_run=self.dry_run)
 
     def _note_tags(self) -> None:
-        """Say that the tags are not among the steps, where there may be any."""
+        """Add the note that tag1 to tag3 were not looked at, if the journal has such columns and the plan doesn't drop them."""
         if not self.plan.drop_old and any(name in self._layout().columns() for name in OLD_TAGS):
             self.notes.append("tag1 to tag3 were not looked at: name persistence ids, or give --offline")
 
@@ -142,7 +142,7 @@ class _Migrator:
         return rebuild(self.settings, self.pipeline, chosen, owner=self.owner, spark=self.spark, dry_run=dry_run, tell=self.tell)
 
     def _ready(self) -> bool:
-        """Whether the steps before `tags` are done."""
+        """Return whether the steps before `tags` are done."""
         try:
             self._journal(ready=True)
         except ConfigurationError:
@@ -156,7 +156,10 @@ class _Migrator:
         return look(self.cassandra, self.journal)
 
     def _counted(self) -> ViewReport:
-        """Where there is no view to hold the tags against: all of them would be added, but for those of events that are left."""
+        """Count the tags of a journal without a view to compare with: all would be added, except those of persistence ids that are left.
+
+        Left are those with events that plugins before 0.10 wrote, which are in the column message.
+        """
         from pyspark.sql import functions as F
 
         self.tell("counting tags")
@@ -189,7 +192,7 @@ class _Migrator:
         )  # fmt: skip
 
     def _without_events(self, named: DataFrame) -> Unknown:
-        """Those of which there is no event; raises ConfigurationError when that is all."""
+        """Return the named persistence ids without events; raises ConfigurationError when none of them has any."""
         from tagmill.views import tables
 
         unknown = named.join(tables.with_events(self.spark, self._journal()), ID, "left_anti").localCheckpoint()
@@ -199,7 +202,7 @@ class _Migrator:
         return Unknown(count, first, [])
 
     def _tagged(self, *columns: str) -> DataFrame:
-        """persistence_id, `columns` and `all_tags` of the events with tags."""
+        """Return persistence_id, `columns` and `all_tags` of the events with tags."""
         from pyspark.sql import functions as F
 
         from tagmill.views import tables
@@ -209,10 +212,13 @@ class _Migrator:
         rows = tables.all_events(self.spark, journal, list(dict.fromkeys([ID, *columns, *there])))
         return rows.select(ID, *columns, tables.event_tags(there).alias("all_tags")).where(F.size("all_tags") > 0)
 
-    # -- dropping what is old
+    # -- dropping old columns and views
 
     def _drop(self) -> tuple[list[Change], str | None]:
-        """What went, or would; and why it would not."""
+        """Drop the old columns and views if nothing needs them; return them, and in a dry run why they would stay.
+
+        Raises GuardRefused when something still needs them.
+        """
         old = self._layout().too_much()
         if not old:
             return [], None
@@ -230,7 +236,7 @@ class _Migrator:
         return old, None
 
     def _still_needed(self) -> str | None:
-        """Why what is old may not go, or None."""
+        """Return why the old columns and views may not be dropped yet, or None."""
         there = self._layout()
         if others := sorted(there.views - set(layout.OLD_VIEWS)):
             return (
@@ -259,7 +265,7 @@ class _Migrator:
         return tables.all_events(self.spark, self._journal(), [ID, "message"]).where("message is not null").count()
 
     def _in_both(self) -> int:
-        """How many events have tags in `tags`, but not all of them there."""
+        """Count the events that have tags in `tags` and others in tag1 to tag3 only."""
         from pyspark.sql import functions as F
 
         there = self._journal().messages
@@ -268,7 +274,7 @@ class _Migrator:
         return self._tagged("tags").where((F.size("tags") > 0) & (F.size("tags") < F.size("all_tags"))).count()
 
     def _unbuilt(self) -> int:
-        """How many persistence ids have tagged events behind what our builds have reached."""
+        """Count the persistence ids that have tagged events behind what Tagmill's builds have reached."""
         from pyspark.sql import functions as F
 
         from tagmill.views import tables

@@ -1,4 +1,4 @@
-"""What of a migration is to be done, and what was."""
+"""Define the plan of a migration and its report."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tagmill.views.model import Step
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """These steps in their order; the tags of what was `chosen` (None: they are only looked at, in a dry run).
+    """The steps to do, in order. `chosen`: what the step `tags` migrates (None: the step is only for a dry run, which looks at all).
 
-    `snapshot_keyspace`: where the pipeline's snapshot_table is (None: in the journal's, if there is one). `drop_old`: afterwards, what is
-    old goes.
+    `snapshot_keyspace`: where the pipeline's snapshot_table is (None: as the pipeline's settings say). `drop_old`: drop the old columns
+    and views afterwards.
     """
 
     steps: tuple[Step, ...]
@@ -37,9 +37,10 @@ class Plan:
         snapshot_keyspace: str | None = None,
         dry_run: bool = False,
     ) -> Plan:
-        """What a person said; raises ConfigurationError when it needs to be said who may write meanwhile.
+        """Return the plan that the operator's arguments make.
 
-        Without steps: all of them, but for the tags where neither persistence ids are named nor the application is offline.
+        Without `steps`, it has all of them, but `tags` only with persistence ids, `offline` or `dry_run`. Raises ConfigurationError when
+        the arguments contradict each other, or need to say which persistence ids the application doesn't write to.
         """
         if drop_old and persistence_ids:
             raise ConfigurationError(
@@ -55,14 +56,15 @@ class Plan:
 
     @property
     def needs_spark(self) -> bool:
-        """Whether more is asked than the schema says."""
+        """Whether the plan has more to read than the schema."""
         return self.drop_old or Step.PIDS in self.steps or Step.TAGS in self.steps
 
 
 class MigrationReport(Document):
-    """What was done to a journal, or would be.
+    """The report of what was done to a journal, or would be.
 
-    `schema_changes`: tables and columns that came; `dropped`: what went, `kept`: why it would not go; `notes`: what is left to do.
+    `schema_changes`: tables and columns that were added; `dropped`: what was dropped; `kept`: why it would not be; `notes`: what is left
+    to do.
     """
 
     journal: str
@@ -76,12 +78,12 @@ class MigrationReport(Document):
 
     @property
     def lines(self) -> Sequence[Document]:
-        """What a job prints, a line each."""
+        """The documents that a job prints, one a line."""
         return [*self.schema_changes, *(self.tags.lines if self.tags else ()), *self.dropped]
 
     @property
     def message(self) -> str:
-        """One line."""
+        """The report as one line of text."""
         would = "would be " if self.dry_run else ""
         parts = [f"{self.journal}: {len(self.schema_changes)} tables and columns {would}added"]
         parts += [done.message for done in (self.pids, self.tags) if done]

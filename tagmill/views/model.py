@@ -1,4 +1,4 @@
-"""What a build fixes, and the words it uses for what it found."""
+"""Define the manifest of a build, and the values for reasons to wait, differences and migration steps."""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -11,7 +11,7 @@ VIEW_KEY = ("tag_name", "timebucket", "timestamp", "persistence_id", "tag_pid_se
 
 
 class Reason(StrEnum):
-    """Why a persistence_id waits in front of an event. The text is the report's."""
+    """The reason why a persistence_id waits in front of an event."""
 
     HOLE = "hole"
     TWO_WRITERS = "two_writers"
@@ -27,7 +27,7 @@ class Reason(StrEnum):
 
     @property
     def text(self) -> str:
-        """For people."""
+        """The reason in words, for reports and logs."""
         return _TEXTS[self]
 
 
@@ -47,7 +47,11 @@ _TEXTS = {
 
 
 class Difference(StrEnum):
-    """A row of the view: right, missing, of other content, wrong; not the journal's to judge; missing since it was cleaned up."""
+    """How a row of the view compares with the journal.
+
+    SAME: right; ADDED: missing; CHANGED: with other content; REMOVED: wrong; UNKNOWN: the journal doesn't know the event; CLEANED: missing,
+    since a cleanup deleted it.
+    """
 
     SAME = "same"
     ADDED = "added"
@@ -78,8 +82,9 @@ class Waiting(Document):
 class Manifest(Document):
     """A sealed build: where its files are, and what they hold. `until`: ticks; `written_at`: microseconds.
 
-    `late_from`: per tag, the earliest row (ticks) at a time that the build before had passed. Of a rebuild: the rows are in the folder
-    `rows_in`; `removed`: keys of tag_views that go, `forgotten`: lines of tag_write_progress; `recorded`: view_progress is ours to write.
+    `late_from`: per tag, the earliest row (ticks) at a time that the build before had passed. `rows_in`: the folder of the rows to write.
+    For rebuilds and deletions: `removed`, rows of tag_views to delete; `forgotten`, lines of tag_write_progress to delete; `recorded`,
+    whether Tagmill keeps view_progress of this journal.
     """
 
     journal: str

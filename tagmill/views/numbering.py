@@ -1,8 +1,8 @@
-"""Up to which event each persistence_id is numbered now, and with which numbers its runs begin: what the plugin would give.
+"""Decide up to which event each persistence_id is numbered, and with which numbers its runs begin, as the plugin would number them.
 
 The plugin numbers the events of one persistence_id and tag 1, 2, 3 … in the order of their sequence_nr (TagWriter in
-akka-persistence-cassandra and pekko-persistence-cassandra). So a number is the last one written, plus how many events with the tag earlier
-runs have, plus the place in the event's own run (counting.py).
+akka-persistence-cassandra and pekko-persistence-cassandra). So an event's number is the sum of three: the last number written, the count
+of events with the tag in earlier runs, and the event's place in its own run (counting.py).
 """
 
 from pyspark.sql import Column, DataFrame, Window
@@ -14,7 +14,7 @@ ID = "persistence_id"
 
 
 def ends(runs: DataFrame, stands: DataFrame) -> DataFrame:
-    """Where each persistence_id stands once the events up to the first one that has to wait are built.
+    """Return how far each persistence_id can be numbered: up to the event in front of the first one that has to wait.
 
     In: `runs` (counting.RUNS); `stands` persistence_id, from_nr (bigint).
     Out, one row a persistence_id with events: from_nr, `upto` (its last event that may be numbered, else from_nr), `reason` (why it stops
@@ -38,10 +38,11 @@ def _at(upto: Column, reason: Reason) -> Column:
 
 
 def starts(runs: DataFrame, ends: DataFrame, stands: DataFrame) -> DataFrame:
-    """The number in front of each run's first row of a tag.
+    """Return the number in front of each run's first row of a tag.
 
-    In: as above; `stands` with progress (array of tag, number, sequence_nr, offset: the last one written).
-    Out: file, run, upto, tag (null: the run has none), start. A run behind its persistence_id's end isn't there.
+    In: `runs` (counting.RUNS); `ends` as `ends` returns them; `stands` with progress (array of tag, number, sequence_nr, offset: the last
+    one written).
+    Out: file, run, upto, tag (null: the run has none), start. A run behind its persistence_id's end is left out.
     """
     last = stands.select(ID, F.explode("progress").alias("line")).select(
         ID, F.col("line.tag").alias("tag"), F.col("line.number").alias("number")
@@ -56,9 +57,10 @@ def starts(runs: DataFrame, ends: DataFrame, stands: DataFrame) -> DataFrame:
 
 
 def records(reached: DataFrame, ends: DataFrame, stands: DataFrame) -> DataFrame:
-    """Where each persistence_id stands after the build: those that moved, or were adopted.
+    """Return the new record of each persistence_id that the build moves on or adopts.
 
-    In: `reached` (counting.REACHED), `ends` as above; `stands` with persistence_id, from_nr, partition_nr, scanned, progress, adopted.
+    In: `reached` (counting.REACHED); `ends` as `ends` returns them; `stands` with persistence_id, from_nr, partition_nr, scanned, progress,
+    adopted.
     Out: persistence_id, sequence_nr, partition_nr, scanned, progress (sorted by tag), new (the tags whose progress moved).
     """
     places = reached.groupBy(ID).agg(F.max_by("partition_nr", "sequence_nr").alias("place"))
@@ -88,10 +90,10 @@ def records(reached: DataFrame, ends: DataFrame, stands: DataFrame) -> DataFrame
 
 
 def within(ends: DataFrame, limits: DataFrame, *, cut: bool) -> DataFrame:
-    """The same ends, for numbers that are there already: why something waits behind a limit is not asked; with `cut` all that is waits.
+    """Restrict ends to what was numbered before: drop reasons to wait behind the limit; with `cut`, end at the limit.
 
-    In: `ends` as above; `limits` persistence_id, `limit` (the last sequence_nr that was numbered, null: not known), `elsewhere` (somebody
-    else has numbered since: nothing may be).
+    In: `ends` as `ends` returns them; `limits` persistence_id, `limit` (the last sequence_nr that was numbered, null: not known),
+    `elsewhere` (another writer has numbered since: then nothing may be numbered, and the reason is ELSEWHERE).
     """
     far = F.coalesce(F.col("upto") >= F.col("limit"), F.lit(False))
     upto, reason = F.least("upto", "limit") if cut else F.col("upto"), F.when(~far, F.col("reason"))
@@ -104,9 +106,9 @@ def within(ends: DataFrame, limits: DataFrame, *, cut: bool) -> DataFrame:
 
 
 def begins(places: DataFrame, runs: DataFrame) -> DataFrame:
-    """`places` as kept takes them, of those with events, and `from_nr`: up to there everything was deleted.
+    """Add `from_nr`, the sequence_nr up to which all events are deleted, to the places of persistence ids with events.
 
-    In front of the first event that is so, too, if something was numbered at all.
+    If any event was numbered, those in front of the first event in the journal count as deleted, too. In: `places` as for `kept`.
     """
     first = runs.groupBy(ID).agg(F.min("first").alias("first"))
     gone = F.when(F.size("base") > 0, F.col("first") - 1).otherwise(0)
@@ -114,18 +116,20 @@ def begins(places: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def kept(places: DataFrame, runs: DataFrame, events: DataFrame, standing: DataFrame) -> DataFrame:
-    """Where a rebuild begins, so that events that are still there get the numbers that they had: numbering's `stands`.
+    """Return the `stands` from which a rebuild gives surviving events the numbers that they had.
 
     In: `places` persistence_id, deleted_to, scanned, `base` (PROGRESS: the last numbers given); `runs`; `events` persistence_id,
     sequence_nr, tags; `standing` persistence_id, tag, sequence_nr, number: the rows of the view.
-    Out: persistence_id, from_nr, partition_nr (0), scanned, progress, adopted (false). The line of a tag has the number in front of its
-    first event: counted back from `base`, else as most of the view's rows say; of a tag that no event has, what `base` says. Rows of a
-    tag that was taken from its event have a number in `base`, too, if the others' numbers say so.
+    Out: persistence_id, from_nr, partition_nr (0), scanned, progress, adopted (false).
+
+    In `progress`, the line of a tag has the number in front of its first event: counted back from `base`, else as most of the view's rows
+    say. The line of a tag that no event has is that of `base`. Counting back includes events that have lost the tag if the numbers of the
+    other rows show that they were counted.
     """
     there = begins(places, runs)
-    # a line that lacks its number, or the event that has it, says nothing
+    # Lines without a number or a sequence_nr can't be counted back from.
     lines = there.select(ID, F.explode("base").alias("line")).select(ID, "line.*").dropna(subset=["number", "sequence_nr"])
-    # rows in front of the first event with tags: of events that are deleted, or whose tags were in columns that are dropped
+    # Rows in front of the first tagged event are of deleted events, or of events whose tags were in columns that are dropped.
     if standing.isEmpty():
         earlier = _nowhere(places).select(ID)
     else:
@@ -140,7 +144,7 @@ def kept(places: DataFrame, runs: DataFrame, events: DataFrame, standing: DataFr
         .select(ID, "from_nr", F.expr("from_nr > 0 or earlier is not null").alias("certain"))
         .localCheckpoint()
     )
-    # of most journals no event is gone, and the question costs more than it takes to see that
+    # Most journals have lost no event, and seeing that here is cheaper than counting back.
     starts = _starts_behind(short, runs, events, lines, standing) if short.take(1) else _nowhere(places)
     has_events = _tagged(runs).select(ID, "tag").withColumn("has", F.lit(True))
     number = F.when(F.col("has"), F.coalesce("start", F.lit(0).cast("bigint"))).otherwise(F.col("number"))
@@ -158,33 +162,34 @@ def kept(places: DataFrame, runs: DataFrame, events: DataFrame, standing: DataFr
 
 
 def beyond_the_journal(lines: DataFrame, runs: DataFrame) -> DataFrame:
-    """Lines of tag_write_progress whose number is larger than the journal has events with the tag: earlier ones are gone, or their tags.
+    """Return the lines of tag_write_progress that count more events with the tag than the journal has: earlier events, or tags, are gone.
 
-    Not those that know of an event behind the last one with the tag: what is missing there is not in front.
+    Lines that know of an event behind the last run with the tag are left out: what they count may be missing there, not in front.
     In: persistence_id, tag, number, sequence_nr; counting.RUNS. Out: persistence_id, tag.
     """
     return lines.join(_tagged(runs), [ID, "tag"]).where("number > rows and sequence_nr <= last").select(ID, "tag")
 
 
 def _tagged(runs: DataFrame) -> DataFrame:
-    """persistence_id, tag, `rows`: how many events have it, `last`: the end of the last run that has it."""
+    """Return persistence_id, tag, `rows` (how many events have the tag), `last` (the end of the last run that has it)."""
     of_runs = runs.select(ID, "last", F.explode("tags").alias("line")).select(ID, "last", "line.tag", "line.rows")
     return of_runs.groupBy(ID, "tag").agg(F.sum("rows").alias("rows"), F.max("last").alias("last"))
 
 
 def _nowhere(places: DataFrame) -> DataFrame:
-    """What _starts_behind gives of nobody."""
+    """Return what _starts_behind returns for no persistence_id: an empty frame."""
     return places.sparkSession.createDataFrame([], f"{ID} string, tag string, start long")
 
 
 def _starts_behind(short: DataFrame, runs: DataFrame, events: DataFrame, lines: DataFrame, standing: DataFrame) -> DataFrame:
-    """The number in front of a tag's first event, where earlier events are gone. Out: persistence_id, tag, start.
+    """Return the number in front of a tag's first event, where earlier events are gone. Out: persistence_id, tag, start.
 
-    In: `short` persistence_id, from_nr, `certain`: more than tag_write_progress alone says so; else rows that stand there come first.
+    In: `short` persistence_id, from_nr, `certain` (not only tag_write_progress says that events are gone). Where it isn't certain, the
+    rows of the view count more than tag_write_progress.
     """
     living = events.join(short.select(ID, "from_nr"), ID).where("sequence_nr > from_nr").select(ID, "sequence_nr", "tags")
     tagged = living.select(ID, "sequence_nr", F.explode("tags").alias("tag"))
-    # of events that have other tags now: when they were numbered they had this one
+    # Rows of tags that their events have lost: the events had them when they were numbered.
     taken_off = (
         standing.join(living, [ID, "sequence_nr"], "left_semi")
         .join(tagged, [ID, "tag", "sequence_nr"], "left_anti")
@@ -220,10 +225,11 @@ def _starts_behind(short: DataFrame, runs: DataFrame, events: DataFrame, lines: 
 
 
 def _counted_back(ranks: DataFrame, lines: DataFrame, short: DataFrame, runs: DataFrame) -> DataFrame:
-    """What tag_write_progress says of the number in front of a tag's first event.
+    """Count back from tag_write_progress to the number in front of a tag's first event.
 
-    In: `ranks` persistence_id, tag, sequence_nr, has (0: not any more). Out: persistence_id, tag, certain, `now`: only events that have
-    the tag were numbered; `then`: those that had it, too.
+    In: `ranks` persistence_id, tag, sequence_nr, has (0: the event has lost the tag).
+    Out: persistence_id, tag, certain, `now` (the number if only events that have the tag were numbered), `then` (the number if those that
+    have lost it were, too).
     """
     last = lines.select(ID, "tag", "number", F.col("sequence_nr").alias("reached"))
     ends = _tagged(runs).select(ID, "tag", F.col("last").alias("end"))
@@ -232,7 +238,7 @@ def _counted_back(ranks: DataFrame, lines: DataFrame, short: DataFrame, runs: Da
     counts = numbered.groupBy(ID, "tag", "number", "certain", (F.col("reached") > F.col("end")).alias("ahead")).agg(
         F.count_if(before & (F.col("has") == 1)).alias("now"), F.count_if(before).alias("then")
     )
-    # it knows of events behind the journal's end: how many of its numbers are theirs, it doesn't say
+    # A line that is ahead counts events behind the journal's end, and doesn't say how many. Without other evidence, counting starts at 0.
     nothing = F.col("ahead") & ~F.col("certain")
     return counts.select(
         ID,

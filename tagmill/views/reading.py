@@ -1,9 +1,9 @@
-"""Reads what is new of each persistence_id, by key from where its build stands; where there is no record yet, the whole table at once.
+"""Read the new events of each persistence_id by key, from where its build ended; if there are no records yet, read the whole table.
 
-An atomic write lies in the partition of its highest sequence_nr, so partition_nr is never computed: behind an event of partition n
+An atomic write is in the partition of its highest sequence_nr, so partition_nr is never computed: behind an event of partition n,
 the next one is in n, n + 1 or, where a write fills the rest of n and all of n + 1, in n + 2. The connector can't look up ranges
 that differ from id to id, so new events of a known persistence_id are looked up sequence_nr by sequence_nr, in windows that
-grow eightfold while they are full; what has no record, or much that is new, is read partition by partition.
+grow eightfold while they are full. A persistence_id without a record, or with many new events, is read partition by partition.
 """
 
 from functools import reduce
@@ -20,15 +20,15 @@ from tagmill.views.staging import Staging
 from tagmill.views.tables import ID, all_events, event_tags
 
 REACH = 3
-# two, so that a missing event with another one behind it is seen
+# Sequence_nrs in the first window of an id: two, so that a missing event with another one behind it is noticed.
 FIRST_WINDOW = 2
-# a window that would be larger, or is no smaller than this share of what lies before it, is read by partition
+# A window of more sequence_nrs than LARGEST_WINDOW, or of at least 1/WHOLE_SHARE of those before it, is read by partition instead.
 LARGEST_WINDOW = 4096
 WHOLE_SHARE = 16
-# a task holds a page of each partition that it reads side by side: the connector's own 512 times 5000 rows wouldn't fit
+# A task holds a page of each partition that it reads concurrently; the connector's defaults, 512 partitions of 5000 rows, wouldn't fit.
 BY_PARTITION = {"spark.cassandra.concurrent.reads": "32", "spark.cassandra.input.fetch.sizeInRows": "1000"}
 SCAN = {"spark.cassandra.input.fetch.sizeInRows": "1000"}
-# longer persistence_ids are read in slices of so many sequence_nrs, some at a time
+# Persistence ids with more new events than LONG are read in slices of LONG sequence_nrs, SLICES_AT_ONCE at a time.
 LONG, SLICES_AT_ONCE = 100_000, 8
 
 
@@ -48,10 +48,10 @@ class Reader:
         self.partitions = table(spark, journal.keyspace, messages, **by_key, **BY_PARTITION).select(*journal.columns)
 
     def stage(self, stands: DataFrame, *, adopt: bool) -> bool:
-        """Write all new events to files below `folder`/pass-N; whether there are any. In: what `stands` returns.
+        """Write all new events to files below `folder`/pass-N and return whether there are any. In: what tables.stands returns.
 
-        In a first build there may be events of other persistence ids among them; numbering leaves them out. With `adopt`, tags that
-        gave an event of an adopted persistence_id its number are not among the event's tags.
+        The files of a first build may have events of other persistence ids, too; numbering leaves them out. With `adopt`, an event of an
+        adopted persistence_id is written without the tags for which the application has numbered it.
         """
         open_ids = stands.where("not refused")
         if adopt:
@@ -70,7 +70,7 @@ class Reader:
     def stage_again(self, ids: DataFrame, *, by_key: bool) -> None:
         """Write all events behind from_nr, as `stage` does. In: persistence_id, from_nr, `numbered_to` (sequence_nr, null: none).
 
-        Without `by_key` events of other persistence ids are among them.
+        Without `by_key`, the whole table is read, and the files have events of other persistence ids, too.
         """
         if not by_key:
             self._whole_table(ids)
@@ -80,9 +80,9 @@ class Reader:
         self._behind_gaps(ids)
 
     def _behind_gaps(self, ids: DataFrame) -> None:
-        """Read on behind empty partitions where an event that was numbered has not been met: it lies behind them, or is gone.
+        """Read on behind empty partitions where an event that was numbered has not been read: it is behind them, or is deleted.
 
-        Also where no event has been met, and nothing was numbered that says that all of them are deleted.
+        Do so, too, where no event has been read or numbered, so that it isn't known whether all of them are deleted.
         """
         met = self._keys(self.files) if self.files else self.spark.createDataFrame([], EVENT_KEYS)
         met = met.groupBy(ID).agg(F.max("sequence_nr").alias("last"), F.max("partition_nr").alias("partition_nr"))
@@ -100,7 +100,7 @@ class Reader:
             self._partitions(self._settled(_onward(further, found)))
 
     def _whole_table(self, open_ids: DataFrame) -> bool:
-        """Read the table from end to end, which costs less than to ask for each partition."""
+        """Read the whole table, which costs less than asking for each partition, and return whether it has any of these events."""
         deleted = open_ids.where("from_nr > 0").select(ID, "from_nr")
         some_deleted = bool(deleted.take(1))
         if not some_deleted and self.numbered is None:
@@ -113,7 +113,7 @@ class Reader:
         return self._kept(rows) is not None
 
     def _behind_deletions(self, ids: DataFrame) -> DataFrame:
-        """The partition of the first event behind deleted_to; ids whose events are all deleted are left out.
+        """Move `first` to the partition of the first event behind deleted_to; leave it where that event isn't found.
 
         In and out: persistence_id, from_nr, first (partition_nr).
         """
@@ -128,7 +128,7 @@ class Reader:
         )
         found = self._looked_up(keys).select(ID, "from_nr", "partition_nr")
         exact = found.groupBy(ID, "from_nr").agg(F.min("partition_nr").alias("first"))
-        # a hole behind the deletions: nothing has the next sequence_nr, then only the first partitions are looked at
+        # No event has the next sequence_nr: all are deleted, or there is a gap. Then only the first partitions are looked at.
         rest = ids.join(exact.select(ID), ID, "left_anti")
         return exact.unionByName(rest)
 
@@ -174,7 +174,7 @@ class Reader:
             ids = self._settled(_onward(ids, found))
 
     def _long(self, ids: DataFrame) -> DataFrame | None:
-        """Those with an event LONG behind from_nr in reach."""
+        """Return the ids that have the event LONG behind from_nr in the next REACH partitions, or None."""
         keys = ids.select(
             ID, "from_nr", "first", (F.col("from_nr") + LONG).alias("sequence_nr"),
             F.explode(F.sequence("first", F.col("first") + (REACH - 1))).alias("partition_nr"),
@@ -206,19 +206,19 @@ class Reader:
                 return
 
     def _looked_up(self, keys: DataFrame) -> DataFrame:
-        """Single events. In: persistence_id, partition_nr, sequence_nr and what is to be kept beside them."""
+        """Look up single events by key. In: persistence_id, partition_nr, sequence_nr, and columns to carry along."""
         return self._spread(keys).join(self.messages, [ID, "partition_nr", "sequence_nr"])
 
     def _spread(self, keys: DataFrame) -> DataFrame:
-        """Over all cores, however few bytes the keys are: what they fetch is large."""
+        """Spread keys over all cores: Spark would see few bytes, but what the keys fetch is large."""
         return keys.repartition(4 * self.spark.sparkContext.defaultParallelism)
 
     def _settled(self, ids: DataFrame) -> DataFrame:
-        """Computed once: the same rows whenever it is asked again, whatever the application writes meanwhile."""
+        """Compute ids once, so that later evaluations see the same rows whatever the application writes meanwhile."""
         return ids.localCheckpoint()
 
     def _kept(self, rows: DataFrame) -> DataFrame | None:
-        """Write a pass; its keys, None when it has no row."""
+        """Write the rows of a pass and return their keys, or None when there are none."""
         if self.numbered is not None:
             rows = rows.join(self.numbered, ID, "left")
             ahead = F.filter(
@@ -229,11 +229,11 @@ class Reader:
         return self._met(self.staging.of_rows(rows.select(*columns), self._next()))
 
     def _next(self) -> str:
-        """The folder of the next pass."""
+        """Return the folder of the next pass."""
         return f"{self.folder}/pass-{self.passes + 1}"
 
     def _met(self, made: list[str]) -> DataFrame | None:
-        """The keys of a pass's files."""
+        """Count a pass by its files and return their keys, or None when there are none."""
         if not made:
             return None
         self.passes += 1
@@ -249,6 +249,6 @@ EVENT_KEYS = f"{ID} string, partition_nr bigint, sequence_nr bigint"
 
 
 def _onward(ids: DataFrame, found: DataFrame) -> DataFrame:
-    """Those whose events went on behind the first partition asked for: next comes what is behind their last one."""
+    """Return the ids with events behind the first partition that was read; their next `first` is behind the last partition found."""
     reached = found.groupBy(ID).agg(F.max("partition_nr").alias("last"))
     return ids.join(reached, ID).where("last > first").select(ID, "from_nr", (F.col("last") + 1).alias("first"))

@@ -1,8 +1,8 @@
-"""Rebuilds the view of persistence ids from the journal: rows that are missing come, wrong ones go, numbers are kept.
+"""Rebuild the view of persistence ids from the journal: add missing rows, delete wrong ones, and keep the numbers.
 
-What stands there already and is right is not written again. After deleted events the numbers are counted back from tag_write_progress;
-rows of events that the journal no longer has, or whose tags it no longer knows, are left alone. Numbered, committed and written as a
-build is (attempt.py), so it may be killed at any instruction: the next build or rebuild finishes it.
+Rows that are right are not written again. After deleted events, the numbers are counted back from tag_write_progress. Rows of events that
+the journal no longer has, or whose tags it no longer knows, are left alone. A rebuild is numbered, committed and written like a build
+(attempt.py), so it may be killed at any instruction: the next build or rebuild finishes it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def rebuild(
 ) -> ViewReport:
     """Rebuild the view of a pipeline's journal; with `dry_run` only count what would change.
 
-    Where Tagmill numbers (views = "tagmill"), what isn't built yet is built, too, unless only some tags are chosen.
+    Where Tagmill numbers (views = "tagmill"), events that are not built yet are built, too, unless only some tags are chosen.
 
     Raises:
         ConfigurationError: the journal knows none of the persistence ids, or none of the tags.
@@ -46,10 +46,10 @@ def rebuild(
 
 
 class _Rebuilder(OfChosen):
-    """Rebuilds what was chosen."""
+    """The rebuild of the chosen persistence ids and tags."""
 
     def seal(self, row: BuildRow, *, dry_run: bool) -> tuple[Manifest, ViewReport, DataFrame]:
-        """Read, number and compare into files; what the plugin's tables said when it began."""
+        """Write what changes to files; return the manifest, the report, and what the plugin's tables said at the start."""
         from pyspark.sql import functions as F
 
         from tagmill.views import differences, guards, numbering
@@ -90,9 +90,10 @@ class _Rebuilder(OfChosen):
     def _compared(
         self, standing: DataFrame, events: DataFrame, whole: DataFrame, latest: int
     ) -> tuple[DataFrame, str, DataFrame | None]:
-        """The numbered rows held against the view (differences.judged), and which rows are to be written; writes `removed` (keys).
+        """Compare the numbered rows with the view; save the rows to write (`changes`) and the keys to delete (`removed`) in files.
 
-        At last, persistence_id, upto and reason of those that the view's own rows are in the way of, if there are any.
+        Returns the lines (differences.judged), the name of the folder with the rows to write ("rows" if the view has none: then all
+        numbered rows are new), and persistence_id, upto and reason of those that the view's own rows are in the way of, or None.
         """
         from pyspark.sql import functions as F
 
@@ -107,7 +108,7 @@ class _Rebuilder(OfChosen):
         ledger = self.settings.cassandra.ledger_keyspace
         cleaned_of = tables.cleaned(self.spark, ledger, self.journal.keyspace, had)
         if not self.chosen.tags and standing.isEmpty() and all(starts.isEmpty() for starts in cleaned_of.values()):
-            # nothing to hold them against: a view that is lost as a whole, or was never there
+            # The view is lost as a whole or was never there, so all numbered rows are new and no comparison is needed.
             return rows.select(*VIEW_KEY, "sequence_nr", F.lit(Difference.ADDED.value).alias("what")), "rows", None
         of_whole = whole.select(ID, "from_nr", "upto")
         right = differences.with_content(rows, meta=self.journal.meta)
@@ -124,9 +125,9 @@ class _Rebuilder(OfChosen):
         return lines, "changes", in_the_way
 
     def _possible(self, lines: DataFrame, latest: int) -> tuple[DataFrame, DataFrame | None]:
-        """The lines of persistence ids that no row of the view is in the way of; the others: persistence_id, upto, reason.
+        """Split off the persistence ids that a row of the view is in the way of, by differences.number_taken and written_ahead.
 
-        These are those that differences.number_taken and written_ahead name.
+        Returns the lines of the others, and persistence_id, upto, reason of those split off, or None.
         """
         from pyspark.sql import functions as F
 
@@ -140,7 +141,7 @@ class _Rebuilder(OfChosen):
         return lines.join(in_the_way.select(ID), ID, "left_anti"), in_the_way
 
     def _rows(self) -> DataFrame:
-        """The rows of tag_views that the journal gives."""
+        """Return the rows of tag_views that were numbered from the journal."""
         from tagmill.connector import table
         from tagmill.stores.views import view_columns
 
@@ -150,7 +151,7 @@ class _Rebuilder(OfChosen):
         return table(self.spark, self.journal.keyspace, self.journal.view_table).select(*columns).where("false")
 
     def _moved(self, places: DataFrame, records: DataFrame, limits: DataFrame) -> int:
-        """Write the records, `new` being the tags whose progress is another one than tag_write_progress says; how many have any."""
+        """Write the records, with `new` as the tags whose progress differs from tag_write_progress; return how many have such tags."""
         from pyspark.sql import functions as F
 
         def is_chosen(line: Any) -> Any:

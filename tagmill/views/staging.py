@@ -1,6 +1,6 @@
-"""Staged events: what a numbering takes of the rows of messages, made and written by Python, a file a task.
+"""Stage events: Python tasks write what a numbering needs of the rows of messages to files, one a task.
 
-A task that is tried again writes another file, and what nobody names is never read.
+A task that is tried again writes another file. Files whose names no task has returned are never read.
 """
 
 from collections.abc import Iterable, Iterator
@@ -34,14 +34,19 @@ EVENT = {
 }  # fmt: skip
 META_TYPES = dict(zip(META, (pa.int32(), pa.string(), pa.binary()), strict=True))
 FILES = pa.schema({"name": pa.string()})
-# names, which repeat; not the events: counting has those of a row group in memory, where they may not hide behind a dictionary
+# Columns to encode with a dictionary, since their values repeat. `event` is not one of them: counting holds the events of a row group in
+# memory, and a dictionary would hide the size that they take there.
 REPEATED = [ID, "flaw", "event_manifest", "ser_manifest", "writer_uuid", "tags.list.element"]
 TASKS_PER_CORE = 8
 Mask = npt.NDArray[np.bool_]
 
 
 def schema_of(journal: Journal) -> pa.Schema:
-    """A staged event: its place and time (`ticks` mean nothing unless it is a TimeUUID), `flaw` (a Reason); the rest only with tags."""
+    """Return the schema of a staged event.
+
+    Every event has its place and time (`ticks` mean nothing unless the timestamp is a TimeUUID) and `flaw` (a Reason, or null). All other
+    columns are null for events without tags.
+    """
     keys = {ID: pa.string(), "partition_nr": pa.int64(), "sequence_nr": pa.int64(), "timestamp": pa.string()}
     judged = {"tags": pa.list_(pa.string()), "ticks": pa.int64(), "flaw": pa.string()}
     return pa.schema({**keys, **judged, **EVENT, **(META_TYPES if journal.meta else {})})
@@ -49,7 +54,10 @@ def schema_of(journal: Journal) -> pa.Schema:
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """Where the events of one journal are staged, the time (ticks) up to which they are old enough, and the bytes of a row at most."""
+    """How the events of one journal are staged.
+
+    `until`: ticks up to which events are old enough; `largest_row`: bytes that a row of the view may have at most.
+    """
 
     journal: Journal
     files: RunFiles
@@ -57,14 +65,17 @@ class Staging:
     largest_row: int
 
     def of_rows(self, rows: DataFrame, folder: str) -> list[str]:
-        """Write these rows of messages (the journal's columns, maybe without tag1 to tag3); the files, none of which is empty."""
+        """Write these rows of messages to files and return the files; none of them is empty.
+
+        In: the journal's columns, maybe without tag1 to tag3.
+        """
         plain = {"timestamp": F.unhex(F.replace("timestamp", F.lit("-"), F.lit("")))}
         if "message" in rows.columns:
             plain["message"] = F.when(F.col("message").isNotNull(), F.lit(b""))
         return self._made(in_python(rows.withColumns(plain), partial(_write, self, folder), from_arrow_schema(FILES)))
 
     def of_table(self, spark: SparkSession, cassandra: Cassandra, folder: str) -> list[str] | None:
-        """Write all of messages, read by the tasks themselves; None: the cluster's partitioner isn't Murmur3."""
+        """Write all of messages, which the tasks themselves read; return the files, or None if the cluster's partitioner isn't Murmur3."""
         tasks = TASKS_PER_CORE * spark.sparkContext.defaultParallelism
         ranges = token_ranges(cassandra, tasks)
         if ranges is None:
@@ -84,7 +95,7 @@ def _scan(
 
 
 def _rows(journal: Journal, pages: Pages, ranges: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The events in these ranges of tokens (tables.all_events)."""
+    """Yield the events in these ranges of tokens: those that tables.all_events would return."""
     columns = ", ".join(map(names.cql, journal.columns))
     token = f"token({ID}, partition_nr)"
     query = f"SELECT {columns} FROM {journal.names.cql(journal.names.messages)} WHERE {token} > ? AND {token} <= ?"
@@ -104,7 +115,7 @@ def _write(staging: Staging, folder: str, rows: Iterable[pa.RecordBatch]) -> Ite
 
 
 def as_events(rows: pa.RecordBatch, schema: pa.Schema, until: int, largest_row: int) -> pa.RecordBatch:
-    """Rows of messages as staged events. In: `timestamp` as its 16 bytes; of `message` only matters whether it is null."""
+    """Convert rows of messages to staged events. In: `timestamp` as its 16 bytes; of `message`, only whether it is null matters."""
     uuids = of_binary(rows["timestamp"])
     tags = _tags(rows)
     tagged = pc.fill_null(pc.greater(pc.list_value_length(tags), 0), False)
@@ -123,7 +134,7 @@ def as_events(rows: pa.RecordBatch, schema: pa.Schema, until: int, largest_row: 
 
 
 def _tags(rows: pa.RecordBatch) -> pa.Array:
-    """An event's tags as the plugin sees them (journaltables.event_tags)."""
+    """Return the tags of each event as the plugin sees them (journaltables.event_tags)."""
     old = [name for name in OLD_TAGS if rows.schema.get_field_index(name) >= 0]
     if all(rows[name].null_count == rows.num_rows for name in old):
         return rows["tags"]
@@ -133,8 +144,8 @@ def _tags(rows: pa.RecordBatch) -> pa.Array:
 
 
 def _too_large(rows: pa.RecordBatch, largest_row: int) -> Mask:
-    """Return which events have a row of the view that is larger than one write, beside a tag."""
-    if rows.nbytes <= largest_row:  # nearly always so
+    """Return which events would have a row of the view of more than `largest_row` bytes, not counting the tag."""
+    if rows.nbytes <= largest_row:  # True of nearly every batch, which then needs no sizes.
         return np.zeros(rows.num_rows, bool)
     sizes = np.zeros(rows.num_rows, np.int64)
     for name in (ID, *EVENT, *META):
@@ -151,7 +162,7 @@ def _flaws(
     until: int,
     too_large: Mask,
 ) -> pa.Array:
-    """A Reason, or null. Untagged events get no row, so it doesn't matter what is wrong with them."""
+    """Return the flaw of each event (a Reason, or null). Untagged events get no row, so they have no flaw but being too young."""
     latest = until + FUTURE_TICKS
     missing = _nulls(rows, "event") | _nulls(rows, "ser_id")
     unread = ~_nulls(rows, "message") if rows.schema.get_field_index("message") >= 0 else np.zeros(rows.num_rows, bool)

@@ -1,4 +1,4 @@
-"""A journal's tables, whichever version of the plugin made them, and what they say of persistence ids: its own, and our records beside."""
+"""Read what a journal's tables and Tagmill's own records say of persistence ids, for the schema of any version of the plugin."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,21 +23,21 @@ CleanedOf = Mapping[BucketSize, DataFrame]
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """The columns of the tables of one journal keyspace, as they are: they differ between versions of the plugin."""
+    """The tables of one journal keyspace and their columns, read from the schema: they differ between versions of the plugin."""
 
     names: JournalTables
     tables: dict[str, set[str]]
 
     @classmethod
     def look(cls, cassandra: Cassandra, names: JournalTables) -> "Journal":
-        """Read the schema; raises ConfigurationError when what a build needs is missing."""
+        """Read the schema and check it; raises ConfigurationError when what a build needs is missing."""
         journal = cls.there(cassandra, names)
         journal._check()
         return journal
 
     @classmethod
     def there(cls, cassandra: Cassandra, names: JournalTables) -> "Journal":
-        """Read the schema, whatever it is; raises ConfigurationError when there is no such keyspace."""
+        """Read the schema without checking it; raises ConfigurationError when the keyspace does not exist."""
         tables = cassandra.tables(names.keyspace)
         if tables is None:
             raise ConfigurationError(
@@ -47,7 +47,7 @@ class Journal:
 
     @property
     def keyspace(self) -> str:
-        """The journal's."""
+        """The journal's keyspace."""
         return self.names.keyspace
 
     @property
@@ -57,7 +57,7 @@ class Journal:
 
     @property
     def messages(self) -> set[str]:
-        """Columns of messages, none when there is no such table."""
+        """The columns of messages; empty when the table does not exist."""
         return self.tables.get(self.names.messages, set())
 
     def _check(self) -> None:
@@ -89,25 +89,25 @@ class Journal:
 
     @property
     def columns(self) -> list[str]:
-        """Columns of messages that a build reads."""
+        """The columns of messages that a build reads."""
         optional = [name for name in ("message", *OLD_TAGS) if name in self.messages]
         return [*REQUIRED, *(META if self.meta else []), *optional]
 
 
 def all_events(spark: SparkSession, journal: Journal, columns: Collection[str] | None = None, **options: str) -> DataFrame:
-    """The events of messages, from end to end, with these columns, else with those that a build reads.
+    """Return all events of messages with the given columns, by default those that a build reads.
 
-    As for the plugin, they begin with sequence_nr 1. A partition whose events are all deleted keeps its static column (plugins before 1.0):
-    Cassandra returns it as a row without key.
+    As for the plugin, sequence_nrs begin with 1. A partition whose events are all deleted keeps its static column (plugins before 1.0):
+    Cassandra returns it as a row without clustering key.
     """
     rows = table(spark, journal.keyspace, journal.names.messages, **options).where("sequence_nr > 0")
     return rows.select(*(columns or journal.columns))
 
 
 def event_tags(columns: Collection[str]) -> Column:
-    """An event's tags as the plugin sees them: those of `tags`, and those that plugins before 0.80 wrote to tag1, tag2 and tag3.
+    """Return an event's tags as the plugin sees them: those in `tags`, and those that plugins before 0.80 wrote to tag1, tag2 and tag3.
 
-    In: the columns of messages that there are. Out: array of strings, each once, maybe empty.
+    In: the columns that messages has. Out: array of distinct strings, maybe empty.
 
     Source: extractTags in the plugin's Extractors, which recovery and Reconciliation read by. Its EventsByTagMigration reads tag1 to tag3
     alone, and leaves what is in `tags` to recovery.
@@ -120,7 +120,7 @@ def event_tags(columns: Collection[str]) -> Column:
 
 
 def persistence_ids(spark: SparkSession, journal: Journal) -> DataFrame:
-    """All persistence ids, one row each: from all_persistence_ids, or where that is missing or empty, the keys of messages."""
+    """Return all persistence ids, one row each: from all_persistence_ids, or if that is missing or empty, from the keys of messages."""
     if (listed := journal.names.all_persistence_ids) in journal.tables:
         named = table(spark, journal.keyspace, listed).select(ID)
         if named.take(1):
@@ -129,8 +129,8 @@ def persistence_ids(spark: SparkSession, journal: Journal) -> DataFrame:
 
 
 def with_events(spark: SparkSession, journal: Journal) -> DataFrame:
-    """All persistence ids that have an event in messages, one row each, whatever all_persistence_ids says."""
-    # the DataFrame source can't say PER PARTITION LIMIT, the connector's Java API can: keys only, not the rows behind them
+    """Return all persistence ids that have an event in messages, one row each, whatever all_persistence_ids says."""
+    # The DataFrame source has no PER PARTITION LIMIT; the connector's Java API has it, and so reads one key a partition, not all rows.
     jvm = spark._jvm  # noqa: SLF001 - pyspark has no other way to the Java API
     java = jvm.com.datastax.spark.connector.japi.CassandraJavaUtil  # type: ignore[union-attr]
     rows = java.javaFunctions(spark.sparkContext._jsc.sc()).cassandraTable(  # noqa: SLF001
@@ -146,12 +146,13 @@ def with_events(spark: SparkSession, journal: Journal) -> DataFrame:
 
 
 def stands(spark: SparkSession, journal: Journal, ledger_keyspace: str, ids: DataFrame, *, adopt: bool) -> DataFrame:
-    """Where the build of each persistence_id stands, and whether somebody else has numbered it since.
+    """Return up to which event each persistence_id is built, and whether another writer has numbered it since.
 
-    Out, one row a persistence_id: `sequence_nr` and `partition_nr` of the last event built (0 and 0: none), `known` (there is a
-    record), `from_nr` (deletions counted in), `deleted_to`, `scanned` (tag_scanning), `progress` (PROGRESS, sorted by tag: the
-    last number of each tag), `found` (tag_write_progress, the same), `written` as of places, `refused`. With `adopt`, what is found
-    there is the start where they differ, and `adopted` says so.
+    Out, one row a persistence_id: `sequence_nr` and `partition_nr` of the last event built (0 and 0: none), `known` (Tagmill has a
+    record), `from_nr` (the larger of sequence_nr and deleted_to), `deleted_to`, `scanned` (tag_scanning), `progress` (PROGRESS sorted
+    by tag: the last number of each tag), `found` (the same from tag_write_progress), `written` (as `places` returns it), `refused`
+    (the plugin's tables differ from the record). With `adopt`, a persistence_id that differs is not refused: it starts from `found`,
+    and `adopted` is true.
     """
     joined = (
         records(spark, journal, ledger_keyspace, ids)
@@ -183,7 +184,7 @@ def stands(spark: SparkSession, journal: Journal, ledger_keyspace: str, ids: Dat
 
 
 def places(spark: SparkSession, journal: Journal, ids: DataFrame) -> DataFrame:
-    """What the plugin's tables say of persistence ids, whoever numbered.
+    """Return what the plugin's tables say of persistence ids, whether the application or Tagmill wrote them.
 
     Out, one row a persistence_id: deleted_to, `scanned` (tag_scanning), `found` (tag_write_progress: PROGRESS sorted by tag), `written`:
     the newest write to the latter two (microseconds; 0: none).
@@ -200,11 +201,12 @@ def places(spark: SparkSession, journal: Journal, ids: DataFrame) -> DataFrame:
 
 
 def records(spark: SparkSession, journal: Journal, ledger_keyspace: str, ids: DataFrame) -> DataFrame:
-    """Our own record of each persistence_id, all of it null where there is none.
+    """Return Tagmill's own record of each persistence_id.
 
     Out: sequence_nr and partition_nr of the last event built, `scanned` (tag_scanning at that time), `recorded` (PROGRESS sorted by tag).
+    Without a record the first three are null, and `recorded` is empty.
     """
-    # a constant would leave the join as a filter, and the join would read the whole table: this one isn't known to be constant
+    # Spark turns a join on a constant into a filter and would then read the whole table. It can't see that this column is constant.
     name = F.concat(F.lit(journal.keyspace), F.substring(ID, 1, 0))
     recorded = F.expr(
         "transform(array_sort(map_keys(numbers)), t -> named_struct('tag', t, 'number', numbers[t],"
@@ -220,12 +222,15 @@ def records(spark: SparkSession, journal: Journal, ledger_keyspace: str, ids: Da
 
 
 def no_progress() -> Column:
-    """An empty PROGRESS."""
+    """Return a column with an empty PROGRESS array."""
     return F.from_json(F.lit("[]"), PROGRESS)
 
 
 def cleaned(spark: SparkSession, ledger_keyspace: str, journal: str, views: Sequence[View]) -> CleanedOf:
-    """What cleanups took away or are at, of all the `views` that a journal had, by their sizes. Of each: tag, start (a timebucket)."""
+    """Return by bucket size the partitions that cleanups deleted, or are deleting, in all `views` that a journal had.
+
+    Out, per size: tag, start (a timebucket).
+    """
     there = table(spark, ledger_keyspace, "cleaned_buckets")
     keys: dict[BucketSize, list[str]] = {}
     for view in views:
@@ -237,7 +242,10 @@ def cleaned(spark: SparkSession, ledger_keyspace: str, journal: str, views: Sequ
 
 
 def cleaned_buckets(cleaned_of: CleanedOf, size: BucketSize) -> DataFrame:
-    """The same in buckets of one size. Out: tag, bucket, partly (only smaller ones within it: with_cleaned tells of which rows)."""
+    """Convert cleaned partitions of all sizes to buckets of one size.
+
+    Out: tag, bucket, `partly` (only smaller partitions within the bucket were cleaned, not all of it; with_cleaned finds their rows).
+    """
     step, frames = size.milliseconds, []
     for of, starts in cleaned_of.items():
         first = F.col("start") - F.pmod(F.col("start"), F.lit(step))
@@ -249,7 +257,7 @@ def cleaned_buckets(cleaned_of: CleanedOf, size: BucketSize) -> DataFrame:
 
 
 def with_cleaned(rows: DataFrame, cleaned_of: CleanedOf, tag: str = "tag") -> DataFrame:
-    """Add `is_cleaned`: whether a partition that the row's time was in, of whatever size, was cleaned. In: `ticks`, and the tag."""
+    """Add `is_cleaned`: whether a cleanup took a partition, of any size, that the row's time is in. In: `ticks`, and the column `tag`."""
     is_cleaned = F.lit(False)
     for size, starts in cleaned_of.items():
         flag = f"cleaned_{size.value}"
@@ -260,17 +268,20 @@ def with_cleaned(rows: DataFrame, cleaned_of: CleanedOf, tag: str = "tag") -> Da
 
 
 def bucket(size: BucketSize) -> Column:
-    """The bucket (bigint, milliseconds since 1970) of `ticks`; in whole numbers, which a double couldn't hold."""
+    """Return the bucket of `ticks` (bigint, milliseconds since 1970), computed in integers because a double can't hold ticks exactly."""
     return F.expr(f"(ticks - pmod(ticks, {size.ticks})) div {TICKS_PER_MILLISECOND}").alias("bucket")
 
 
 def numbered(spark: SparkSession, journal: Journal) -> DataFrame:
-    """The lines of tag_write_progress: persistence_id, tag."""
+    """Return the keys of tag_write_progress: persistence_id, tag."""
     return table(spark, journal.keyspace, "tag_write_progress").select(ID, "tag")
 
 
 def _found(spark: SparkSession, journal: Journal) -> DataFrame:
-    """tag_write_progress: one row a persistence_id, `found` PROGRESS sorted by tag, `found_written` (microseconds)."""
+    """Return tag_write_progress as one row a persistence_id.
+
+    Out: `found` (PROGRESS sorted by tag), `found_written` (time of the newest write, microseconds).
+    """
     lines = table(spark, journal.keyspace, "tag_write_progress").selectExpr("*", "writetime(tag_pid_sequence_nr) AS written")
     rows = lines.select(
         ID, F.struct("tag", F.col("tag_pid_sequence_nr").alias("number"), "sequence_nr", "offset").alias("line"), "written"

@@ -1,4 +1,4 @@
-"""Which tags there are, as the plugin's Reconciliation tells them: those of the view, or those that a persistence_id was numbered for."""
+"""List tags as the plugin's Reconciliation does: those of the view, or those for which a persistence_id was numbered."""
 
 from typing import Any
 
@@ -13,9 +13,10 @@ OF_ID = ("tag", "tag_pid_sequence_nr", "sequence_nr", "offset")
 
 
 def tags(settings: Settings, pipeline: str, persistence_id: str | None = None) -> list[dict[str, Any]]:
-    """OF_VIEW, the buckets in milliseconds, one line a tag; of a persistence_id OF_ID, its last numbers.
+    """List the tags of a pipeline's view, or with a persistence_id, its last number for each tag.
 
-    Raises ConfigurationError: there is no such view, the journal has another one, or nothing of the persistence_id.
+    Returns one dictionary a tag: OF_VIEW, with the buckets in milliseconds, or OF_ID. Raises ConfigurationError: the view does not exist,
+    the journal has another one, or it knows nothing of the persistence_id.
     """
     chosen = settings.pipeline(pipeline)
     with Cassandra(settings.cassandra) as cassandra:

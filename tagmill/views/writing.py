@@ -1,9 +1,9 @@
-"""Writes a sealed build into Cassandra: tag_views, then tag_write_progress, then our own record. All of it may be done again.
+"""Write a sealed build into Cassandra: tag_views, then tag_write_progress, then Tagmill's own record. All of it may be repeated.
 
-Of a rebuild, rows that are wrong go first: what is written afterwards is a microsecond younger.
+A rebuild deletes wrong rows first, with a timestamp that is a microsecond older than that of the rows written after.
 
-Every row is written with the build's own timestamp, so a builder that was frozen and wakes up after a later build can't take
-anything back.
+Every row is written with the build's own timestamp, so a builder that was frozen and resumes after a later build can't overwrite newer
+rows.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from tagmill.views.model import VIEW_KEY, Manifest, Tell
 
 ID = "persistence_id"
 DELETED_AT_ONCE = 10_000
-# an unlogged batch of one partition stays below batch_size_fail_threshold (50 KiB)
+# Options of the connector that keep an unlogged batch of one partition below Cassandra's batch_size_fail_threshold (50 KiB).
 BATCHES = {
     "spark.cassandra.output.batch.size.bytes": "32768",
     "spark.cassandra.output.batch.grouping.key": "partition",
@@ -37,7 +37,7 @@ BATCHES = {
 
 
 def write(spark: SparkSession, cassandra: Cassandra, files: RunFiles, manifest: Manifest, tell: Tell) -> None:
-    """Write everything that the manifest's files hold."""
+    """Write everything that the manifest's files hold, deletions first."""
     url = files.url(manifest.folder)
     if manifest.removed:
         tell(f"deleting {manifest.removed} rows of {manifest.view_table}")
@@ -46,7 +46,7 @@ def write(spark: SparkSession, cassandra: Cassandra, files: RunFiles, manifest: 
         tell(f"deleting {manifest.forgotten} lines of tag_write_progress")
         _delete(cassandra, files, manifest, "forgotten", "tag_write_progress", (ID, "tag"))
         if "tag_scanning" in (cassandra.tables(manifest.journal) or ()):
-            # with it, a recovery would number only what is behind it
+            # Without tag_write_progress, a recovery would number only the events behind a remaining tag_scanning.
             _delete(cassandra, files, manifest, "forgotten", "tag_scanning", (ID,))
     if manifest.rows:
         tell(f"writing {manifest.rows} rows of {manifest.view_table}")
@@ -70,7 +70,7 @@ def write(spark: SparkSession, cassandra: Cassandra, files: RunFiles, manifest: 
 
 
 def in_order(rows: pa.Table) -> npt.NDArray[np.int64]:
-    """The places of the view's rows in the order of their table: tag, timebucket, time."""
+    """Return the indices that sort the view's rows by tag, timebucket and time, as their table does."""
     tags = rows["tag_name"].combine_chunks().dictionary_encode().indices.to_numpy()
     times = uuids.ticks(uuids.of_text(rows["timestamp"].combine_chunks()))
     return np.lexsort((times, rows["timebucket"].to_numpy(), tags))
@@ -87,7 +87,7 @@ def _delete(cassandra: Cassandra, files: RunFiles, manifest: Manifest, folder: s
 
 
 def _as_records(records: DataFrame, manifest: Manifest) -> DataFrame:
-    """Rows of view_progress."""
+    """Return the records of a build as rows of view_progress."""
     maps = [
         F.expr(f"map_from_entries(transform(progress, line -> struct(line.tag, line.{field}))) AS {name}")
         for name, field in (("numbers", "number"), ("sequence_nrs", "sequence_nr"), ("offsets", "offset"))
@@ -99,7 +99,10 @@ def _as_records(records: DataFrame, manifest: Manifest) -> DataFrame:
 
 
 def append(rows: DataFrame, keyspace: str, table: str, written_at: int, *, large: bool = False) -> None:
-    """Write rows with a timestamp of their own (microseconds), in BATCHES. `large`: each may have a megabyte; they lie by partition."""
+    """Write rows with the given timestamp (microseconds), in BATCHES.
+
+    `large`: a row may have a megabyte; such rows have to be sorted by partition, since fewer batches are filled at once.
+    """
     few = {"spark.cassandra.output.batch.grouping.buffer.size": "10"} if large else {}
     options = {**BATCHES, **few, "spark.cassandra.output.timestamp": str(written_at), "keyspace": keyspace, "table": table}
     rows.write.format(CASSANDRA).options(**options).mode("append").save()
