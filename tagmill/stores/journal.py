@@ -173,7 +173,7 @@ class JournalStore:
 
 
 def now_in_microseconds() -> int:
-    """Return the time in the unit of write times."""
+    """Return this machine's time in microseconds since 1970, the unit of write times."""
     return time.time_ns() // 1000
 
 

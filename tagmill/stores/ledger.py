@@ -199,7 +199,7 @@ class Ledger:
             raise FenceRaised(f"run {run} of pipeline {pipeline} is no longer {old}. Nothing was written; look: tagmill runs")
 
     def end_run(self, row: RunRow, new: RunState, manifest_file: str, manifest_sha256: str, reason: str) -> None:
-        """End an open run outside of a delivery, with another manifest or none (''); raises FenceRaised.
+        """End an open run, replacing its manifest by another one or none (''). Raises FenceRaised; ValueError for another move.
 
         An ABANDONED run that has a manifest is one whose holds are still to be recorded (stop_recorded).
         """
