@@ -100,7 +100,7 @@ def unread(
 ) -> tuple[list[Range], list[str]]:
     """Return the ranges to read, and warnings.
 
-    A range without a record means that all unread records of its partition are lost; the run then records them as read.
+    A range without a record means that all unread records of its partition are lost; the partition then counts as read up to its end.
 
     Args:
         pipeline: the pipeline's name, for the message.
@@ -155,7 +155,7 @@ def went(ranges: Iterable[Range], spans: Mapping[Place, Span]) -> list[str]:
 def capped(ranges: Sequence[Range], most: int) -> list[Range]:
     """Shorten ranges to `most` records in total, in equal shares; a range shorter than its share leaves the rest to the others.
 
-    Each range keeps at least one record.
+    Each range keeps at least one record, even if the total then exceeds `most`.
     """
     left, done = most, list[Range]()
     for number, one in enumerate(sorted(ranges, key=lambda one: one.end - one.first)):

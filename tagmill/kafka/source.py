@@ -31,9 +31,9 @@ OVERFLOWN = "java.lang.ArithmeticException: long overflow"
 
 
 def with_records(spark: SparkSession, kafka: Kafka, ranges: Sequence[Range], work: Callable[[DataFrame], Made]) -> Made:
-    """Return what `work` makes of the records of these ranges; it is called again, with other records, if a timestamp overflows.
+    """Return what `work` makes of the records of these ranges; if a timestamp overflows, `work` is called a second time.
 
-    The records of the second call are read by Spark's Python workers (records_by_workers).
+    For the second call, Spark's Python workers read the records (records_by_workers).
 
     Raises GuardRefused: Kafka deleted records before they were read. StoreUnavailable: Kafka did not answer.
     """

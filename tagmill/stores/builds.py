@@ -201,9 +201,9 @@ class Builds:
         return {row.tag: row.build for row in seen}, {row.tag: row.from_ticks for row in left if row.from_ticks is not None}
 
     def has_seen(self, pipeline: str, run: int, build: int, tags: Sequence[str], left: Mapping[str, int]) -> None:
-        """Record that a closed run has read the late rows of all builds up to `build`, for a tag in `left` only those before its tick.
+        """Record that a closed run has read the late rows of all builds up to `build`.
 
-        Raises ForeignWriteTime: the record does not read back as written.
+        Of a tag in `left` it has read only those before the tick there. Raises ForeignWriteTime: the record does not read back as written.
         """
         written = self.write_times.of(pipeline, run)
         self.cassandra.write_many(

@@ -337,11 +337,11 @@ class ClickHouse:
         return [f"table {table} {fault}"] if fault else []
 
     def describe(self, table: str) -> destination.Table | None:
-        """Return engine and deduplication window of a table; None: there is no such table."""
+        """Return engine, TTL and deduplication window of a table; None: the table does not exist."""
         return destination.find_table(self.rows, self.settings.database, table)
 
     def dependent_views(self, table: str) -> list[str]:
-        """Return the materialized views that an insert into a table reaches, also by way of other views."""
+        """Return the names of the materialized views that an insert into a table reaches, also through other views."""
         return destination.dependent_views(self.rows, self.settings.database, table)
 
     def ensure_window(self, table: str) -> None:

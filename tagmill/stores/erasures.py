@@ -107,7 +107,7 @@ class Erasures:
             )
 
     def finish(self, row: ErasureRow, persistence_ids: Iterable[str]) -> None:
-        """Finish an erasure, ERASING → ERASED: keep digests of the persistence ids, and delete the names of the plan's files."""
+        """Finish an erasure, ERASING → ERASED: write digests of the persistence ids, and remove the plan's file from the record."""
         salt = self._salt() or self._new_salt()
         self.cassandra.write_many(
             f"INSERT INTO {self.ids} (journal, digest, erasure) VALUES (?, ?, ?)",
@@ -131,7 +131,7 @@ class Erasures:
         return {one: int(rows[0].erasure) for one, rows in zip(known, found, strict=True) if rows}
 
     def _salt(self) -> bytes | None:
-        """Return the salt of this journal's digests; None before its first erasure is finished."""
+        """Return the salt of this journal's digests; None until an erasure first needs it."""
         rows = self.cassandra.execute(
             f"SELECT salt FROM {self.table} WHERE journal = ? LIMIT 1", self.journal, consistency=SERIAL
         )

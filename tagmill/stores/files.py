@@ -23,7 +23,7 @@ CHUNK = 8 * 1024 * 1024
 
 
 class RunFiles:
-    """One storage root."""
+    """The files below one storage root, a local folder or a URL of Arrow's file systems."""
 
     def __init__(self, root: str) -> None:
         self.root = root

@@ -40,7 +40,7 @@ class Snapshot:
 
 
 class JournalStore:
-    """One journal keyspace and its snapshots."""
+    """The events, metadata and snapshots of one journal keyspace, by persistence id."""
 
     def __init__(self, cassandra: Cassandra, journal: JournalTables, snapshot_keyspace: str, snapshot_table: str) -> None:
         self.cassandra, self.journal, self.keyspace = cassandra.application, journal, journal.keyspace

@@ -53,7 +53,7 @@ class Pointer:
 
 
 class KafkaJournalTables:
-    """The tables of one keyspace."""
+    """The tables of a Kafka Journal in one keyspace."""
 
     def __init__(self, cassandra: Cassandra, keyspace: str) -> None:
         self.cassandra, self.name, self.keyspace = cassandra, keyspace, names.cql(keyspace)

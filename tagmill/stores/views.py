@@ -89,7 +89,7 @@ class ViewRow:
 
 
 class Views:
-    """One journal keyspace."""
+    """The tag views and messages of one journal keyspace, read at the application's consistency."""
 
     def __init__(self, cassandra: Cassandra, tables: JournalTables) -> None:
         self.cassandra = cassandra.application
