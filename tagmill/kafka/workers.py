@@ -50,9 +50,7 @@ def _batch(records: Sequence[KafkaRecord]) -> pa.RecordBatch:
 
 
 def _row(one: KafkaRecord) -> dict[str, object]:
-    headers = [
-        {"key": name, "value": value} for name, value in one.headers
-    ] or None  # Spark's Kafka source gives null for no headers.
+    headers = [{"key": name, "value": value} for name, value in one.headers] or None  # As in Spark, null means no headers.
     return {
         "topic": one.topic, "partition": one.partition, "offset": one.offset, "timestamp": one.timestamp, "key": one.key,
         "value": one.value, "headers": headers,

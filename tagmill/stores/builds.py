@@ -30,7 +30,10 @@ class BuildState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BuildRow:
-    """The newest build of a journal. `build` 0: none yet; `written_at`: microseconds; `built_to`: ticks, None before the first."""
+    """The newest build of a journal.
+
+    `build` is 0 before the first one, `written_at` is in microseconds, `built_to` in ticks (None before the first build).
+    """
 
     journal: str
     build: int

@@ -309,7 +309,7 @@ class ClickHouse:
             )
 
     def check_for_plan(self, table: str, retention_days: int | None) -> None:
-        """Raise DestinationDiffers if a table that exists would not hold what a new run delivers: by its engine, window or TTL."""
+        """Raise DestinationDiffers if engine, window or TTL of an existing table would not keep what a new run delivers."""
         self.check_engine(table)
         found = self.describe(table)
         if found and not found.window:
@@ -345,7 +345,7 @@ class ClickHouse:
         return destination.dependent_views(self.rows, self.settings.database, table)
 
     def ensure_window(self, table: str) -> None:
-        """Give a table without a deduplication window the one of new tables."""
+        """Give a table without a deduplication window the window that new tables get."""
         found = self.describe(table)
         if found and not found.window:
             on_cluster = f" ON CLUSTER {names.sql(self.settings.cluster)}" if self.settings.cluster else ""

@@ -66,7 +66,7 @@ class DeadLetters:
         return count
 
     def forget(self, places: Iterable[tuple[str, int, int]]) -> int:
-        """Delete those of (topic, partition, offset), which were read after all; how many were asked for."""
+        """Delete the dead letters at (topic, partition, offset), which were read after all; return how many were given."""
         return self.cassandra.write_many(
             f"DELETE FROM {self.ledger}.dead_letters WHERE pipeline = ? AND topic = ? AND partition = ? AND offset = ?",
             ((self.pipeline, *place) for place in places),

@@ -264,7 +264,7 @@ class Delivered:
         )
 
     def written(self, pipeline: str, tags: Iterable[str]) -> Iterator[tuple[str, int]]:
-        """Yield progress and holds by name with their write times; progress of all pipelines is read for it."""
+        """Yield progress and holds as text for a message, with their write times; this reads the progress of all pipelines."""
         for row in self.cassandra.stream(
             f"SELECT pipeline, tag, persistence_id, WRITETIME(tag_pid_sequence_nr) AS written FROM {self.keyspace}.progress"
         ):

@@ -35,7 +35,7 @@ def encoded(values: pa.Array, kind: Any, protocol: int) -> list[Part]:
 
     `kind` is the driver's type of the column in Cassandra. Arrow types that fit:
     text: strings; blob: binary; uuid and timeuuid: strings or 16 bytes; timestamp: a timestamp of any unit, or integers in milliseconds;
-    numbers: integers or floats that the type can hold. For other types of Cassandra the driver encodes value by value.
+    numbers: integers, or floats for float and double, that the type can hold. For other types the driver encodes value by value.
 
     Raises ValueError, TypeError or NotImplementedError: the values do not fit the type.
     """

@@ -35,7 +35,7 @@ def partitions_before(cassandra: Cassandra, messages: str, persistence_id: str, 
 
 
 def _filled(cassandra: Cassandra, messages: str, persistence_id: str, begin: int, end: int) -> list[tuple[int, int]]:
-    """Return (partition_nr, lowest sequence_nr) of those partitions from `begin` (inclusive) to `end` that have events, in order."""
+    """Return in order (partition_nr, lowest sequence_nr) of the partitions from `begin` to `end` (exclusive) that have events."""
     asked = [(persistence_id, list(range(first, min(end, first + MOST)))) for first in range(begin, end, MOST)]
     answers = cassandra.execute_many(
         f"SELECT partition_nr, sequence_nr FROM {messages} WHERE persistence_id = ? AND partition_nr IN ? PER PARTITION LIMIT 1",

@@ -19,7 +19,7 @@ SEALED, DONE = "SEALED", "DONE"
 
 @dataclass(frozen=True, slots=True)
 class ReplicationRow:
-    """The newest replication of a pipeline. `replication` 0: none yet; `written_at`: microseconds."""
+    """The newest replication of a pipeline; `replication` is 0 before the first one, `written_at` is in microseconds."""
 
     pipeline: str
     replication: int

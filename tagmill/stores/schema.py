@@ -47,7 +47,10 @@ def apply(settings: Settings) -> list[str]:
 
 
 def _apply_view(clickhouse: ClickHouse, settings: Settings, pipeline: PipelineSettings) -> None:
-    """Create the view of each event once, or replace it; before the first that groups by time, note events under two offsets."""
+    """Create or replace the view that shows each event once.
+
+    If the existing view does not group by time yet, first note the events that are under two offsets.
+    """
     values, two_offsets = _destination_values(settings, pipeline), TwoOffsets(clickhouse, pipeline.destination)
     query = "SELECT create_table_query FROM system.tables WHERE database = {database:String} AND name = {view:String}"
     of_view = {"database": settings.clickhouse.database, "view": f"{pipeline.destination}_events"}

@@ -24,7 +24,7 @@ class Noted(Protocol):
 
     @property
     def tag(self) -> str:
-        """Its tag, a topic's is empty."""
+        """Its tag, which is empty for a topic."""
 
 
 @dataclass(frozen=True, slots=True)
