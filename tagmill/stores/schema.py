@@ -49,7 +49,7 @@ def apply(settings: Settings) -> list[str]:
 def _apply_view(clickhouse: ClickHouse, settings: Settings, pipeline: PipelineSettings) -> None:
     """Create or replace the view that shows each event once.
 
-    If the existing view does not group by time yet, first note the events that are under two offsets.
+    If no view groups by time yet, first note the events that are under two offsets.
     """
     values, two_offsets = _destination_values(settings, pipeline), TwoOffsets(clickhouse, pipeline.destination)
     query = "SELECT create_table_query FROM system.tables WHERE database = {database:String} AND name = {view:String}"
