@@ -1,1 +1,1 @@
-"""Kafka as a source: which records a run reads, and how Spark reads them."""
+"""Kafka as a source: choose the records that a run reads, and read them with Spark."""

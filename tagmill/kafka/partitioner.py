@@ -1,12 +1,12 @@
-"""Tell in which partition Kafka's default partitioner puts a key, now and when the topic had fewer partitions.
+"""Compute the partition of a key by Kafka's default partitioner, now and when the topic had fewer partitions.
 
-Where a topic gets more partitions its keys move. Nothing in Kafka orders a key's records in one partition and in another: timestamps are
-what producers' clocks say. The partitioner does: what it puts into the key's partition of today is newer than what is in another one.
+If a topic gets more partitions, its keys move. Kafka itself does not order a key's records across partitions: timestamps are what
+producers' clocks say. The partitioner does: records in the key's partition of today are newer than those in another one.
 
 Source: BuiltInPartitioner.partitionForKey and Utils.murmur2 of Kafka's clients.
 """
 
-# the layout of records that are in the partition where today's partitioner puts their key
+# Layout of records in the partition where the partitioner puts their key with today's number of partitions.
 HOME = 2**31 - 1
 MULTIPLIER, SEED, BITS = 0x5BD1E995, 0x9747B28C, 0xFFFFFFFF
 
@@ -26,12 +26,12 @@ def murmur2(key: bytes) -> int:
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """Return the partition of a key in a topic with so many partitions."""
+    """Return the partition of a key in a topic with this number of partitions."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions
 
 
 def layout_of(key: bytes, partition: int, partitions: int) -> int:
-    """Return with how many partitions at most the topic had this key in a partition; HOME: with today's; 0: never."""
+    """Return the highest number of partitions with which the topic put this key into a partition; HOME: today's; 0: none did."""
     if partitions == 1:
         return HOME
     value = murmur2(key) & 0x7FFFFFFF

@@ -1,4 +1,4 @@
-"""How far the records of a topic reach, and how far they are delivered: facts for a verdict, without a judgement."""
+"""Measure how far a topic's records reach and how far they are delivered; callers judge these facts."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ from tagmill.stores.kafka import Kafka, Place, Span
 
 @dataclass(frozen=True, slots=True)
 class TopicPosition:
-    """One partition in offsets, of which some may hold no record.
+    """The position of one partition in offsets, of which some may hold no record.
 
-    `delivered_to` is behind the last delivered record (None: nothing was read yet), `log_start` the first record that is left,
-    `last_stable_offset` the end of what a reader gets, `high_watermark` the end of what is there.
+    `delivered_to` is behind the last delivered record (None: nothing was read yet), `log_start` is the first record that is left,
+    `last_stable_offset` is the end of what a reader gets, `high_watermark` is the end of all records.
     `recreated`: the topic has another id than the one that was read.
     """
 
@@ -26,18 +26,18 @@ class TopicPosition:
 
     @property
     def begin(self) -> int:
-        """Where the next run goes on."""
+        """The offset at which the next run goes on."""
         return self.log_start if self.delivered_to is None else self.delivered_to
 
     @property
     def waiting(self) -> int:
-        """Offsets that the next run reads; of a recreated topic all that are readable, which no run reads before a person decides."""
+        """Offsets that the next run reads. Of a recreated topic these are all readable ones; no run reads them before a person decides."""
         begin = self.log_start if self.recreated else max(self.begin, self.log_start)
         return max(0, self.last_stable_offset - begin)
 
     @property
     def not_readable(self) -> int:
-        """Offsets behind an open transaction: they are there, and no reader gets them before it ends."""
+        """Offsets behind an open transaction: Kafka has them, but no reader gets them before it ends."""
         return self.high_watermark - self.last_stable_offset
 
     @property
@@ -47,7 +47,7 @@ class TopicPosition:
 
     @property
     def problem(self) -> str | None:
-        """Why the next run stops at this partition; None: it does not."""
+        """The reason why the next run stops at this partition; None: it does not stop."""
         if self.recreated:
             return f"topic {self.topic} was made anew since it was read: its first records are not those that were"
         return misplaced((self.topic, self.partition), Span(self.log_start, self.high_watermark), self.begin)

@@ -1,4 +1,4 @@
-"""Which records a run reads: from what was read last to what is committed in Kafka now."""
+"""Choose the records that a run reads: from the end of the last read to the last record that is committed in Kafka now."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -25,7 +25,7 @@ class Range(Document):
 
 
 def places(kafka: Kafka, pipeline: str, topics: Sequence[str], prefixes: Sequence[str]) -> list[Place]:
-    """The partitions of a pipeline's topics: those that are named, and those that begin as named.
+    """Return the partitions of the topics that are named or have one of the prefixes, by topic and partition.
 
     Raises ConfigurationError: a named topic doesn't exist.
     """
@@ -49,9 +49,19 @@ def same_topics(
     go_on: str,
     ways_on: str = OWN_TABLES,
 ) -> list[str]:
-    """Note the ids of the topics of these places, and warnings. In: the places of which something was read; `go_on`, `ways_on` as below.
+    """Record the ids of these places' topics, and return a warning for each topic that was read and was created again since.
 
-    Raises GuardRefused: a topic that was read is another one under the same name by now (unless `accept_lost`).
+    Args:
+        kafka: the cluster.
+        known: the record of the topics' ids.
+        pipeline: the pipeline's name, for the message.
+        read_to: the places of which something was read.
+        places: the places whose topics are read now.
+        accept_lost: accept that a topic is another one under the same name.
+        go_on: the command that accepts it.
+        ways_on: what else the operator can do.
+
+    Raises GuardRefused: a topic that was read is another one under the same name by now, and `accept_lost` is not set.
     """
     now, before = kafka.topic_ids({topic for topic, _ in places}), known.read()
     warnings = list(others(now, before, read_to).values())
@@ -65,7 +75,13 @@ def same_topics(
 
 
 def others(now: Mapping[str, str], before: Mapping[str, str], read_to: Collection[Place]) -> dict[str, str]:
-    """What is to be said of each topic that was read and is another one under the same name by now. In: the topics' ids now and then."""
+    """Return a text for each topic that was read and is another one under the same name by now.
+
+    Args:
+        now: the topics' ids now.
+        before: the topics' ids when they were read last.
+        read_to: the places of which something was read.
+    """
     return {
         topic: f"topic {topic} was made anew since it was read: its first records are not those that were"
         for topic in sorted({topic for topic, _ in read_to})
@@ -82,11 +98,17 @@ def unread(
     go_on: str,
     ways_on: str = OWN_TABLES,
 ) -> tuple[list[Range], list[str]]:
-    """What is to be read, and warnings. In: what Kafka has; the offset behind the last record that was read, of places that were.
+    """Return the ranges to read, and warnings.
 
-    `go_on`: the command that accepts that records are lost; `ways_on`: what to do with a topic that is shorter than what was read.
+    A range without a record means that all unread records of its partition are lost; the partition then counts as read up to its end.
 
-    A range without a record: those that are lost were all that there was; what was read is noted up to there.
+    Args:
+        pipeline: the pipeline's name, for the message.
+        spans: the offsets that Kafka has.
+        read_to: the offset behind the last record that was read, of the places that were read.
+        accept_lost: accept that records are lost.
+        go_on: the command that accepts it.
+        ways_on: what to do with a topic that is shorter than what was read of it.
 
     Raises GuardRefused: records are gone before they were read, or a topic is shorter than what was read of it.
     """
@@ -108,7 +130,7 @@ def unread(
 
 
 def misplaced(place: Place, span: Span, begin: int) -> str | None:
-    """What is wrong where records from `begin` on are to be read, and Kafka has those of `span`; None: nothing."""
+    """Return what is wrong if records from `begin` on are to be read and Kafka has those of `span`; None: nothing is."""
     where = f"topic {place[0]}, partition {place[1]}"
     if begin > span.end:
         return f"{where} ends at offset {span.end}, but {begin} were read: it was made anew"
@@ -118,7 +140,7 @@ def misplaced(place: Place, span: Span, begin: int) -> str | None:
 
 
 def went(ranges: Iterable[Range], spans: Mapping[Place, Span]) -> list[str]:
-    """What Kafka has no more of these ranges, a text for each partition."""
+    """Return a text for each of these ranges of which Kafka no longer has all offsets."""
     found = []
     for one in ranges:
         span = spans[one.place]
@@ -131,7 +153,10 @@ def went(ranges: Iterable[Range], spans: Mapping[Place, Span]) -> list[str]:
 
 
 def capped(ranges: Sequence[Range], most: int) -> list[Range]:
-    """At most so many records (but one of each partition), every partition's share alike; what has less leaves more to the others."""
+    """Shorten ranges to `most` records in total, in equal shares; a range shorter than its share leaves the rest to the others.
+
+    Each range keeps at least one record, even if the total then exceeds `most`.
+    """
     left, done = most, list[Range]()
     for number, one in enumerate(sorted(ranges, key=lambda one: one.end - one.first)):
         end = min(one.end, one.first + max(1, left // (len(ranges) - number)))

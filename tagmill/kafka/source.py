@@ -1,4 +1,4 @@
-"""Spark reads ranges of offsets, and its errors in Tagmill's words."""
+"""Read ranges of offsets with Spark, and raise its errors as Tagmill's."""
 
 import json
 import re
@@ -24,16 +24,18 @@ GONE = re.compile(
 UNANSWERED = re.compile(
     r"org\.apache\.kafka\.common\.(errors\.\w+|KafkaException)|Cannot fetch record for offset|TimeoutException"
 )
-# a Python worker's own
+# An error that one of Spark's Python workers raised as Tagmill's own.
 UNREAD = re.compile(r"tagmill\.errors\.(?P<kind>StoreUnavailable|ConfigurationError): (?P<line>Kafka at .+)")
-# milliseconds that are more than Spark's microseconds hold
+# Spark's error for milliseconds that are more than its microseconds can hold.
 OVERFLOWN = "java.lang.ArithmeticException: long overflow"
 
 
 def with_records(spark: SparkSession, kafka: Kafka, ranges: Sequence[Range], work: Callable[[DataFrame], Made]) -> Made:
-    """What `work` makes of the records of these ranges. It may be called a second time, when what it did with the first records failed.
+    """Return what `work` makes of the records of these ranges; if a timestamp overflows, `work` is called a second time.
 
-    Raises GuardRefused: records went before they were read. StoreUnavailable: Kafka did not answer.
+    For the second call, Spark's Python workers read the records (records_by_workers).
+
+    Raises GuardRefused: Kafka deleted records before they were read. StoreUnavailable: Kafka did not answer.
     """
     with explained(kafka):
         try:
@@ -45,10 +47,10 @@ def with_records(spark: SparkSession, kafka: Kafka, ranges: Sequence[Range], wor
 
 
 def kafka_records(spark: SparkSession, kafka: Kafka, ranges: Sequence[Range]) -> DataFrame:
-    """The records of these ranges, as Spark's Kafka source gives them, with headers; holes in the offsets are no matter.
+    """Return the records of these ranges as Spark's Kafka source reads them, with headers; offsets without a record are allowed.
 
-    A timestamp is one from EARLIEST to LATEST: a producer may send any, and not all are a datetime of Python's. Where one is no timestamp
-    of Spark's either, reading fails (OVERFLOWN), whichever columns are asked for.
+    Timestamps are limited to EARLIEST to LATEST: a producer may send any number, and not all fit a Python datetime. If one does not fit
+    Spark's timestamp either, reading fails (OVERFLOWN), whichever columns are selected.
     """
     tasks = sum(-(-(one.end - one.first) // RECORDS_PER_TASK) for one in ranges)
     return (
@@ -62,9 +64,12 @@ def kafka_records(spark: SparkSession, kafka: Kafka, ranges: Sequence[Range]) ->
 
 @contextmanager
 def explained(kafka: Kafka) -> Iterator[None]:
-    """Raise GuardRefused where records went before they were read, StoreUnavailable where Kafka did not answer.
+    """Raise Spark's errors as Tagmill's.
 
-    ConfigurationError: Kafka refused what a Python worker asked of it.
+    Raises:
+        GuardRefused: Kafka deleted records before they were read.
+        StoreUnavailable: Kafka did not answer.
+        ConfigurationError: Kafka refused a request of a Python worker.
     """
     try:
         yield

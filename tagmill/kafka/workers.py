@@ -1,4 +1,4 @@
-"""Spark's Python workers read ranges of offsets: for its own source can't, where a timestamp is more than its microseconds hold."""
+"""Read ranges of offsets in Spark's Python workers, since its own source fails on timestamps above what its microseconds hold."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -17,12 +17,12 @@ RECORDS = pa.schema(
         "value": pa.binary(), "headers": pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()})),
     }
 )  # fmt: skip
-# of a task; and that are handed over at once, at most
+# Records that a task reads at most; records and bytes of values that it hands to Spark at once, at most.
 RECORDS_PER_TASK, ROWS_AT_ONCE, BYTES_AT_ONCE = 200_000, 1000, 4 * 1024 * 1024
 
 
 def records_by_workers(spark: SparkSession, settings: KafkaSettings, ranges: Sequence[Range]) -> DataFrame:
-    """RECORDS of these ranges, each partition's in their order; timestamps are as KafkaRecord has them."""
+    """Return the records of these ranges with the columns of RECORDS, each partition's in order; timestamps are KafkaRecord's."""
     parts = [
         one.model_copy(update={"first": first, "end": min(one.end, first + RECORDS_PER_TASK)})
         for one in ranges
@@ -50,7 +50,7 @@ def _batch(records: Sequence[KafkaRecord]) -> pa.RecordBatch:
 
 
 def _row(one: KafkaRecord) -> dict[str, object]:
-    headers = [{"key": name, "value": value} for name, value in one.headers] or None  # as Spark has it
+    headers = [{"key": name, "value": value} for name, value in one.headers] or None  # As in Spark, null means no headers.
     return {
         "topic": one.topic, "partition": one.partition, "offset": one.offset, "timestamp": one.timestamp, "key": one.key,
         "value": one.value, "headers": headers,

@@ -1,1 +1,1 @@
-"""The stores: Cassandra, the ledger in it, ClickHouse, and the files of a run. They import no rules of continuity."""
+"""The stores: Cassandra, the ledger in it, ClickHouse, Kafka, and the files of a run. They import no rules of continuity."""

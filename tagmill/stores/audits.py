@@ -1,4 +1,7 @@
-"""Audits in the ledger: numbers 1, 2, 3 …, RUNNING until they are DONE. One that was killed stays RUNNING; the next has a new number."""
+"""Audits in the ledger: they are numbered 1, 2, 3 … and RUNNING until they are DONE.
+
+An audit that was killed stays RUNNING; the next one gets a new number.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,7 +19,7 @@ TABLES = ("audits", "audited_buckets", "cleaned_buckets", "deleted_ids")
 
 
 class AuditState(StrEnum):
-    """Where an audit stands."""
+    """The state of an audit."""
 
     RUNNING = "RUNNING"
     DONE = "DONE"
@@ -53,7 +56,7 @@ class Audits:
         needs_tables(cassandra, ledger_keyspace, TABLES)
 
     def begin(self, until: int) -> AuditRow:
-        """Claim the next number."""
+        """Write a new audit, RUNNING, under the next free number, and return its row."""
         newest = self.newest(1)
         number = newest[0].audit + 1 if newest else 1
         started = self.cassandra.now().replace(microsecond=0)
@@ -61,11 +64,11 @@ class Audits:
             f"INSERT INTO {self.table} (pipeline, audit, state, started_at, until) VALUES (?, ?, ?, ?, ?) IF NOT EXISTS",
             self.pipeline, number, AuditState.RUNNING.value, started, until, landed=lambda: False,
         ):  # fmt: skip
-            number += 1  # somebody else's, or ours whose answer was lost: numbers are plenty
+            number += 1  # Another process has the number, or we have it and the answer was lost. Numbers don't run out.
         return AuditRow(self.pipeline, number, AuditState.RUNNING, started, None, until, None, None, None, None, {}, None)
 
     def finish(self, row: AuditRow) -> None:
-        """RUNNING → DONE, with what it says."""
+        """Finish an audit, RUNNING → DONE, and write its figures and findings."""
         values = (row.done_at, row.agrees, row.journal_rows, row.view_rows, row.clickhouse_rows, dict(row.findings), row.docs)
         self.cassandra.transact(
             f"UPDATE {self.table} SET state = ?, done_at = ?, agrees = ?, journal_rows = ?, view_rows = ?, clickhouse_rows = ?,"
@@ -74,14 +77,14 @@ class Audits:
         )  # fmt: skip
 
     def newest(self, limit: int) -> list[AuditRow]:
-        """The newest first."""
+        """Return up to `limit` audits, the newest first."""
         rows = self.cassandra.execute(
             f"SELECT {FIELDS} FROM {self.table} WHERE pipeline = ? LIMIT ?", self.pipeline, limit, consistency=SERIAL
         )
         return [_row(row._asdict()) for row in rows]
 
     def words_written(self, view: str, tags: Iterable[str]) -> Iterator[tuple[int, int]]:
-        """Yield the audit that spoke of each partition of a view (by its key), and the write time of that word."""
+        """Yield for each audited partition of a view (by its key) the number of the audit that judged it, and that row's write time."""
         table = self.table.replace(".audits", ".audited_buckets")
         for tag in tags:
             for row in self.cassandra.stream(
@@ -90,14 +93,14 @@ class Audits:
                 yield row.audit, row.written or 0
 
     def forget(self, row: AuditRow) -> None:
-        """Take an audit's row out; what it said of partitions stays."""
+        """Delete an audit's row; its judgements of partitions stay."""
         self.cassandra.transact(
             f"DELETE FROM {self.table} WHERE pipeline = ? AND audit = ? IF state = ?",
             row.pipeline, row.audit, row.state.value, landed=lambda: True,
         )  # fmt: skip
 
     def last_done(self) -> AuditRow | None:
-        """The newest audit that came to its end."""
+        """Return the newest audit that is DONE; None: none is."""
         for row in self.cassandra.stream(f"SELECT {FIELDS} FROM {self.table} WHERE pipeline = ?", self.pipeline, page=20):
             if row.state == AuditState.DONE.value:
                 return _row(row._asdict())
@@ -105,17 +108,17 @@ class Audits:
 
 
 def folder(pipeline: str, audit: int) -> str:
-    """The audit's files, relative to the storage root."""
+    """Return the folder of an audit's files, relative to the storage root."""
     return f"{home(pipeline)}/{audit:08d}"
 
 
 def home(pipeline: str) -> str:
-    """The folder of all audits of a pipeline."""
+    """Return the folder of all audits of a pipeline, relative to the storage root."""
     return f"{pipeline}/audit"
 
 
 def in_words(findings: Mapping[Any, int]) -> str:
-    """How many of each kind."""
+    """Return a text with the number of findings of each kind."""
     return ", ".join(f"{count} {kind}" for kind, count in findings.items())
 
 

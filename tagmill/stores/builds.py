@@ -1,4 +1,4 @@
-"""Where the builds of tag views stand: one row a journal in view_builds, moved by lightweight transactions.
+"""The state of the builds of tag views: one row per journal in view_builds, moved by lightweight transactions.
 
 A build is SEALED when its events and numbers are fixed as files, DONE when all of them are in Cassandra. Every move says
 IF build = ? AND fence = ?, so a builder that wakes up late changes nothing.
@@ -22,7 +22,7 @@ SERIAL = ConsistencyLevel.SERIAL
 
 
 class BuildState(StrEnum):
-    """Where a build stands."""
+    """The state of a build."""
 
     SEALED = "SEALED"
     DONE = "DONE"
@@ -30,7 +30,10 @@ class BuildState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BuildRow:
-    """The newest build of a journal. `build` 0: none yet; `written_at`: microseconds; `built_to`: ticks, None before the first."""
+    """The newest build of a journal.
+
+    `build` is 0 before the first one, `written_at` is in microseconds, `built_to` in ticks (None before the first build).
+    """
 
     journal: str
     build: int
@@ -54,7 +57,7 @@ class Builds:
     def __init__(self, cassandra: Cassandra, ledger_keyspace: str, journal: str) -> None:
         self.cassandra = cassandra
         self.journal = journal
-        # of this process: the build that is sealed and not finished, 0 for none
+        # The build that this process has sealed or taken over and not finished, 0 for none.
         self.sealed = 0
         self.ledger = names.cql(ledger_keyspace)
         self.table = f"{self.ledger}.view_builds"
@@ -62,14 +65,17 @@ class Builds:
         needs_tables(cassandra, ledger_keyspace, ["view_builds"])
 
     def newest(self) -> BuildRow | None:
-        """The newest build, None when the journal was never built."""
+        """Return the newest build; None: the journal was never built."""
         rows = self.cassandra.execute(f"SELECT {FIELDS} FROM {self.table} WHERE journal = ?", self.journal, consistency=SERIAL)
         if not rows or rows[0].state is None:
             return None
         return BuildRow(**{**rows[0]._asdict(), "state": BuildState(rows[0].state)})
 
     def take_over(self, owner: str, bucket_size: str) -> BuildRow:
-        """Raise the fence: whatever an earlier builder does from now on changes no number. Raises FenceRaised, ConfigurationError."""
+        """Raise the fence, so that an earlier builder can no longer change a number. Raises FenceRaised.
+
+        Raises ConfigurationError: the view was built with another bucket size.
+        """
         self.cassandra.check_clocks()
         attempt, known = uuid4(), self.newest()
         if known is None:
@@ -97,13 +103,13 @@ class Builds:
         return found
 
     def untouched(self) -> str:
-        """Return what a failure leaves behind at this moment, for its message."""
+        """Return a sentence that says what a failure at this moment leaves behind, for the error's message."""
         if not self.sealed:
             return "Nothing was sealed"
         return f"Build {self.sealed} of journal {self.journal} is sealed and perhaps half written; the next one finishes it"
 
     def seal(self, row: BuildRow, file: str, sha256: str, written_at: int) -> BuildRow:
-        """The commit: the next build, fixed in these files; raises FenceRaised."""
+        """Commit the next build, which the manifest and its files fix; raises FenceRaised."""
         done = self.cassandra.transact(
             f"UPDATE {self.table} SET build = ?, state = ?, manifest_file = ?, manifest_sha256 = ?, written_at = ?, sealed_at = ?"
             " WHERE journal = ? IF build = ? AND fence = ?",
@@ -116,7 +122,10 @@ class Builds:
         return self.current(row.fence)
 
     def finish(self, row: BuildRow, built_to: int) -> None:
-        """SEALED → DONE, or another DONE one with nothing new; `built_to` 0: none was ever built. Raises FenceRaised."""
+        """Finish a build, SEALED → DONE, or note a DONE one that found nothing new; raises FenceRaised.
+
+        `built_to` is in ticks; 0: nothing was ever built.
+        """
         done = self.cassandra.transact(
             f"UPDATE {self.table} SET state = ?, built_to = ?, done_at = ? WHERE journal = ? IF build = ? AND fence = ?",
             BuildState.DONE.value, self._built_to(row, built_to) or None, self.cassandra.now(), self.journal, row.build, row.fence,
@@ -127,12 +136,12 @@ class Builds:
         self.sealed = 0
 
     def _built_to(self, row: BuildRow, built_to: int) -> int:
-        """Return how far the view is built: never back, unless a clock that was wrong has put the end into the future."""
+        """Return how far the view is built (ticks); it goes back only if a wrong clock has put it into the future."""
         known = row.built_to or 0
         return built_to if known > from_datetime(self.cassandra.now()) else max(built_to, known)
 
     def rebucketed(self, row: BuildRow, bucket_size: str) -> None:
-        """The view that builds write to has buckets of another size from now on; raises FenceRaised."""
+        """Record that builds write to a view with buckets of another size from now on; raises FenceRaised."""
         done = self.cassandra.transact(
             f"UPDATE {self.table} SET bucket_size = ? WHERE journal = ? IF build = ? AND fence = ?",
             bucket_size, self.journal, row.build, row.fence,
@@ -142,14 +151,14 @@ class Builds:
             raise self._lost()
 
     def current(self, fence: int) -> BuildRow:
-        """The row, if this fence is still in force; else FenceRaised."""
+        """Return the newest build if this fence is still in force; raises FenceRaised otherwise."""
         row = self.newest()
         if row is None or row.fence != fence:
             raise self._lost()
         return row
 
     def numbered_to(self, persistence_id: str) -> int:
-        """The sequence_nr up to which builds have numbered a persistence_id, 0 if none has."""
+        """Return the sequence_nr up to which builds have numbered a persistence_id, 0 if none has."""
         rows = self.cassandra.execute(
             f"SELECT sequence_nr FROM {self.ledger}.view_progress WHERE journal = ? AND persistence_id = ?",
             self.journal, persistence_id,
@@ -157,7 +166,10 @@ class Builds:
         return int(rows[0].sequence_nr or 0) if rows else 0
 
     def forget(self, persistence_ids: Iterable[str], written_at: int) -> None:
-        """Builds have never numbered these. `written_at`: microseconds, not before anything that a build has written so far."""
+        """Delete the record of what builds have numbered of these persistence ids.
+
+        `written_at` (microseconds) must not be earlier than anything that a build has written so far.
+        """
         self.cassandra.write_many(
             f"DELETE FROM {self.ledger}.view_progress USING TIMESTAMP ? WHERE journal = ? AND persistence_id = ?",
             ((written_at, self.journal, one) for one in persistence_ids),
@@ -166,14 +178,17 @@ class Builds:
     # -- rows that come late
 
     def add_late(self, build: int, earliest: dict[str, int]) -> None:
-        """Per tag, the earliest tick at or before what the build before this one had reached."""
+        """Record for each tag the earliest tick of a build's late rows, those at or before the end of the previous build."""
         self.cassandra.write_many(
             f"INSERT INTO {self.ledger}.view_late (journal, tag, build, from_ticks) VALUES (?, ?, ?, ?)",
             ((self.journal, tag, build, ticks) for tag, ticks in earliest.items()),
         )
 
     def late(self, pipeline: str) -> dict[str, int]:
-        """Per tag, from where a delivery has to look again (ticks): late rows of builds that it has not seen yet, or not all of them."""
+        """Return by tag the tick from which a delivery has to read again.
+
+        From there on lie late rows of builds that it has not read yet, or has read only in part.
+        """
         seen, found = self._seen(pipeline)
         for row in self.cassandra.stream(
             f"SELECT tag, build, from_ticks FROM {self.ledger}.view_late WHERE journal = ?", self.journal
@@ -183,13 +198,16 @@ class Builds:
         return found
 
     def _seen(self, pipeline: str) -> tuple[dict[str, int], dict[str, int]]:
-        """Return per tag the newest build that a delivery has read, and from which tick it has read only a part."""
+        """Return by tag the newest build whose late rows a delivery has read, and by tag the tick from which it read only a part."""
         seen = self.cassandra.execute(f"SELECT tag, build FROM {self.ledger}.view_seen WHERE pipeline = ?", pipeline)
         left = self.cassandra.execute(f"SELECT tag, from_ticks FROM {self.ledger}.view_left WHERE pipeline = ?", pipeline)
         return {row.tag: row.build for row in seen}, {row.tag: row.from_ticks for row in left if row.from_ticks is not None}
 
     def has_seen(self, pipeline: str, run: int, build: int, tags: Sequence[str], left: Mapping[str, int]) -> None:
-        """A closed run has read the late rows of all builds up to this one; of tags in `left` those before a tick."""
+        """Record that a closed run has read the late rows of all builds up to `build`.
+
+        Of a tag in `left` it has read only those before the tick there. Raises ForeignWriteTime: the record does not read back as written.
+        """
         written = self.write_times.of(pipeline, run)
         self.cassandra.write_many(
             f"INSERT INTO {self.ledger}.view_left (pipeline, tag, from_ticks) VALUES (?, ?, ?) USING TIMESTAMP ?",

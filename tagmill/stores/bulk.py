@@ -1,6 +1,6 @@
-"""Many rows into one table of Cassandra: encoded column by column, sent as unlogged batches of one partition (docs/decisions/0023).
+"""Write many rows to one Cassandra table: encode column by column, send unlogged batches of one partition (docs/decisions/0023).
 
-What Arrow makes of the columns is, byte for byte, the body of the protocol's BATCH message, so that a batch is a slice of a buffer.
+Arrow encodes the columns, byte for byte, as the body of the protocol's BATCH message, so that a batch is a slice of a buffer.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,21 +27,24 @@ from tagmill.stores.writelimits import BESIDE_VALUES
 
 Rows: TypeAlias = pa.RecordBatch | pa.Table
 Numbers = npt.NDArray[np.int64]
-# what is encoded at once
+# Bytes of rows that are encoded at once.
 PIECE_BYTES = 4 * 1024 * 1024
-# a batch has at most both together, a larger row goes alone. Cassandra's thresholds are for batches of several partitions (CASSANDRA-10876)
+# A batch has at most the bytes of both together; a row above LARGE_ROW_BYTES is sent alone. Cassandra's own thresholds concern batches
+# of several partitions (CASSANDRA-10876).
 WINDOW_BYTES, LARGE_ROW_BYTES = 96 * 1024, 16 * 1024
+# Batches that are under way at once.
 IN_FLIGHT = 16
-# columns that name a row which is too large, of the view and of deduplication
+# Columns of the view and of deduplication that name a row in the message that it is too large.
 NAMING = ("tag_name", "persistence_id", "sequence_nr", "unique_id")
+# Constants of the native protocol: a prepared statement in a BATCH message, and the flag for a default timestamp.
 PREPARED, WITH_TIMESTAMP = 1, 0x20
-# Arrow's and the driver's
+# Errors of Arrow and of the driver for values that do not fit a column.
 UNFIT = (ValueError, TypeError, NotImplementedError, AttributeError, OverflowError, StructError)
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A table, and with which time (microseconds) its rows are written."""
+    """A table, and the write time (microseconds) and TTL of the rows that are written to it."""
 
     keyspace: str
     table: str
@@ -50,13 +53,13 @@ class Target:
 
 
 def write_rows(cassandra: Cassandra, target: Target, rows: Iterable[Rows], beside: Mapping[str, Any] | None = None) -> int:
-    """Write rows, whose columns are the table's; how many there were. Doing it again writes the same.
+    """Write rows to the columns of the same names, and return how many rows there were. A repetition writes the same.
 
-    Nulls are not set: they leave what is there, and no tombstone. `beside`: values of Python's that all of the rows have. Types are those
-    of encoding.encoded. Rows of a partition that come one after the other are written together.
+    Nulls are not set: they leave existing values and write no tombstone. `beside` has Python values that are the same in all rows. Types
+    are those of encoding.encoded. Consecutive rows of one partition are written together.
 
     Raises:
-        ConfigurationError: there is no such table or column, or values do not fit it.
+        ConfigurationError: the table or a column does not exist, or values do not fit.
         StoreUnavailable: Cassandra did not answer; some of the rows may be written.
     """
     written = 0
@@ -65,7 +68,7 @@ def write_rows(cassandra: Cassandra, target: Target, rows: Iterable[Rows], besid
         nonlocal written
         encoders: dict[tuple[str, ...], _Encoder] = {}
         for piece in _pieces(rows):
-            # a column without values is not set in any row
+            # A column without values is not set in any row.
             columns = tuple(name for name in piece.schema.names if piece[name].null_count < piece.num_rows)
             if columns not in encoders:
                 encoders[columns] = _Encoder(cassandra, target, columns, beside or {})
@@ -78,7 +81,7 @@ def write_rows(cassandra: Cassandra, target: Target, rows: Iterable[Rows], besid
 
 
 def _pieces(rows: Iterable[Rows]) -> Iterator[pa.RecordBatch]:
-    """The rows, some PIECE_BYTES at once: what is less is put together."""
+    """Yield the rows in pieces of about PIECE_BYTES; smaller inputs of one schema are joined, larger ones cut."""
     waiting, size = list[pa.Table](), 0
     for some in rows:
         table = some if isinstance(some, pa.Table) else pa.Table.from_batches([some])
@@ -102,7 +105,7 @@ def _cut(tables: Sequence[pa.Table]) -> Iterator[pa.RecordBatch]:
 
 
 class _Encoder:
-    """Makes batches of rows that have these columns."""
+    """Encoder of rows with one set of columns into batches."""
 
     def __init__(self, cassandra: Cassandra, target: Target, columns: Sequence[str], beside: Mapping[str, Any]) -> None:
         self.cassandra, self.where, self.target = cassandra, cassandra.where, target
@@ -115,7 +118,7 @@ class _Encoder:
         self.keys = [self.statement.column_metadata[index].name for index in self.statement.routing_key_indexes]
 
     def batches(self, rows: pa.RecordBatch) -> Iterator["_Batch"]:
-        """All of the rows."""
+        """Yield all rows as batches of consecutive rows of one partition; raises ConfigurationError for a row that can't be written."""
         found: dict[str, list[Part]] = {}
         for name in self.kinds:
             given = self.given.get(name)
@@ -131,7 +134,7 @@ class _Encoder:
             yield _Batch(body, self.target.keyspace, [_value(parts, row) for parts in keys])
 
     def _must_fit(self, rows: pa.RecordBatch, row: int, size: int) -> None:
-        """Raise ConfigurationError, naming the row, where the largest is one that Cassandra can't hold."""
+        """Raise ConfigurationError, naming the row, if Cassandra does not take its bytes in one write."""
         if size > (largest := self.cassandra.largest_write):
             of_row = ", ".join(f"{name} {str(rows[name][row].as_py())[:100]}" for name in NAMING if name in rows.schema.names)
             raise ConfigurationError(
@@ -161,7 +164,7 @@ class _Encoder:
 
 
 def _prepared(cassandra: Cassandra, target: Target, columns: Sequence[str]) -> PreparedStatement:
-    """The values are bound in the order of the columns, then the TTL."""
+    """Prepare the INSERT of these columns, which binds the values in their order, then the TTL."""
     ttl = "" if target.ttl_seconds is None else " USING TTL ?"
     into, marks = ", ".join(map(names.cql, columns)), ", ".join("?" * len(columns))
     table = names.cql_table(target.keyspace, target.table)
@@ -169,13 +172,13 @@ def _prepared(cassandra: Cassandra, target: Target, columns: Sequence[str]) -> P
 
 
 def _head(statement: PreparedStatement) -> bytes:
-    """What stands in front of a row's values in a BATCH message."""
+    """Return the bytes in front of a row's values in a BATCH message: kind, statement id, number of values."""
     identity: bytes = statement.query_id
     return pack(">BH", PREPARED, len(identity)) + identity + pack(">H", len(statement.column_metadata))
 
 
 def _joined(parts: Sequence[Part]) -> tuple[Numbers, memoryview]:
-    """The parts of each row behind each other: where rows begin, and the last one ends; what they are."""
+    """Join the parts of each row; return the offsets (bytes) at which rows begin and the last one ends, and the content."""
     together: list[Any] = []
     for part in parts:
         if isinstance(part, bytes) and together and isinstance(together[-1], bytes):
@@ -189,9 +192,11 @@ def _joined(parts: Sequence[Part]) -> tuple[Numbers, memoryview]:
 
 
 def cut_batches(offsets: Numbers, keys: Sequence[pa.Array]) -> Numbers:
-    """With which rows batches begin, and where the last one ends.
+    """Return the indexes of the rows with which batches begin, followed by the number of rows.
 
-    In: where each row begins in bytes, and the last one ends; the columns of the partition key that differ from row to row.
+    Args:
+        offsets: the byte at which each row begins, and the last one ends.
+        keys: the columns of the partition key that differ from row to row.
     """
     count = len(offsets) - 1
     begins = np.zeros(count, bool)
@@ -207,14 +212,14 @@ def cut_batches(offsets: Numbers, keys: Sequence[pa.Array]) -> Numbers:
 
 
 def _value(parts: Sequence[Part], row: int) -> bytes:
-    """One row's value, without its length."""
+    """Return one row's value from the parts of its column, without the length in front."""
     content: bytes = b"".join(part if isinstance(part, bytes) else part[row].as_py() for part in parts)
     return content[LENGTH:]
 
 
 @dataclass(frozen=True, slots=True)
 class _Body:
-    """Rows as a BATCH message has them. The driver asks for their number only."""
+    """Rows as a BATCH message has them. The driver only asks for their number."""
 
     count: int
     content: memoryview
@@ -231,15 +236,15 @@ class _Batch(BatchStatement):  # type: ignore[misc]
         super().__init__(BatchType.UNLOGGED, consistency_level=ConsistencyLevel.LOCAL_QUORUM)
         self.is_idempotent = True
         self.keyspace, self.routing_key = keyspace, list(key)
-        self._statements_and_parameters = body  # which the driver hands on to its message as it is
+        self._statements_and_parameters = body  # The driver passes this on to its message unchanged.
 
 
 class _Protocol(ProtocolHandler):  # type: ignore[misc]
-    """The driver's own, but for the batches that are ready (Session.client_protocol_handler)."""
+    """The driver's protocol handler (Session.client_protocol_handler), with an encoding of its own for ready batches."""
 
     @classmethod
     def encode_message(cls, message: Any, *arguments: Any, **options: Any) -> bytes:
-        """All of a message as it goes to the server."""
+        """Encode a whole message for the server; a ready batch keeps its bytes and the write time of its rows."""
         if isinstance(message, BatchMessage) and isinstance(message.queries, _Body):
             body = message.queries
             message = _BatchMessage(message.batch_type, body, message.consistency_level, timestamp=body.written_at)
@@ -247,10 +252,10 @@ class _Protocol(ProtocolHandler):  # type: ignore[misc]
 
 
 class _BatchMessage(BatchMessage):  # type: ignore[misc]
-    """The rows come as they are, with the time that they are written at."""
+    """A BATCH message of rows that are already encoded, with their write time."""
 
     def send_body(self, sink: BinaryIO, protocol_version: int) -> None:
-        """Write what stands behind the message's header."""
+        """Write the body of the message, which follows its header."""
         sink.write(pack(">BH", self.batch_type.value, self.queries.count))
         sink.write(self.queries.content)
         flags = ">Hiq" if ProtocolVersion.uses_int_query_flags(protocol_version) else ">HBq"

@@ -1,4 +1,4 @@
-"""Connections to Cassandra: consistency, time limits, retries of what is safe to repeat, errors in Tagmill's words."""
+"""Connections to Cassandra: consistency, time limits, retries of what is safe to repeat, and the driver's errors as Tagmill's."""
 
 import logging
 import ssl
@@ -40,22 +40,23 @@ from tagmill.stores import writelimits
 from tagmill.stores.rights import missing_right
 from tagmill.timeuuid import from_datetime
 
-# faults that pass: nothing was done, or doing it again changes nothing (every write here is idempotent)
+# Faults that pass: nothing was done, or a repetition changes nothing (every write here is idempotent).
 PASSING = (OperationTimedOut, ReadTimeout, ReadFailure, Unavailable, WriteTimeout, WriteFailure, NoHostAvailable)
+# Requests of execute_many that are under way at once.
 CONCURRENCY = 128
-# nodes whose clocks are read in a session
+# Number of nodes whose clocks a session reads.
 CLOCKS_READ = 4
-# a node that restarts is back within this time
+# Seconds that a failing call is retried: a node that restarts is back within this time.
 PATIENCE_SECONDS = 45
-# the driver's own waits up to ten minutes before it looks at a node again
+# Seconds between attempts to reach a node again, from 0.5 to 5: the driver's own policy waits up to ten minutes.
 RECONNECT = ExponentialReconnectionPolicy(0.5, 5)
 T = TypeVar("T")
 
 
 class Cassandra:
-    """A session with prepared statements by text, which reads what Tagmill writes. Close it, or use it in `with`.
+    """A session that keeps prepared statements by their text and reads what Tagmill writes. Close it, or use it in `with`.
 
-    `compression`: of what goes over the network, where the driver can.
+    `compression`: whether traffic is compressed, where the driver can do that.
     """
 
     def __init__(self, settings: CassandraSettings, *, compression: bool = True) -> None:
@@ -102,7 +103,7 @@ class Cassandra:
 
     @cached_property
     def clocks(self) -> list[clock.Reading]:
-        """Return readings of the clocks of some nodes, taken once a session."""
+        """Readings of the clocks of some nodes, taken once per session."""
         up = [
             host for host in self.cluster.metadata.all_hosts() if host.is_up and host.datacenter == self.settings.local_datacenter
         ]
@@ -116,16 +117,16 @@ class Cassandra:
         return readings
 
     def check_clocks(self) -> None:
-        """Raise ClockDiffers where the clocks of this machine and the servers differ: before a step writes anything."""
+        """Raise ClockDiffers if the clocks of this machine and the servers differ too much; call it before a step writes anything."""
         clock.require_agreement(self.clocks, self.settings.max_clock_difference_seconds)
 
     def now(self) -> datetime:
-        """Return the time by the servers' clocks, the earliest of them; raises ClockDiffers."""
+        """Return the time by the earliest of the servers' clocks; raises ClockDiffers."""
         self.check_clocks()
         return clock.earliest(self.clocks)
 
     def now_microseconds(self) -> int:
-        """Return the same in what USING TIMESTAMP counts."""
+        """Return the time of `now` in microseconds since 1970, the unit of USING TIMESTAMP."""
         return from_datetime(self.now()) // 10
 
     def _server_time(self, node: Any = None) -> datetime:
@@ -136,16 +137,16 @@ class Cassandra:
 
     @property
     def largest_row(self) -> int:
-        """Return how many bytes the values of any row may have, so that Cassandra takes it in one write."""
+        """Bytes that the values of a row may have, so that Cassandra takes the row in one write."""
         return self.largest_write - writelimits.BESIDE_VALUES
 
     @cached_property
     def largest_write(self) -> int:
-        """Return how many bytes Cassandra takes in one write."""
+        """Bytes that Cassandra takes in one write: max_write_bytes of the settings, or what the server says of itself."""
         told = self.settings.max_write_bytes
         if told is None:
             settings: dict[str, str | None] = {}
-            # releases before 4.0 have no such table, and not every user may read it
+            # Releases before 4.0 do not have system_views.settings, and not every user may read it.
             with explained(self.where), suppress(InvalidRequest, Unauthorized):
                 asked = SimpleStatement(writelimits.QUERY, consistency_level=ConsistencyLevel.ONE)
                 settings = {row.name: row.value for row in self.retried(lambda: list(self.session.execute(asked)))}
@@ -154,16 +155,16 @@ class Cassandra:
 
     @cached_property
     def application(self) -> "Cassandra":
-        """The same session for the tables that the application writes: what says nothing else is read at `read_consistency`."""
+        """The same session for tables that the application writes: reads without a consistency of their own use `read_consistency`."""
         other = copy(self)
         other._prepared = {}
         other._reads_at = ConsistencyLevel.name_to_value[self.settings.read_consistency]
         return other
 
     def tables(self, keyspace: str) -> Mapping[str, Any] | None:
-        """The driver's tables of a keyspace as they are now, by name; None: there is no such keyspace.
+        """Refresh the schema and return the driver's tables of a keyspace by name; None: the keyspace does not exist.
 
-        All of the schema is read: the driver's refresh of one keyspace leaves out its tables.
+        This reads all of the schema, because the driver's refresh of one keyspace leaves out its tables.
         """
         with explained(self.where):
             refresh_schema(self.cluster)
@@ -171,7 +172,7 @@ class Cassandra:
         return metadata.tables if metadata else None
 
     def prepare(self, cql: str, consistency: int | None = None) -> PreparedStatement:
-        """A prepared statement, prepared once a session."""
+        """Return the prepared statement of this text at a consistency; it is prepared once per session."""
         statement = self._prepared.get((cql, consistency))
         if statement is None:
             with explained(self.where):
@@ -182,23 +183,23 @@ class Cassandra:
         return statement
 
     def execute(self, cql: str, *values: Any, consistency: int | None = None) -> list[Any]:
-        """Run one statement with bound values, again after a passing fault; all rows (for results that are small)."""
+        """Run one statement with bound values, again after a passing fault, and return all rows; for small results."""
         statement = self.prepare(cql, consistency)
         with explained(self.where):
             return self.retried(lambda: list(self.session.execute(statement, values)))
 
     def stream(self, cql: str, *values: Any, page: int = 5000) -> Iterator[Any]:
-        """Run one query and page through its rows."""
+        """Run one query and yield its rows, fetching `page` of them at a time."""
         bound = self.prepare(cql).bind(values)
         bound.fetch_size = page
         with explained(self.where):
             yield from self.session.execute(bound)
 
     def transact(self, cql: str, *values: Any, landed: Callable[[], bool]) -> bool:
-        """Run a lightweight transaction; whether it is in force.
+        """Run a lightweight transaction and return whether it is in force.
 
-        After a lost answer it is sent again: then the first one may have been applied and the second not, so `landed`
-        reads back at SERIAL whether it was ours.
+        After a lost answer the statement is sent again. The first one may have been applied and the second one not, so `landed`
+        reads back at SERIAL whether the change in force is ours.
         """
         statement = self.prepare(cql, ConsistencyLevel.LOCAL_QUORUM)
         with explained(self.where):
@@ -208,9 +209,9 @@ class Cassandra:
     def execute_many(
         self, cql: str, rows: Iterable[tuple[Any, ...]], consistency: int | None = None, concurrency: int = CONCURRENCY
     ) -> Iterator[list[Any]]:
-        """Run one idempotent statement for many values, `concurrency` at a time, in order; yields each one's rows.
+        """Run one idempotent statement for many values, `concurrency` at a time, and yield the rows of each in their order.
 
-        What fails in passing is run again by itself.
+        A statement that fails with a passing fault is run again on its own.
         """
         statement = self.prepare(cql, consistency)
         values = deque[tuple[Any, ...]]()
@@ -234,11 +235,11 @@ class Cassandra:
                     raise outcome
 
     def write_many(self, cql: str, rows: Iterable[tuple[Any, ...]]) -> int:
-        """The same for writes, at LOCAL_QUORUM; returns how many."""
+        """Run one idempotent write for many values at LOCAL_QUORUM, and return how many there were."""
         return sum(1 for _ in self.execute_many(cql, rows, ConsistencyLevel.LOCAL_QUORUM))
 
     def write_ready(self, statements: Iterable[Statement], concurrency: int) -> None:
-        """Run idempotent writes, each as it is, so many at a time; what fails in passing is run again by itself."""
+        """Run idempotent write statements, `concurrency` at a time; one that fails with a passing fault is run again on its own."""
         flying = deque[tuple[Statement, ResponseFuture]]()
         with explained(self.where):
             for statement in statements:
@@ -258,7 +259,7 @@ class Cassandra:
         return list(self.session.execute(statement, values))
 
     def retried(self, call: Callable[[], T]) -> T:
-        """What a call returns, made again after a passing fault; raises the last one behind PATIENCE_SECONDS."""
+        """Return what `call` returns, and repeat it after passing faults; raises the last fault once PATIENCE_SECONDS are over."""
         for attempt in Retrying(
             retry=retry_if_exception_type(PASSING),
             stop=stop_after_delay(PATIENCE_SECONDS),
@@ -271,7 +272,7 @@ class Cassandra:
 
 
 def _taken(outcome: Any) -> list[Any]:
-    """All rows of an answer, which the driver keeps no longer: its timer and it name each other, and large ones would pile up."""
+    """Return all rows of an answer, and drop its timer: the two reference each other, so large answers would pile up in memory."""
     if outcome is None:
         return []
     rows, outcome.response_future._timer = list(outcome), None
@@ -282,13 +283,16 @@ _kept: list[Cassandra] = []
 
 
 def connected(settings: CassandraSettings) -> Cassandra:
-    """The connection of this process, which one of Spark's Python workers keeps for the tasks that follow. It ends with the process."""
+    """Return this process's connection, which a Python worker of Spark keeps for its later tasks. It ends with the process.
+
+    Other settings than before replace the connection.
+    """
     if _kept and _kept[0].settings != settings:
         _kept.pop().close()
     if not _kept:
-        # what the driver logs comes as an exception, too
+        # Everything that the driver logs also arrives as an exception.
         logging.getLogger("cassandra").setLevel(logging.CRITICAL)
-        # as the connector's own: to compress takes as long as all else that is done to a row
+        # Like Spark's connector, this does not compress: compression takes as long as everything else that is done to a row.
         _kept.append(Cassandra(settings, compression=False))
     return _kept[0]
 
@@ -297,7 +301,7 @@ def connected(settings: CassandraSettings) -> Cassandra:
     retry=retry_if_exception_type(DriverException), stop=stop_after_delay(PATIENCE_SECONDS), wait=wait_fixed(0.5), reraise=True
 )
 def refresh_schema(cluster: Cluster) -> None:
-    """Have the driver read all of the schema; again, where a busy node or a control connection that was lost kept it from that."""
+    """Have the driver read all of the schema, and repeat it if a busy node or a lost control connection prevents that."""
     cluster.refresh_schema_metadata(max_schema_agreement_wait=0)
 
 
@@ -306,12 +310,15 @@ def utc(moment: datetime) -> datetime: ...
 @overload
 def utc(moment: None) -> None: ...
 def utc(moment: datetime | None) -> datetime | None:
-    """A moment as the driver gives it, which is UTC and doesn't say so."""
+    """Mark a moment that the driver returned as UTC, which it is without a time zone; None stays None."""
     return moment.replace(tzinfo=UTC) if moment else None
 
 
 def needs_tables(cassandra: Cassandra, keyspace: str, tables: Collection[str]) -> None:
-    """Raise ConfigurationError unless the ledger's keyspace has these tables; the driver learns of new ones by and by."""
+    """Raise ConfigurationError unless the ledger's keyspace has these tables.
+
+    The driver learns of new tables late, so the schema is read again before one counts as missing.
+    """
     metadata = cassandra.cluster.metadata.keyspaces.get(keyspace)
     known = metadata.tables if metadata else {}
     if any(table not in known for table in tables):
@@ -325,7 +332,7 @@ def needs_tables(cassandra: Cassandra, keyspace: str, tables: Collection[str]) -
 
 @contextmanager
 def explained(where: str) -> Iterator[None]:
-    """The driver's errors in Tagmill's words: what passes, and what somebody has to mend."""
+    """Raise the driver's errors as Tagmill's: StoreUnavailable if a retry may help, ConfigurationError if the operator has to act."""
     try:
         yield
     except TagmillError:

@@ -1,7 +1,7 @@
-"""Partitions of a journal's view that cleanups have deleted, and what audits say of those that are there.
+"""The record of view partitions that cleanups have deleted, and the judgements of audits on existing partitions.
 
-CLEANING is the decision: its `cleaned_at` is the moment up to which writes are deleted, so whoever goes on deletes the same. CLEANED:
-it is done, `cleaned_at` says when. `rows`: all that were ever deleted of the partition.
+CLEANING is the decision: its `cleaned_at` is the moment up to which writes are deleted, so a cleanup that resumes deletes the same rows.
+CLEANED: the deletion is done, and `cleaned_at` says when. `rows` counts all rows that were ever deleted from the partition.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,7 +20,7 @@ END_OF_BUCKETS = 2**62
 
 @dataclass(frozen=True, slots=True)
 class AuditedBucket:
-    """What the newest audit of a pipeline says of a partition."""
+    """The judgement of a pipeline's newest audit on a partition."""
 
     audited_at: datetime
     rows: int
@@ -29,7 +29,7 @@ class AuditedBucket:
 
 @dataclass(frozen=True, slots=True)
 class Cleaning:
-    """A deletion that is decided; up to `up_to` everything in the partition goes."""
+    """A decided deletion of everything that was written to a partition up to `up_to`."""
 
     tag: str
     timebucket: int
@@ -38,10 +38,10 @@ class Cleaning:
 
 
 class Cleaned:
-    """The record of one journal keyspace."""
+    """The record of cleanups of one journal keyspace."""
 
     def __init__(self, cassandra: Cassandra, ledger_keyspace: str, journal: str, view: View) -> None:
-        """`view`: the one that is cleaned; what was cleaned of earlier ones stays on record beside it."""
+        """Open the record for `view`, the one that is cleaned; cleanups of earlier views stay on record next to it."""
         needs_tables(cassandra, ledger_keyspace, TABLES)
         self.cassandra = cassandra
         self.write_times = WriteTimes(cassandra, ledger_keyspace)
@@ -53,7 +53,10 @@ class Cleaned:
         self.table = f"{names.cql(ledger_keyspace)}.cleaned_buckets"
 
     def audited(self, pipeline: str, keys: Iterable[tuple[str, int]]) -> Iterator[AuditedBucket | None]:
-        """Yield the word on each (tag, timebucket) of its view, in their order; raise ForeignWriteTime where no audit has written it."""
+        """Yield the newest audit's judgement on each (tag, timebucket) of its view, in order; None: there is none.
+
+        Raises ForeignWriteTime: a row has a later write time than its audit gives.
+        """
         base = self.write_times.base(pipeline)
         found = self.cassandra.execute_many(
             "SELECT tag, timebucket, audited_at, rows, agrees, audit, WRITETIME(agrees) AS written"
@@ -68,9 +71,10 @@ class Cleaned:
             yield AuditedBucket(utc(word.audited_at), word.rows, word.agrees) if word and own else None
 
     def rows_before(self, tag: str, timebucket: int) -> int | None:
-        """Rows that earlier cleanups deleted of a partition (late ones may lie in it now); None: another one is at it.
+        """Return how many rows earlier cleanups deleted from a partition; None: a deletion of it is decided and not done.
 
-        With those of the smaller partitions of an earlier view that it covers; of a larger one the share isn't known.
+        The partition may have late rows again. The figure includes the smaller partitions of an earlier view that it covers. Larger ones
+        are left out, because the partition's share of them isn't known.
         """
         size = self.view.size.milliseconds
         before = sum(
@@ -89,7 +93,7 @@ class Cleaned:
         return before + int(rows[0].rows) if rows[0].state == "CLEANED" else None
 
     def total(self, tag: str, from_ticks: int) -> int:
-        """Rows deleted of a tag, from the bucket of a moment on; also those of earlier views."""
+        """Return how many rows of a tag were deleted from the bucket of `from_ticks` on, in this view and earlier ones."""
         sizes = {self.journal: self.view.size, **self.earlier}
         return sum(self._sum(key, tag, size.start(from_ticks), END_OF_BUCKETS) for key, size in sizes.items())
 
@@ -101,7 +105,7 @@ class Cleaned:
         return int(rows[0].rows or 0)
 
     def unfinished(self, tag: str) -> list[Cleaning]:
-        """What was decided, and perhaps not done: the deleter died in between."""
+        """Return the deletions of a tag that are decided and perhaps not done, because the cleanup died in between."""
         return [
             Cleaning(tag, row.timebucket, row.rows, utc(row.cleaned_at))
             for row in self.cassandra.stream(
@@ -111,15 +115,15 @@ class Cleaned:
         ]  # fmt: skip
 
     def is_unfinished(self, tags: Iterable[str]) -> bool:
-        """Whether anything was decided of these tags, and perhaps not done."""
+        """Return whether any deletion of these tags is decided and perhaps not done."""
         return any(self.unfinished(tag) for tag in tags)
 
     def decide(self, pipeline: str, cleaning: Cleaning) -> None:
-        """From now on the partition counts as one that goes."""
+        """Record a deletion as decided (CLEANING); from now on its partition counts as one that is being deleted."""
         self._write(pipeline, cleaning, "CLEANING", cleaning.up_to)
 
     def done(self, pipeline: str, cleaning: Cleaning) -> None:
-        """It is gone."""
+        """Record a deletion as done (CLEANED)."""
         self._write(pipeline, cleaning, "CLEANED", self.cassandra.now())
 
     def _write(self, pipeline: str, cleaning: Cleaning, state: str, at: datetime) -> None:

@@ -1,6 +1,6 @@
-"""The destination: insert a sealed batch unless it is there, ask for a batch's totals, check the table.
+"""The destination in ClickHouse: insert a sealed batch unless it is there, read a batch's totals, check the table.
 
-Always over HTTP. The insert asks and inserts in one statement on the server, so a client frozen in between can't double a batch.
+All requests go over HTTP. The insert checks and inserts in one statement on the server, so a client that freezes can't double a batch.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -26,7 +26,7 @@ from tagmill.errors import ConfigurationError, DestinationDiffers, StoreUnavaila
 from tagmill.settings import ClickHouseSettings
 from tagmill.stores import destination
 
-# One insert = one block = one part. Without the two min_* a batch of 1.4 million rows became two parts.
+# These settings make one insert one block and one part. Without the two min_* a batch of 1.4 million rows became two parts.
 INSERT_SETTINGS = {
     "min_insert_block_size_rows": 1_000_000_000,
     "min_insert_block_size_bytes": 1_000_000_000_000,
@@ -34,18 +34,19 @@ INSERT_SETTINGS = {
     "max_threads": 1,
     "input_format_parquet_preserve_order": 1,
     "input_format_null_as_default": 0,
-    "async_insert": 0,  # 1 is the default of recent versions
+    "async_insert": 0,  # recent versions have 1 as their default
     "insert_deduplicate": 1,
 }
+# Seconds that void_batch waits for a running insert of its batch to end.
 VOID_WAIT_SECONDS = 60
-# of values in one statement; max_query_size is 262144
+# Bytes of values bound in one statement; ClickHouse's max_query_size is 262144 bytes.
 MAX_BOUND_BYTES = 100_000
-# bound by the client: in the request's address, where the server would bind them, there is no room
+# The client binds these values: those that the server binds travel in the request's address, which has no room for them.
 BOUND = "(SELECT %(ids)s AS ps, %(sequence_nrs)s AS ss, %(numbers)s AS ns) ARRAY JOIN ps AS p, ss AS s, ns AS n"
 OF_EVENTS = f"`tag` = %(tag)s AND (`persistence_id`, `sequence_nr`) IN (SELECT p, s FROM {BOUND})"
 OF_IDS = "`persistence_id` IN %(ids)s"
-# exception codes that pass: timeout, too many queries, memory limit, network, too many parts or mutations, replica busy or without its
-# keeper, a server that starts, stops or has no thread left
+# Exception codes of faults that pass: timeout, too many queries, memory limit, network, too many parts or mutations, a replica that is
+# busy or without its keeper, a server that starts, stops or has no thread left.
 PASSING_CODES = frozenset(
     {159, 202, 203, 209, 210, 225, 236, 241, 242, 252, 254, 279, 285, 286, 319, 341, 394, 439, 473, 692, 722, 733, 745, 999, 1002}
 )
@@ -99,19 +100,19 @@ class ClickHouse:
         self.client.close()
 
     def command(self, statement: str, parameters: dict[str, Any] | None = None) -> None:
-        """Run one statement that gives no rows."""
+        """Run one statement that returns no rows."""
         with self._explained("refused a statement"):
             self.client.command(statement, parameters=parameters)
 
     def rows(
         self, query: str, parameters: dict[str, Any] | None = None, settings: dict[str, Any] | None = None
     ) -> list[tuple[Any, ...]]:
-        """All rows of a small result."""
+        """Run a query and return all of its rows, for small results."""
         with self._explained("could not answer"):
             return [tuple(row) for row in self.client.query(query, parameters=parameters, settings=settings).result_rows]
 
     def insert_rows(self, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        """Insert a few rows; doing it again inserts them again."""
+        """Insert a few rows; a repetition inserts them again."""
         with self._explained("did not confirm an insert"):
             self.client.insert(table, rows, column_names=list(columns), settings={"async_insert": 0})
 
@@ -128,11 +129,11 @@ class ClickHouse:
                 copyfileobj(rows, sink)
 
     def insert_batch(self, table: str, batch_id: UUID, generation: int, parquet: bytes) -> bool:
-        """Insert a sealed file's rows unless the batch is there; False: ClickHouse wrote none, since a request before had.
+        """Insert a sealed file's rows unless the batch is there; return False if ClickHouse wrote none, since an earlier request had.
 
-        The outcome is to be read with `totals`, whatever happens here.
+        Callers must read the outcome with `totals`, whatever this returns or raises.
         """
-        # raw_insert binds no parameters: a UUID and an int have one spelling each
+        # raw_insert binds no parameters. A UUID and an int have only one spelling each, so they are safe in the statement's text.
         batch = f"toUUID('{UUID(int=batch_id.int)}')"
         target = (
             f"{names.sql(table)} ({self._names()}, `batch_id`, `generation`) "
@@ -142,18 +143,18 @@ class ClickHouse:
             f"AND (SELECT count() FROM {names.sql(table + '_voided')} WHERE `batch_id` = {batch}) = 0"
         )
         with self._explained(f"did not confirm batch {batch_id}"):
-            # as a stream: the client then leaves the bytes alone (command(data=...) decodes 100 MB as text, 3.4 s of 4.2 s)
+            # The client leaves the bytes of a stream alone (command(data=...) decodes 100 MB as text, 3.4 s of 4.2 s).
             summary = self.client.raw_insert(
                 target,
                 insert_block=BytesIO(parquet),
                 fmt="Parquet",
                 settings={**INSERT_SETTINGS, "insert_deduplication_token": f"{batch_id}-{generation}"},
             )
-        # the client repeats a request whose connection ended, and the repetition writes nothing
+        # The client repeats a request whose connection ended, and the repetition writes nothing.
         return summary.summary.get("written_rows") != "0"
 
     def totals(self, table: str, batch_id: UUID, *, from_rows: bool = False) -> list[Totals]:
-        """What stands in the table under a batch id; `from_rows` reads every column again instead of the projection."""
+        """Return a batch's totals in the table, by generation; `from_rows` reads every column again instead of the projection."""
         found = self.rows(
             f"SELECT `generation`, count(), sum({self.layout.row_checksum_sql()}) FROM {names.sql(table)} "
             "WHERE `batch_id` = {batch:UUID} GROUP BY `batch_id`, `generation` ORDER BY `generation`",
@@ -163,7 +164,7 @@ class ClickHouse:
         return [Totals(int(generation), int(rows), int(checksum)) for generation, rows, checksum in found]
 
     def present(self, table: str, events: Collection[tuple[str, str, int]]) -> set[tuple[str, str, int]]:
-        """Which of these events (tag, persistence_id, sequence_nr) the table has, in whatever batch."""
+        """Return those of these events (tag, persistence_id, sequence_nr) that the table has, in any batch."""
         found: set[tuple[str, str, int]] = set()
         for tag, part in _chunks((tag, persistence_id, number, 0) for tag, persistence_id, number in sorted(events)):
             rows = self.rows(
@@ -173,7 +174,7 @@ class ClickHouse:
         return found
 
     def sequence_nrs(self, table: str, tag: str, persistence_id: str) -> set[int]:
-        """Of all rows of one persistence_id and tag."""
+        """Return the sequence_nrs of all rows of one persistence_id and tag."""
         found = self.rows(
             f"SELECT DISTINCT `sequence_nr` FROM {names.sql(table)} "
             "WHERE `tag` = {tag:String} AND `persistence_id` = {persistence_id:String}",
@@ -182,7 +183,7 @@ class ClickHouse:
         return {int(number) for (number,) in found}
 
     def batches_with_other_numbers(self, table: str, events: Collection[tuple[str, str, int, int]]) -> set[UUID]:
-        """The batches that have one of these events (tag, persistence_id, sequence_nr, number) under another number."""
+        """Return the batches that have one of these events (tag, persistence_id, sequence_nr, number) under another number."""
         found: set[UUID] = set()
         for tag, part in _chunks(sorted(events)):
             rows = self.rows(
@@ -194,9 +195,9 @@ class ClickHouse:
         return found
 
     def bucket_rows(self, table: str, tag: str, buckets: Sequence[int], size: int) -> dict[int, int]:
-        """Rows of a tag by the bucket that their time is in; `size` of a bucket in milliseconds.
+        """Count the rows of a tag by the bucket that their time is in; `size` is a bucket's milliseconds.
 
-        Not by the column timebucket: that is of the view's bucket size when they were delivered.
+        The column timebucket can't be used: it has the bucket size that the view had when the rows were delivered.
         """
         if not buckets:
             return {}
@@ -211,7 +212,7 @@ class ClickHouse:
         return {int(bucket): int(rows) for bucket, rows in found}
 
     def delete_batch(self, table: str, batch_id: UUID, generation: int) -> None:
-        """Take a batch's rows up to a generation out, and wait until they are gone. What was sent again since then stays."""
+        """Delete a batch's rows up to a generation, and wait until they are gone. Rows of later generations stay."""
         with self._explained(f"did not confirm the removal of batch {batch_id}"):
             self.client.command(
                 f"ALTER TABLE {names.sql(table)} DELETE "
@@ -221,7 +222,10 @@ class ClickHouse:
             )
 
     def of_ids(self, table: str, persistence_ids: Iterable[str]) -> tuple[set[str], list[OfBatch]]:
-        """Which of these persistence ids the table has, and their rows and checksum by batch (and part of the ids)."""
+        """Return which of these persistence ids the table has, and their rows and checksum by batch.
+
+        A batch comes once for each part of the ids that fits into one statement.
+        """
         known: set[str] = set()
         found: list[OfBatch] = []
         for part in _id_chunks(persistence_ids):
@@ -235,7 +239,7 @@ class ClickHouse:
         return known, found
 
     def delete_ids(self, table: str, persistence_ids: Iterable[str]) -> None:
-        """Take all rows of persistence ids out, from whatever batch, and wait until they are gone."""
+        """Delete all rows of persistence ids, in any batch, and wait until they are gone."""
         for part in _id_chunks(persistence_ids):
             with self._explained("did not confirm the removal of persistence ids"):
                 self.client.command(
@@ -245,7 +249,10 @@ class ClickHouse:
                 )
 
     def void_batch(self, table: str, batch_id: UUID) -> None:
-        """Make every later insert of this batch do nothing, and wait for one that runs now."""
+        """Make every later insert of this batch do nothing, and wait until a running one has ended.
+
+        Raises StoreUnavailable: an insert still runs after VOID_WAIT_SECONDS.
+        """
         self.command(f"INSERT INTO {names.sql(table + '_voided')} (`batch_id`) VALUES ({{batch:UUID}})", {"batch": str(batch_id)})
         for attempt in Retrying(stop=stop_after_delay(VOID_WAIT_SECONDS), wait=wait_fixed(1), reraise=True):
             with attempt:
@@ -259,7 +266,7 @@ class ClickHouse:
                     )
 
     def unvoid_batch(self, table: str, batch_id: UUID) -> None:
-        """Take the mark of void_batch back: the batch is there after all, and may be sent again one day."""
+        """Remove the mark of void_batch from a batch that is in the table after all, so that it may be sent again."""
         with self._explained(f"did not take back the mark of batch {batch_id}"):
             self.client.command(
                 f"ALTER TABLE {names.sql(table + '_voided')} DELETE WHERE `batch_id` = {{batch:UUID}}",
@@ -268,12 +275,15 @@ class ClickHouse:
             )
 
     def sync_replica(self, table: str) -> None:
-        """Before 'absent' is believed on a replicated table: what other replicas have is here."""
+        """Wait until this replica has what the others have, before a caller believes that rows are absent.
+
+        Does nothing without a cluster.
+        """
         if self.settings.cluster:
             self.command(f"SYSTEM SYNC REPLICA {names.sql(table)}")
 
     def columns_of(self, table: str, *, plain: bool = False) -> dict[str, str]:
-        """The columns of a table with their types, with `plain` those without a default; none: there is no such table."""
+        """Return the columns of a table with their types, with `plain` only those without a default; none if the table does not exist."""
         chosen = "database = {database:String} AND table = {table:String}" + (" AND default_kind = ''" if plain else "")
         query = f"SELECT name, type FROM system.columns WHERE {chosen} ORDER BY position"
         return dict(self.rows(query, {"database": self.settings.database, "table": table}))
@@ -299,7 +309,7 @@ class ClickHouse:
             )
 
     def check_for_plan(self, table: str, retention_days: int | None) -> None:
-        """Raise DestinationDiffers if a table that exists would not hold what a new run delivers: by its engine, window or TTL."""
+        """Raise DestinationDiffers if engine, window or TTL of an existing table would not keep what a new run delivers."""
         self.check_engine(table)
         found = self.describe(table)
         if found and not found.window:
@@ -327,15 +337,15 @@ class ClickHouse:
         return [f"table {table} {fault}"] if fault else []
 
     def describe(self, table: str) -> destination.Table | None:
-        """Return engine and deduplication window of a table; None: there is no such table."""
+        """Return engine, TTL and deduplication window of a table; None: the table does not exist."""
         return destination.find_table(self.rows, self.settings.database, table)
 
     def dependent_views(self, table: str) -> list[str]:
-        """Return the materialized views that an insert into a table reaches, also by way of other views."""
+        """Return the names of the materialized views that an insert into a table reaches, also through other views."""
         return destination.dependent_views(self.rows, self.settings.database, table)
 
     def ensure_window(self, table: str) -> None:
-        """Give a table without a deduplication window the one of new tables."""
+        """Give a table without a deduplication window the window that new tables get."""
         found = self.describe(table)
         if found and not found.window:
             on_cluster = f" ON CLUSTER {names.sql(self.settings.cluster)}" if self.settings.cluster else ""
@@ -351,7 +361,7 @@ class ClickHouse:
 
     @contextmanager
     def _tls_explained(self) -> Iterator[None]:
-        """Raise ConfigurationError where no retry can bring a connection, because TLS fails."""
+        """Raise ConfigurationError instead of StoreUnavailable if TLS fails, which no retry cures."""
         chosen = self.settings
         try:
             yield
@@ -383,7 +393,7 @@ class ClickHouse:
 
 
 def _chunks(events: Iterable[tuple[str, str, int, int]]) -> Iterator[tuple[str, list[tuple[str, int, int]]]]:
-    """Sorted events by tag, no more at once than a statement takes."""
+    """Yield sorted events by tag, in parts that one statement can bind (MAX_BOUND_BYTES)."""
     for tag, of_tag in groupby(events, key=lambda event: event[0]):
         part: list[tuple[str, int, int]] = []
         size = 0
@@ -398,12 +408,12 @@ def _chunks(events: Iterable[tuple[str, str, int, int]]) -> Iterator[tuple[str, 
 
 
 def _id_chunks(persistence_ids: Iterable[str]) -> Iterator[list[str]]:
-    """No more at once than a statement takes."""
+    """Split persistence ids into parts that one statement can bind (MAX_BOUND_BYTES)."""
     return ([one for one, _, _ in part] for _, part in _chunks(("", one, 0, 0) for one in persistence_ids))
 
 
 def _bound(tag: str, part: list[tuple[str, int, int]]) -> dict[str, Any]:
-    """Values of OF_EVENTS and BOUND."""
+    """Return the values that OF_EVENTS and BOUND bind."""
     ids, sequence_nrs, numbers = zip(*part, strict=True)
     return {"tag": tag, "ids": list(ids), "sequence_nrs": list(sequence_nrs), "numbers": list(numbers)}
 

@@ -1,4 +1,4 @@
-"""Records that can't be read, kept as they came: one partition a topic's partition, written as often as one likes."""
+"""Records that can't be decoded, kept as they came: one Cassandra partition per Kafka partition. Writing one twice changes nothing."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -9,40 +9,40 @@ from tagmill.stores.cassandra import Cassandra, utc
 from tagmill.stores.kafka import KafkaRecord
 from tagmill.stores.writelimits import BESIDE_CELL
 
-# how the reason begins of a record that Cassandra can't hold: key, value and headers are null
+# Start of the reason of a record that is too large for Cassandra; its key, value and headers are null.
 NOT_KEPT = "not kept: "
 COLUMNS = ("topic", "partition", "offset", "timestamp", "reason", "key", "value", "headers")
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A record, and why it could not be read."""
+    """A record, and the reason why it could not be read."""
 
     record: KafkaRecord
     reason: str
 
     @property
     def bytes(self) -> int:
-        """How many its row has in Cassandra."""
+        """The number of bytes that its row has in Cassandra."""
         one = self.record
         headers = sum(len(name.encode()) + len(value or b"") + BESIDE_CELL for name, value in one.headers)
         return len(one.key or b"") + len(one.value or b"") + headers + len(self.reason.encode())
 
     def without_content(self, largest: int) -> "DeadLetter":
-        """Return only where the record is, how large, and the reason."""
+        """Return a copy without key, value and headers, whose reason says where the record is and how large."""
         where = f"in Kafka at {self.record.topic}/{self.record.partition}/{self.record.offset}"
         said = f"{NOT_KEPT}{self.bytes} bytes with key and headers, {where}, and Cassandra takes {largest} in one write: {self.reason}"
         return DeadLetter(replace(self.record, key=None, value=None, headers=[]), said)
 
 
 class DeadLetters:
-    """Those of one pipeline."""
+    """The dead letters of one pipeline."""
 
     def __init__(self, cassandra: Cassandra, ledger_keyspace: str, pipeline: str) -> None:
         self.cassandra, self.ledger, self.pipeline = cassandra, names.cql(ledger_keyspace), pipeline
 
     def add(self, letters: Iterable[DeadLetter]) -> int:
-        """Keep them, those that are too large for Cassandra without their content; returns how many."""
+        """Write dead letters, those that are too large for Cassandra without their content; return how many."""
         places, largest = set[tuple[str, int]](), self.cassandra.largest_row
 
         def values() -> Iterator[tuple[Any, ...]]:
@@ -66,14 +66,14 @@ class DeadLetters:
         return count
 
     def forget(self, places: Iterable[tuple[str, int, int]]) -> int:
-        """Delete those of (topic, partition, offset), which were read after all; how many were asked for."""
+        """Delete the dead letters at (topic, partition, offset), which were read after all; return how many were given."""
         return self.cassandra.write_many(
             f"DELETE FROM {self.ledger}.dead_letters WHERE pipeline = ? AND topic = ? AND partition = ? AND offset = ?",
             ((self.pipeline, *place) for place in places),
         )
 
     def any(self) -> bool:
-        """Whether there are any that can be read again: their content was kept."""
+        """Return whether any dead letter can be read again, since its content was kept."""
         return any(
             not row.reason.startswith(NOT_KEPT)
             for place in self._places()
@@ -86,11 +86,11 @@ class DeadLetters:
         )
 
     def count(self) -> int:
-        """How many there are; their bytes are not read."""
+        """Return the number of dead letters without reading their content."""
         return sum(1 for _ in self._offsets())
 
     def listed(self) -> Iterator[DeadLetter]:
-        """All of them, by topic, partition and offset."""
+        """Yield all dead letters, by topic, partition and offset."""
         for place in self._places():
             for row in self.cassandra.stream(
                 f"SELECT {', '.join(COLUMNS)} FROM {self.ledger}.dead_letters WHERE pipeline = ? AND topic = ? AND partition = ?",

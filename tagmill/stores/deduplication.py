@@ -1,4 +1,4 @@
-"""The ids of delivered events, by shard: which are known, how they are made, and what a topic's runs have read."""
+"""The ids of delivered events by shard, the rule that makes them, and the offsets up to which topics are delivered."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,23 +14,23 @@ from tagmill.stores.cassandra import Cassandra
 from tagmill.stores.kafka import Place
 
 SERIAL = ConsistencyLevel.SERIAL
-# ids of one shard that are asked for at once
+# Ids of one shard that one query asks for.
 AT_ONCE = 200
 
 
 def shards_of(rule: str) -> int:
-    """Return how many shards the ids of a rule are in."""
+    """Return the number of shards that a rule, which ends in %<number>, spreads its ids over."""
     return int(rule.rpartition("%")[2])
 
 
 class Deduplication:
-    """Ids that one rule of one pipeline makes."""
+    """The ids that one rule of one pipeline has made."""
 
     def __init__(self, cassandra: Cassandra, ledger_keyspace: str, pipeline: str, rule: str) -> None:
         self.cassandra, self.ledger, self.pipeline, self.rule = cassandra, names.cql(ledger_keyspace), pipeline, rule
 
     def expired(self, shard: int, before: datetime, kept_runs: frozenset[int]) -> Iterator[tuple[str, int]]:
-        """The ids of a shard that were delivered before that moment, by a run that is not among those: unique_id and its write time."""
+        """Yield unique_id and write time of the ids of a shard delivered before a moment by a run not in `kept_runs`."""
         floor = before.replace(tzinfo=None)
         for row in self.cassandra.stream(
             f"SELECT unique_id, seen_at, run, WRITETIME(seen_at) AS written FROM {self.ledger}.deduplication"
@@ -41,7 +41,7 @@ class Deduplication:
                 yield row.unique_id, row.written
 
     def written(self, shards: int) -> Iterator[tuple[str, int]]:
-        """Yield all ids of so many shards by name, with their write times."""
+        """Yield all ids of the rule's shards as text for a message, with their write times."""
         for shard in range(shards):
             for row in self.cassandra.stream(
                 f"SELECT unique_id, WRITETIME(seen_at) AS written FROM {self.ledger}.deduplication"
@@ -53,21 +53,21 @@ class Deduplication:
                 yield f"the deduplication of id {row.unique_id}", row.written or 0
 
     def forget(self, ids: Iterable[tuple[int, str, int]]) -> int:
-        """Delete ids (shard, unique_id, write time); one that was written later stays. How many were asked for."""
+        """Delete ids (shard, unique_id, write time), except those written later; return how many were given."""
         return self.cassandra.write_many(
             f"DELETE FROM {self.ledger}.deduplication USING TIMESTAMP ? WHERE pipeline = ? AND rule = ? AND shard = ? AND unique_id = ?",
             ((written, self.pipeline, self.rule, shard, one) for shard, one, written in ids),
         )
 
     def forget_all(self, shards: int, written: int) -> None:
-        """Delete all ids of this rule, which had so many shards, that were written up to then."""
+        """Delete all ids of this rule's shards with a write time up to `written`."""
         self.cassandra.write_many(
             f"DELETE FROM {self.ledger}.deduplication USING TIMESTAMP ? WHERE pipeline = ? AND rule = ? AND shard = ?",
             ((written, self.pipeline, self.rule, shard) for shard in range(shards)),
         )
 
     def has_any(self, shards: int) -> bool:
-        """Whether any of so many shards has an id, however old."""
+        """Return whether any of the rule's shards has an id, however old."""
         asked = ((self.pipeline, self.rule, shard) for shard in range(shards))
         statement = f"SELECT unique_id FROM {self.ledger}.deduplication WHERE pipeline = ? AND rule = ? AND shard = ? LIMIT 1"
         return any(self.cassandra.execute_many(statement, asked))
@@ -75,10 +75,13 @@ class Deduplication:
     def known(
         self, ids: Iterable[tuple[int, str]], since: datetime, written_to: int, given_up: Collection[UUID] = ()
     ) -> Iterator[str]:
-        """Yield which of these ids were seen since then, those of batches that were given up left out.
+        """Yield those of these ids that were delivered at or after `since`, except ids of batches that were given up.
 
-        In: (shard, unique_id), each once, the ids of a shard one after the other. Raises ForeignWriteTime for one that was written
-        later than `written_to`, the write time of the newest run.
+        Args:
+            ids: (shard, unique_id), each once, the ids of a shard one after the other.
+            since: the moment from which on an id counts as known.
+            written_to: the write time of the newest run; an id with a later one raises ForeignWriteTime.
+            given_up: the ids of the batches that were given up.
         """
         asked = (
             (self.pipeline, self.rule, shard, [one for _, one in part])
@@ -101,27 +104,27 @@ class Deduplication:
 
 @dataclass(frozen=True, slots=True)
 class RuleRow:
-    """How the ids of a pipeline are made; `before`: how they were made, as long as the ids of that are still there."""
+    """The rule that makes the ids of a pipeline; `before` is the former rule as long as its ids are not deleted."""
 
     rule: str
     before: str | None
 
 
 class Rules:
-    """By what rule the ids that a pipeline's deduplication has are made."""
+    """The rule by which the ids in a pipeline's deduplication are made."""
 
     def __init__(self, cassandra: Cassandra, ledger_keyspace: str, pipeline: str) -> None:
         self.cassandra, self.ledger, self.pipeline = cassandra, names.cql(ledger_keyspace), pipeline
 
     def current(self) -> RuleRow | None:
-        """None: there are no ids yet."""
+        """Return the rule in force and the former one; None: the pipeline has no rule yet, so no ids."""
         rows = self.cassandra.execute(
             f"SELECT rule, before FROM {self.ledger}.topic_rules WHERE pipeline = ?", self.pipeline, consistency=SERIAL
         )
         return RuleRow(rows[0].rule, rows[0].before) if rows else None
 
     def begin(self, rule: str) -> RuleRow:
-        """The rule in force: this one if there was none."""
+        """Put this rule in force if the pipeline has none, and return the one in force."""
         self.cassandra.transact(
             f"INSERT INTO {self.ledger}.topic_rules (pipeline, rule) VALUES (?, ?) IF NOT EXISTS",
             self.pipeline,
@@ -133,14 +136,14 @@ class Rules:
         return found
 
     def switch(self, old: str, new: str) -> bool:
-        """The commit of a rekeying; False: another rule than `old` is in force."""
+        """Commit a rekeying: put `new` in force in place of `old`; return False if another rule than `old` is in force."""
         return self.cassandra.transact(
             f"UPDATE {self.ledger}.topic_rules SET rule = ?, before = ? WHERE pipeline = ? IF rule = ?", new, old, self.pipeline, old,
             landed=lambda: self.current() == RuleRow(new, old),
         )  # fmt: skip
 
     def forget(self, rule: str) -> None:
-        """The ids of this former rule are gone."""
+        """Record that the ids of this former rule are deleted."""
         self.cassandra.transact(
             f"UPDATE {self.ledger}.topic_rules SET before = null WHERE pipeline = ? IF before = ?", self.pipeline, rule,
             landed=lambda: True,
@@ -148,7 +151,7 @@ class Rules:
 
 
 class TopicOffsets:
-    """How far each partition of a pipeline's topics is delivered."""
+    """The offset up to which each partition of a pipeline's topics is delivered."""
 
     def __init__(self, cassandra: Cassandra, ledger_keyspace: str, pipeline: str) -> None:
         self.cassandra, self.pipeline = cassandra, pipeline
@@ -156,17 +159,17 @@ class TopicOffsets:
         self.write_times = WriteTimes(cassandra, ledger_keyspace)
 
     def read_to(self) -> dict[Place, int]:
-        """The offset behind the last delivered record."""
+        """Return for each (topic, partition) the offset behind its last delivered record."""
         rows = self.cassandra.stream(f"SELECT topic, partition, offset FROM {self.table} WHERE pipeline = ?", self.pipeline)
         return {(row.topic, row.partition): row.offset for row in rows}
 
     def moved_by(self, run: int) -> bool:
-        """Tell if this run has moved an offset."""
+        """Return whether this run was the last to move the offset of any partition."""
         rows = self.cassandra.stream(f"SELECT run FROM {self.table} WHERE pipeline = ?", self.pipeline)
         return any(row.run == run for row in rows)
 
     def write(self, run: int, offsets: Mapping[Place, int]) -> None:
-        """Write offsets, never back behind what a later run has written; raise ForeignWriteTime where they do not read back."""
+        """Write offsets, except where a later run has written one; raises ForeignWriteTime if they do not read back as written."""
         written = self.write_times.of(self.pipeline, run)
         self.cassandra.write_many(
             f"INSERT INTO {self.table} (pipeline, topic, partition, offset, run) VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ?",

@@ -1,7 +1,7 @@
-"""How far each tag and persistence_id is delivered: watermarks, the buckets that were found, progress, holds.
+"""How far each tag and persistence_id is delivered: watermarks, known buckets, progress, holds.
 
-All but the buckets, which only become more, is written USING TIMESTAMP = the write time of the run (tagmill.ledger.write_times): an older
-run can't overwrite a newer one. What is written is read back; ForeignWriteTime says that another program's write outranks it.
+All rows but the buckets, which are only added, are written USING TIMESTAMP = the write time of the run (tagmill.ledger.write_times), so
+an older run can't overwrite a newer one. Each write is read back; ForeignWriteTime says that another program's write outranks it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,8 +17,9 @@ from tagmill.ledger.write_times import NOT_AS_WRITTEN, ForeignWriteTime, WriteTi
 from tagmill.stores.cassandra import Cassandra, utc
 from tagmill.timeuuid import ticks as ticks_of
 
+# Partitions over which the holds of a tag are spread. It must never change.
 HOLD_SHARDS = 16
-# rows that are written and read back together
+# Rows that are written and read back together.
 READ_BACK_AT_ONCE = 5000
 T = TypeVar("T")
 Key = tuple[str, str]
@@ -26,7 +27,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """How far a tag is delivered, and what its look-back window held: `window_rows` rows from window_from (exclusive) to ticks."""
+    """How far a tag is delivered, and its look-back window: `window_rows` rows from `window_from` (exclusive) to `ticks`."""
 
     tag: str
     ticks: int
@@ -40,7 +41,7 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True)
 class HoldRow:
-    """A persistence_id that is kept back. `seen`: fingerprint of the view's rows in the gap when it was last judged."""
+    """A persistence_id that is kept back at a gap. `seen`: fingerprint of the view's rows in the gap when it was last judged."""
 
     tag: str
     persistence_id: str
@@ -54,20 +55,20 @@ class HoldRow:
 
 
 class Delivered:
-    """Those tables of one ledger."""
+    """The tables of one ledger that say how far delivery has come."""
 
     def __init__(self, cassandra: Cassandra, ledger_keyspace: str) -> None:
         self.cassandra, self.keyspace = cassandra, names.cql(ledger_keyspace)
         self.write_times = WriteTimes(cassandra, ledger_keyspace)
 
     def watermarks(self, pipeline: str) -> dict[str, Watermark]:
-        """By tag."""
+        """Return the watermarks of a pipeline by tag."""
         fields = ", ".join(Watermark.__dataclass_fields__)
         rows = self.cassandra.execute(f"SELECT {fields} FROM {self.keyspace}.watermarks WHERE pipeline = ?", pipeline)
         return {row.tag: Watermark(**{**row._asdict(), "long_look_at": utc(row.long_look_at)}) for row in rows}
 
     def write_watermark(self, pipeline: str, mark: Watermark) -> None:
-        """Write one tag's watermark."""
+        """Write one tag's watermark; raises ForeignWriteTime if it does not read back as written."""
         fields = ", ".join(Watermark.__dataclass_fields__)
         self.cassandra.write_many(
             f"INSERT INTO {self.keyspace}.watermarks (pipeline, {fields}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?",
@@ -84,14 +85,14 @@ class Delivered:
             raise _outranked(pipeline, f"the watermark of tag {mark.tag!r}")
 
     def known_buckets(self, pipeline: str, tag: str) -> tuple[int | None, list[int]]:
-        """Up to which timebucket the view was scanned (None: never), and the buckets found."""
+        """Return the timebucket up to which the view was scanned for a tag (None: never), and the buckets that were found."""
         rows = self.cassandra.execute(
             f"SELECT timebucket, scanned_to FROM {self.keyspace}.buckets WHERE pipeline = ? AND tag = ?", pipeline, tag
         )
         return (rows[0].scanned_to if rows else None), [row.timebucket for row in rows if row.timebucket is not None]
 
     def keep_buckets(self, pipeline: str, tag: str, buckets: Iterable[int], scanned_to: int) -> None:
-        """Keep what the scan found; the mark comes last."""
+        """Write the buckets that a scan found, and only then how far it scanned."""
         self.cassandra.write_many(
             f"INSERT INTO {self.keyspace}.buckets (pipeline, tag, timebucket) VALUES (?, ?, ?)",
             ((pipeline, tag, b) for b in buckets),
@@ -101,7 +102,7 @@ class Delivered:
         )
 
     def progress(self, pipeline: str, keys: Iterable[tuple[str, str]]) -> Iterator[Progress | None]:
-        """Progress of each (tag, persistence_id), in the order of the keys."""
+        """Yield the progress of each (tag, persistence_id), in the order of the keys; None: it has none."""
         results = self.cassandra.execute_many(
             'SELECT tag_pid_sequence_nr, sequence_nr, "offset", missing'
             f" FROM {self.keyspace}.progress WHERE pipeline = ? AND tag = ? AND persistence_id = ?",
@@ -111,7 +112,7 @@ class Delivered:
             yield _progress(rows[0]) if rows else None
 
     def write_progress(self, pipeline: str, run: int, rows: Iterable[tuple[str, str, Progress]]) -> int:
-        """Write progress of (tag, persistence_id); returns how many."""
+        """Write the progress of each (tag, persistence_id) and read it back; return how many. Raises ForeignWriteTime."""
         written = self.write_times.of(pipeline, run)
         insert = (
             f"INSERT INTO {self.keyspace}.progress (pipeline, tag, persistence_id, tag_pid_sequence_nr, sequence_nr,"
@@ -135,7 +136,10 @@ class Delivered:
         )
 
     def delete_progress(self, pipeline: str, run: int, keys: Iterable[Key]) -> int:
-        """Take progress of (tag, persistence_id) away, unless a later run has written it; returns how many were asked for."""
+        """Delete the progress of each (tag, persistence_id) and return how many were given.
+
+        Raises ForeignWriteTime: a write with a later time outranks the deletion.
+        """
         written = self.write_times.of(pipeline, run)
         return self._written(
             pipeline,
@@ -162,7 +166,10 @@ class Delivered:
         read_back: Callable[[list[T]], Iterable[bool]],
         key: Callable[[T], Key],
     ) -> int:
-        """Write rows and read them back, some at a time; raise ForeignWriteTime for the first that is not there as written."""
+        """Write rows and read them back, READ_BACK_AT_ONCE at a time, and return how many there were.
+
+        Raises ForeignWriteTime for the first row that does not read back as written.
+        """
         count, remaining = 0, iter(rows)
         while part := list(islice(remaining, READ_BACK_AT_ONCE)):
             count += self.cassandra.write_many(statement, map(values, part))
@@ -173,7 +180,7 @@ class Delivered:
         return count
 
     def holds(self, pipeline: str, tags: Iterable[str]) -> Iterator[HoldRow]:
-        """All open holds of these tags."""
+        """Yield all open holds of these tags."""
         for tag in tags:
             for shard in range(HOLD_SHARDS):
                 for row in self.cassandra.stream(
@@ -193,11 +200,11 @@ class Delivered:
         return held
 
     def hold(self, pipeline: str, tag: str, persistence_id: str) -> HoldRow | None:
-        """Return the open hold of one persistence_id."""
+        """Return the open hold of one persistence_id; None: it has none."""
         return next(iter(self._holds_of(pipeline, [(tag, persistence_id)])))
 
     def _holds_of(self, pipeline: str, keys: Iterable[Key]) -> Iterator[HoldRow | None]:
-        """Yield the hold of each (tag, persistence_id), in the order of the keys."""
+        """Yield the hold of each (tag, persistence_id), in the order of the keys; None: it has none."""
         results = self.cassandra.execute_many(
             f"SELECT * FROM {self.keyspace}.holds WHERE pipeline = ? AND tag = ? AND shard = ? AND persistence_id = ?",
             ((pipeline, tag, shard(persistence_id), persistence_id) for tag, persistence_id in keys),
@@ -206,7 +213,7 @@ class Delivered:
             yield _hold(rows[0]) if rows else None
 
     def write_holds(self, pipeline: str, run: int, holds: Iterable[HoldRow]) -> int:
-        """Open or go on with holds; returns how many."""
+        """Open holds or update open ones, and read them back; return how many. Raises ForeignWriteTime."""
         written = self.write_times.of(pipeline, run)
         insert = (
             f"INSERT INTO {self.keyspace}.holds (pipeline, tag, shard, persistence_id, reason, first_missing, last_missing,"
@@ -244,7 +251,7 @@ class Delivered:
         )
 
     def end_holds(self, pipeline: str, run: int, keys: Iterable[Key]) -> int:
-        """Take holds away; returns how many were asked for."""
+        """Delete the holds of each (tag, persistence_id), and return how many were given. Raises ForeignWriteTime."""
         written = self.write_times.of(pipeline, run)
         return self._written(
             pipeline,
@@ -257,7 +264,7 @@ class Delivered:
         )
 
     def written(self, pipeline: str, tags: Iterable[str]) -> Iterator[tuple[str, int]]:
-        """Yield progress and holds by name with their write times; progress of all pipelines is read for it."""
+        """Yield progress and holds as text for a message, with their write times; this reads the progress of all pipelines."""
         for row in self.cassandra.stream(
             f"SELECT pipeline, tag, persistence_id, WRITETIME(tag_pid_sequence_nr) AS written FROM {self.keyspace}.progress"
         ):
@@ -277,7 +284,7 @@ class Delivered:
     def _has_holds(self, pipeline: str, holds: list[HoldRow]) -> Iterator[bool]:
         stored = self._holds_of(pipeline, ((hold.tag, hold.persistence_id) for hold in holds))
         for wanted, known in zip(holds, stored, strict=True):
-            # Cassandra keeps milliseconds of `since`
+            # Cassandra keeps only milliseconds of `since`, so it is left out of the comparison.
             yield known is not None and replace(known, since=wanted.since) == wanted
 
 
@@ -286,17 +293,17 @@ def _outranked(pipeline: str, row: str) -> ForeignWriteTime:
 
 
 def shard(persistence_id: str) -> int:
-    """Which of a tag's hold partitions a persistence_id is in; must never change."""
+    """Return the one of a tag's hold partitions that a persistence_id is in; the formula must never change."""
     return sum(persistence_id.encode()) % HOLD_SHARDS
 
 
 def write_intervals(missing: tuple[Interval, ...]) -> str:
-    """'1-4,9-9' for ((1, 4), (9, 9))."""
+    """Format intervals as text: '1-4,9-9' for ((1, 4), (9, 9))."""
     return ",".join(f"{low}-{high}" for low, high in missing)
 
 
 def read_intervals(text: str | None) -> tuple[Interval, ...]:
-    """The other way round."""
+    """Parse the text of write_intervals: ((1, 4), (9, 9)) for '1-4,9-9', () for None or an empty text."""
     pairs = (part.split("-") for part in (text or "").split(",") if part)
     return tuple((int(low), int(high)) for low, high in pairs)
 

@@ -1,4 +1,4 @@
-"""Facts of a destination table from system.tables: engine, deduplication window, and the views that depend on it."""
+"""Facts about a destination table from system.tables: engine, deduplication window, TTL, and the views that depend on it."""
 
 import re
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 
 ENGINES = re.compile(r"(Replicated|Shared)?MergeTree")
 RIGHT_ENGINES = "MergeTree, ReplicatedMergeTree or SharedMergeTree"
-# batches whose deduplication tokens a destination remembers
+# Number of batches whose deduplication tokens a destination remembers.
 WINDOW = 100_000
 MERGING = re.compile(r".*(Replacing|Summing|Aggregating|Coalescing|Collapsing|Graphite).*MergeTree")
 PASSING = {"Distributed", "Buffer", "Merge", "View", "MaterializedView", "LiveView", "WindowView", "Dictionary", "Alias"}
@@ -23,10 +23,10 @@ _NAME = r"(`(?:[^`\\]|\\.)+`|[^\s.`(]+)"
 TARGET = re.compile(rf"CREATE MATERIALIZED VIEW {_NAME}\.{_NAME}(?: UUID '[^']*')? TO {_NAME}\.{_NAME}\s")
 REFRESHED = re.compile(r"\sREFRESH (EVERY|AFTER)\s")
 TTL = re.compile(r"\sTTL (.+?)(?: SETTINGS |$)", re.S)
-# rules of a TTL that keep every row
+# Rules of a TTL that keep every row.
 KEEPING = re.compile(r"\sTO (DISK|VOLUME)\s|\sRECOMPRESS\s")
 INTERVAL = re.compile(r"\+ toInterval(Second|Minute|Hour|Day|Week|Month|Quarter|Year)\((\d+)\)")
-# days of an interval, at least
+# Days that one unit of an interval has at least.
 DAYS = {"Second": 1 / 86_400, "Minute": 1 / 1440, "Hour": 1 / 24, "Day": 1, "Week": 7, "Month": 28, "Quarter": 90, "Year": 365}
 Name = tuple[str, str]
 Rows = Callable[[str, dict[str, Any]], list[tuple[Any, ...]]]
@@ -43,13 +43,13 @@ class Table:
 
     @property
     def ttl(self) -> str | None:
-        """The TTL that removes or changes rows, as ClickHouse prints it; None: there is no such TTL."""
+        """The TTL that removes or changes rows, as ClickHouse prints it; None if the table has none."""
         clause = TTL.search(self.engine_full)
         rules = re.split(r",\s*(?![^()]*\))", clause[1]) if clause else []
         return next((rule for rule in rules if not KEEPING.search(rule)), None)
 
     def ttl_fault(self, days: int | None) -> str | None:
-        """Return what is wrong with the TTL for a destination_retention_days, as a clause; None: nothing is."""
+        """Return what is wrong with the TTL for a destination_retention_days, as a clause; None: nothing is wrong."""
         if self.ttl is None:
             return None
         if days is None:
@@ -68,7 +68,7 @@ class Table:
 
 
 def find_table(rows: Rows, database: str, table: str) -> Table | None:
-    """Return the facts of a table; None: there is no such table."""
+    """Return the facts of a table; None: the table does not exist."""
     found = rows(QUERY, {"database": database, "table": table, "setting": "non_replicated_deduplication_window"})
     if not found:
         return None
@@ -76,13 +76,13 @@ def find_table(rows: Rows, database: str, table: str) -> Table | None:
     plain = engine == "MergeTree"
     setting = "non_replicated_deduplication_window" if plain else "replicated_deduplication_window"
     stated = re.search(rf"\b{setting} = (\d+)", full)
-    # a replicated table has a window unless its settings say 0
+    # A replicated table has a window unless its settings say 0.
     window = int(stated.group(1)) if stated else int(default or 0) if plain else WINDOW
     return Table(engine, full, setting, window)
 
 
 def engine_fault(engine: str) -> str | None:
-    """Return why batches can't be delivered to a table with this engine, as a clause; None: they can."""
+    """Return why batches can't be delivered to a table with this engine, as a clause; None: they can be."""
     if ENGINES.fullmatch(engine):
         return None
     if MERGING.fullmatch(engine):
@@ -95,9 +95,9 @@ def engine_fault(engine: str) -> str | None:
 
 
 def dependent_views(rows: Rows, database: str, table: str) -> list[str]:
-    """Return the names of the materialized views that an insert into a table reaches, also by way of other views' tables.
+    """Return the names of the materialized views that an insert into a table reaches, also through the tables of other views.
 
-    Views that refresh by themselves read the table again, so an insert does not reach them.
+    Views that refresh on a schedule read the table again, so an insert does not reach them.
     """
     views: list[str] = []
     seen: set[Name] = set()

@@ -1,6 +1,6 @@
-"""Columns of Arrow as the bytes that Cassandra's native protocol has for values, a whole column at once.
+"""Encode whole Arrow columns as values of Cassandra's native protocol.
 
-A value is its length, an int of four bytes, and what follows; of one that is not set the length is -2, and Cassandra leaves what is there.
+A value is its length, an int of four bytes, followed by its content. Length -2 means "not set": Cassandra keeps the existing value.
 
 Source: native_protocol_v4.spec and v5.spec, sections 3 ([value]) and 6 (the types).
 """
@@ -15,24 +15,27 @@ import pyarrow.compute as pc
 
 from tagmill.stores import uuids
 
-# of all rows the same, or of each row its own (binary)
+# A part of every row's bytes: the same bytes in all rows, or a binary array with each row's own.
 Part: TypeAlias = bytes | pa.Array
 Bytes = npt.NDArray[np.uint8]
+# Bytes of the length in front of a value.
 LENGTH = 4
 UNSET = (-2).to_bytes(LENGTH, "big", signed=True)
-# the Arrow type that a number is cast to, and its bytes
+# By Cassandra's type: the Arrow type that a number is cast to, and numpy's type of its bytes.
 NUMBERS = {
     "tinyint": (pa.int8(), ">i1"), "smallint": (pa.int16(), ">i2"), "int": (pa.int32(), ">i4"), "bigint": (pa.int64(), ">i8"),
     "float": (pa.float32(), ">f4"), "double": (pa.float64(), ">f8"),
 }  # fmt: skip
+# By Arrow's unit: factor and divisor that give milliseconds.
 MILLISECOND = {"s": (1000, 1), "ms": (1, 1), "us": (1, 1000), "ns": (1, 1_000_000)}
 
 
 def encoded(values: pa.Array, kind: Any, protocol: int) -> list[Part]:
-    """The values of a column, nulls not set: one part behind the other. `kind`: the driver's type of the column in Cassandra.
+    """Encode the values of a column, nulls as not set, and return the parts that make up each row's bytes in order.
 
-    Text is Arrow's strings; blob binary; uuid and timeuuid strings or 16 bytes; timestamp Arrow's of any unit, or integers, which are
-    milliseconds; numbers those that fit. What has another type than these is told to the driver value by value.
+    `kind` is the driver's type of the column in Cassandra. Arrow types that fit:
+    text: strings; blob: binary; uuid and timeuuid: strings or 16 bytes; timestamp: a timestamp of any unit, or integers in milliseconds;
+    numbers: integers, or floats for float and double, that the type can hold. For other types the driver encodes value by value.
 
     Raises ValueError, TypeError or NotImplementedError: the values do not fit the type.
     """
@@ -50,7 +53,7 @@ def encoded(values: pa.Array, kind: Any, protocol: int) -> list[Part]:
 
 
 def one(value: Any, kind: Any, protocol: int) -> bytes:
-    """One value of Python's."""
+    """Encode one Python value, with its length in front."""
     content = _content(value, kind, protocol)
     return len(content).to_bytes(LENGTH, "big") + content
 
@@ -118,13 +121,13 @@ def _other(values: pa.Array) -> TypeError:
 
 
 def _numpy(values: pa.Array) -> npt.NDArray[Any]:
-    """Nulls are zero."""
+    """Convert values to numpy, with zero for nulls."""
     found: npt.NDArray[Any] = pc.fill_null(values, 0).to_numpy(zero_copy_only=False)
     return found
 
 
 def _fixed(content: Bytes, values: pa.Array) -> pa.Array:
-    """Lengths and contents of values that are equally long; nulls of `values` are not set."""
+    """Encode equally long contents, each with its length in front; nulls of `values` are not set."""
     content = content.reshape(len(values), -1)
     width = content.shape[1]
     rows = np.empty((len(values), LENGTH + width), np.uint8)
@@ -135,13 +138,13 @@ def _fixed(content: Bytes, values: pa.Array) -> pa.Array:
 
 
 def _variable(values: pa.Array) -> list[Part]:
-    """Lengths of binary values, and what they are."""
+    """Encode binary values of any length as two parts: the lengths, -2 for nulls, and the contents."""
     lengths = pc.fill_null(pc.binary_length(values), -2).to_numpy(zero_copy_only=False).astype(">i4")
     return [_binary(lengths.view(np.uint8).reshape(-1, LENGTH)), pc.fill_null(values, b"")]
 
 
 def _binary(rows: Bytes) -> pa.Array:
-    """A binary value of each row's bytes."""
+    """Convert each row of bytes to a binary value of Arrow's."""
     count, width = rows.shape
     content = pa.py_buffer(np.ascontiguousarray(rows))
     return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), count, [None, content]).cast(pa.binary())

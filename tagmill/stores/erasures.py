@@ -1,7 +1,7 @@
-"""The record of what was erased of a journal: numbers 1, 2, 3 …, ERASING until they are ERASED.
+"""The record of a journal's erasures: they are numbered 1, 2, 3 … and are ERASING until they are ERASED.
 
-While one is ERASING nothing else is done to the journal's pipelines, since what was read of it before may be gone by now; whoever erases
-next finishes it first. Of the persistence ids stays a digest each (docs/decisions/0018).
+While an erasure is ERASING, no other work is done on the journal's pipelines, because data that was read before may be gone by now. The
+next erasure finishes it first. The record keeps only a digest of each persistence id (docs/decisions/0018).
 """
 
 import hmac
@@ -23,7 +23,7 @@ TABLES = ("erasures", "erased_ids", "erased_rows")
 
 
 class ErasureState(StrEnum):
-    """Where an erasure stands."""
+    """The state of an erasure."""
 
     ERASING = "ERASING"
     ERASED = "ERASED"
@@ -31,7 +31,7 @@ class ErasureState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ErasureRow:
-    """An erasure as the ledger has it. `counts`: by place; `plan_file` is None once it is ERASED."""
+    """An erasure as the ledger has it. `counts` are by place; `plan_file` is None once it is ERASED."""
 
     journal: str
     erasure: int
@@ -49,7 +49,7 @@ class ErasureRow:
 
 @dataclass(frozen=True, slots=True)
 class ErasedRows:
-    """What an erasure takes out of ClickHouse of one tag: rows, whole batches, and rows that the view has no more."""
+    """What an erasure deletes from ClickHouse for one tag: rows, whole batches, and `unseen` rows, which the view no longer had."""
 
     tag: str
     rows: int
@@ -70,19 +70,19 @@ class Erasures:
         self.table, self.ids, self.rows = (f"{ledger}.{table}" for table in TABLES)
 
     def newest(self, limit: int) -> list[ErasureRow]:
-        """The newest first."""
+        """Return up to `limit` erasures, the newest first."""
         rows = self.cassandra.execute(
             f"SELECT {FIELDS} FROM {self.table} WHERE journal = ? LIMIT ?", self.journal, limit, consistency=SERIAL
         )
         return [_row(row._asdict()) for row in rows if row.state is not None]
 
     def unfinished(self) -> ErasureRow | None:
-        """The one that is ERASING: the newest, since no other begins before it is ERASED."""
+        """Return the erasure that is ERASING, or None. It is the newest, since no other begins before it is ERASED."""
         newest = self.newest(1)
         return newest[0] if newest and newest[0].state == ErasureState.ERASING else None
 
     def check(self, pipeline: str) -> None:
-        """Refuse work on a journal while an erasure is under way, or was interrupted; raises GuardRefused."""
+        """Raise GuardRefused if an erasure of the journal is under way or was interrupted."""
         if row := self.unfinished():
             raise GuardRefused(
                 f"pipeline {pipeline}: erasure {row.erasure} of journal {self.journal} was begun by {row.who} and is not finished. Nothing "
@@ -92,7 +92,7 @@ class Erasures:
     # -- one erasure
 
     def begin(self, row: ErasureRow) -> None:
-        """The decision; raises FenceRaised when another one has this number."""
+        """Write an erasure's row, which decides it; raises FenceRaised if another erasure has this number."""
         fields = [name for name in ErasureRow.__dataclass_fields__ if name != "done_at"]
         values = [getattr(row, name) for name in fields]
         marks = ", ".join("?" for _ in fields)
@@ -107,7 +107,7 @@ class Erasures:
             )
 
     def finish(self, row: ErasureRow, persistence_ids: Iterable[str]) -> None:
-        """ERASING → ERASED: the digests stay, and no name of the plan."""
+        """Finish an erasure, ERASING → ERASED: write digests of the persistence ids, and remove the plan's file from the record."""
         salt = self._salt() or self._new_salt()
         self.cassandra.write_many(
             f"INSERT INTO {self.ids} (journal, digest, erasure) VALUES (?, ?, ?)",
@@ -120,7 +120,7 @@ class Erasures:
         )  # fmt: skip
 
     def erased(self, persistence_ids: Iterable[str]) -> dict[str, int]:
-        """Those of these persistence ids that were erased before, with the newest erasure that took each."""
+        """Return those of these persistence ids that were erased before, each with its newest erasure."""
         known, salt = list(persistence_ids), self._salt()
         if salt is None:
             return {}
@@ -131,14 +131,14 @@ class Erasures:
         return {one: int(rows[0].erasure) for one, rows in zip(known, found, strict=True) if rows}
 
     def _salt(self) -> bytes | None:
-        """Of this journal; None before its first erasure."""
+        """Return the salt of this journal's digests; None until an erasure first needs it."""
         rows = self.cassandra.execute(
             f"SELECT salt FROM {self.table} WHERE journal = ? LIMIT 1", self.journal, consistency=SERIAL
         )
         return bytes(rows[0].salt) if rows and rows[0].salt is not None else None
 
     def _new_salt(self) -> bytes:
-        """The one that is made first stays."""
+        """Make a salt for this journal unless another process was first, and return the one in force."""
         made = f"UPDATE {self.table} SET salt = ? WHERE journal = ? IF salt = null"
         self.cassandra.transact(made, secrets.token_bytes(32), self.journal, landed=lambda: True)
         salt = self._salt()
@@ -148,14 +148,14 @@ class Erasures:
     # -- rows of ClickHouse
 
     def keep_rows(self, pipeline: str, erasure: int, of_tags: Iterable[ErasedRows]) -> None:
-        """Note what went; again is the same."""
+        """Record the rows that an erasure deletes from ClickHouse; a repetition writes the same."""
         self.cassandra.write_many(
             f"INSERT INTO {self.rows} (pipeline, tag, journal, erasure, rows, batches, unseen) VALUES (?, ?, ?, ?, ?, ?, ?)",
             ((pipeline, one.tag, self.journal, erasure, one.rows, one.batches, one.unseen) for one in of_tags),
         )
 
     def unseen(self, pipeline: str, tag: str) -> int:
-        """Rows of a tag that went and that the view did not have any more."""
+        """Return how many erased rows of a tag the view no longer had, over all erasures."""
         found = self.cassandra.execute(
             f"SELECT sum(unseen) AS rows FROM {self.rows} WHERE pipeline = ? AND tag = ?", pipeline, tag
         )
@@ -163,7 +163,7 @@ class Erasures:
 
 
 def digest(salt: bytes, persistence_id: str) -> str:
-    """What the record keeps of a persistence id."""
+    """Return the salted SHA-256 digest by which the record keeps a persistence id, in hexadecimal."""
     return hmac.digest(salt, persistence_id.encode(), "sha256").hex()
 
 

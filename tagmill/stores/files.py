@@ -1,4 +1,4 @@
-"""The files of runs on any Arrow file system: plans, manifests, sealed batches. Written once, never changed.
+"""The files of runs on any Arrow file system: plans, manifests, sealed batches. Each is written once and never changed.
 
 Layout: <root>/<pipeline>/run-<number>/plan-<attempt>.json, and attempt-<attempt>/ with the batches, manifest.json, progress, holds.
 """
@@ -18,50 +18,51 @@ from tagmill.runs.privacy import make_file
 if TYPE_CHECKING:
     import pyarrow as pa
 
+# Bytes that are read at once to compute a digest.
 CHUNK = 8 * 1024 * 1024
 
 
 class RunFiles:
-    """One storage root."""
+    """The files below one storage root, a local folder or a URL of Arrow's file systems."""
 
     def __init__(self, root: str) -> None:
         self.root = root
         if "://" in root:
-            # Spark says s3a, Arrow says s3
+            # Spark calls the scheme s3a, Arrow s3.
             self.filesystem, self.base = fs.FileSystem.from_uri(root.replace("s3a://", "s3://", 1))
         else:
             self.filesystem, self.base = fs.LocalFileSystem(), str(Path(root).absolute())
 
     def folder(self, pipeline: str, run: int) -> str:
-        """Folder of a run, relative to the root."""
+        """Return the folder of a run, relative to the root."""
         return f"{pipeline}/run-{run:08d}"
 
     def url(self, relative: str) -> str:
-        """What Spark calls this file or folder."""
+        """Return the URL by which Spark reads and writes a file or folder."""
         return f"{self.root}/{relative}" if "://" in self.root else f"file://{self.base}/{relative}"
 
     def path(self, relative: str) -> str:
-        """What Arrow's file system calls it."""
+        """Return the path of a file or folder in Arrow's file system."""
         return f"{self.base}/{relative}"
 
     def docs(self, pipeline: str) -> str:
-        """Where a pipeline's pages are: a folder, or a URL if the root is one."""
+        """Return where a pipeline's pages are: a folder, or a URL if the root is one."""
         return self.url(f"{pipeline}/docs") if "://" in self.root else self.path(f"{pipeline}/docs")
 
     def write(self, relative: str, content: bytes) -> str:
-        """Write a whole file under a name of its own; returns its SHA-256."""
+        """Write a whole file under a name that no other file has; return its SHA-256."""
         with self.create(relative) as stream:
             stream.write(content)
         return hashlib.sha256(content).hexdigest()
 
     def read(self, relative: str) -> bytes:
-        """A whole file; raises SealedFileDamaged when it is gone."""
+        """Return the content of a whole file; raises SealedFileDamaged if it is gone."""
         with self._readable(relative), self.filesystem.open_input_stream(self.path(relative)) as stream:
             return cast(bytes, stream.read())
 
     @contextmanager
     def create(self, relative: str) -> Iterator[BinaryIO]:
-        """A file to write to, piece by piece; raises StoreUnavailable where it can't be."""
+        """Open a new file to write to, piece by piece; raises StoreUnavailable if it can't be written."""
         try:
             if "://" in self.root:
                 self.filesystem.create_dir(self.path(relative).rpartition("/")[0], recursive=True)
@@ -73,12 +74,12 @@ class RunFiles:
             raise StoreUnavailable(f"{self.url(relative)} can't be written: {error}. Nothing was committed") from None
 
     def open(self, relative: str) -> BinaryIO:
-        """A file to read from, seekable; raises SealedFileDamaged when it is gone."""
+        """Open a file to read from, seekable; raises SealedFileDamaged if it is gone."""
         with self._readable(relative):
             return cast(BinaryIO, self.filesystem.open_input_file(self.path(relative)))
 
     def open_sealed(self, relative: str, sha256: str) -> BinaryIO:
-        """A file to read from, seekable; raises SealedFileDamaged when its bytes are not those that were sealed."""
+        """Open a sealed file to read from, seekable; raises SealedFileDamaged if its bytes are not those that were sealed."""
         with self._readable(relative):
             found = self.digest(relative)[1]
         if found != sha256:
@@ -98,7 +99,7 @@ class RunFiles:
         return SealedFileDamaged(f"{self.url(relative)} {problem}. Nothing of it was used; restore it from a backup")
 
     def digest(self, relative: str) -> tuple[int, str]:
-        """Size in bytes and SHA-256 of a file."""
+        """Return the size of a file in bytes and its SHA-256."""
         digest, size = hashlib.sha256(), 0
         with self.filesystem.open_input_stream(self.path(relative)) as stream:
             while chunk := stream.read(CHUNK):
@@ -107,16 +108,16 @@ class RunFiles:
         return size, digest.hexdigest()
 
     def names(self, relative: str) -> list[str]:
-        """Names of the files directly in a folder, sorted; empty when there is none."""
+        """Return the names of the files directly in a folder, sorted; an absent folder has none."""
         selector = fs.FileSelector(self.path(relative), allow_not_found=True)
         return sorted(info.base_name for info in self.filesystem.get_file_info(selector) if info.type == fs.FileType.File)
 
     def parquet(self, folder: str) -> list[str]:
-        """The Parquet files directly in a folder, relative to the root, sorted."""
+        """Return the Parquet files directly in a folder, relative to the root, sorted."""
         return [f"{folder}/{name}" for name in self.names(folder) if name.endswith(".parquet")]
 
     def record_batches(self, folder: str, rows: int, columns: list[str] | None = None) -> "Iterator[pa.RecordBatch]":
-        """The rows of the Parquet files directly in a folder, so many at once."""
+        """Yield the rows of the Parquet files directly in a folder, at most `rows` at once."""
         import pyarrow.parquet as pq
 
         for name in self.parquet(folder):
@@ -124,12 +125,12 @@ class RunFiles:
                 yield from pq.ParquetFile(source).iter_batches(rows, columns=columns)
 
     def folders(self, relative: str) -> list[str]:
-        """Names of the folders directly in a folder, sorted; empty when there is none."""
+        """Return the names of the folders directly in a folder, sorted; an absent folder has none."""
         selector = fs.FileSelector(self.path(relative), allow_not_found=True)
         return sorted(info.base_name for info in self.filesystem.get_file_info(selector) if info.type == fs.FileType.Directory)
 
     def below(self, relative: str) -> list[str]:
-        """All files below a folder at any depth, relative to the root, sorted; empty when there is none."""
+        """Return all files below a folder at any depth, relative to the root, sorted; an absent folder has none."""
         selector = fs.FileSelector(self.path(relative), allow_not_found=True, recursive=True)
         found = (info.path for info in self.filesystem.get_file_info(selector) if info.type == fs.FileType.File)
         return sorted(path.removeprefix(f"{self.base}/") for path in found)
@@ -139,7 +140,7 @@ class RunFiles:
         self.filesystem.delete_file(self.path(relative))
 
     def remove_older(self, relative: str, moment: datetime) -> int:
-        """Remove the files directly in a folder that were last written before a moment; returns how many."""
+        """Remove the files directly in a folder that were last written before a moment; return how many."""
         selector = fs.FileSelector(self.path(relative), allow_not_found=True)
         old = [
             info
@@ -151,14 +152,14 @@ class RunFiles:
         return len(old)
 
     def remove_attempts(self, pipeline: str, run: int, *, but: str | None = None) -> None:
-        """Remove what attempts to seal a finished run have left, but for the one that was committed."""
+        """Remove the folders that attempts to seal a finished run have left, except that of the committed attempt `but`."""
         for name in self.folders(folder := self.folder(pipeline, run)):
             if name.startswith("attempt-") and name != f"attempt-{but}":
-                # who writes there still can commit nothing; what can't be removed now goes with the run
+                # A process that still writes there can't commit anything. What can't be removed now is removed with the run.
                 with suppress(OSError):
                     self.remove_folder(f"{folder}/{name}")
 
     def remove_folder(self, relative: str) -> None:
-        """Remove a folder and all in it, if it is there."""
+        """Remove a folder with its content, if it exists."""
         if self.filesystem.get_file_info(self.path(relative)).type == fs.FileType.Directory:
             self.filesystem.delete_dir(self.path(relative))

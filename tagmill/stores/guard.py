@@ -1,4 +1,4 @@
-"""What every work on a journal asks first: whether it is configured as it is, and whether nobody erases. Who only looks asks the first."""
+"""Checks before any work on a journal: its view is the configured one, and no erasure is under way. Readers need only the first."""
 
 from tagmill.settings import Settings
 from tagmill.stores.cassandra import Cassandra
@@ -7,14 +7,17 @@ from tagmill.stores.journalviews import JournalViews
 
 
 def check_journal(cassandra: Cassandra, settings: Settings, pipeline: str) -> None:
-    """Refuse work on a pipeline's journal that has another view by now (ConfigurationError) or is being erased from (GuardRefused)."""
+    """Raise ConfigurationError if a pipeline's journal has another view by now, GuardRefused if an erasure of it is not finished."""
     chosen, ledger_keyspace = settings.pipeline(pipeline), settings.cassandra.ledger_keyspace
     JournalViews(cassandra, ledger_keyspace, chosen.keyspace).check(pipeline, chosen.view)
     Erasures(cassandra, ledger_keyspace, chosen.keyspace).check(pipeline)
 
 
 def check_view(cassandra: Cassandra, settings: Settings, pipeline: str) -> None:
-    """Refuse to look at a table that the journal's view was in before (ConfigurationError); without a ledger there was no other."""
+    """Raise ConfigurationError if the pipeline's configured view is not the one that its journal has now.
+
+    Without a ledger the journal never had another view.
+    """
     chosen, ledger_keyspace = settings.pipeline(pipeline), settings.cassandra.ledger_keyspace
     ledger = cassandra.cluster.metadata.keyspaces.get(ledger_keyspace)
     if ledger is not None and JournalViews.TABLE in ledger.tables:

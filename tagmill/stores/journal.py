@@ -1,4 +1,4 @@
-"""The events, snapshots and metadata of single persistence ids: what is there, and what the plugin's Cleanup does to it.
+"""Read the events, snapshots and metadata of single persistence ids, and delete them as the plugin's Cleanup does.
 
 Source of each statement: CassandraJournal, CassandraSnapshotStore and Cleanup of pekko-persistence-cassandra 1.1.
 """
@@ -17,13 +17,13 @@ from tagmill.journaltables import WRITERS_TABLES, JournalTables, event_tags, tag
 from tagmill.stores.cassandra import Cassandra
 from tagmill.stores.views import SEARCHED_PARTITIONS, partitions_of
 
-# rows of the view that one persistence id's deletion has under way
+# Deletions of one persistence id that are under way at once.
 DELETES_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What a deletion has to know of an event; `written`: microseconds."""
+    """The facts of an event that a deletion needs; `written` is its write time in microseconds."""
 
     sequence_nr: int
     timestamp: UUID
@@ -33,14 +33,14 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """`timestamp`: milliseconds since 1970."""
+    """A snapshot without its payload; `timestamp` is in milliseconds since 1970."""
 
     sequence_nr: int
     timestamp: int
 
 
 class JournalStore:
-    """One journal keyspace and its snapshots."""
+    """The events, metadata and snapshots of one journal keyspace, by persistence id."""
 
     def __init__(self, cassandra: Cassandra, journal: JournalTables, snapshot_keyspace: str, snapshot_table: str) -> None:
         self.cassandra, self.journal, self.keyspace = cassandra.application, journal, journal.keyspace
@@ -57,15 +57,15 @@ class JournalStore:
         there = snapshot_keyspace in keyspaces and snapshot_table in keyspaces[snapshot_keyspace].tables
         self.snapshot_table = f"{names.cql(snapshot_keyspace)}.{names.cql(snapshot_table)}" if there else None
 
-    # -- what is there
+    # -- reading
 
     def deleted_to(self, persistence_id: str) -> int:
-        """metadata.deleted_to, 0 if nothing was deleted."""
+        """Return metadata.deleted_to, the sequence_nr up to which events were deleted; 0 if none was."""
         rows = self.cassandra.execute(f"SELECT deleted_to FROM {self.metadata} WHERE persistence_id = ?", persistence_id)
         return int(rows[0].deleted_to or 0) if rows else 0
 
     def is_listed(self, persistence_id: str) -> bool:
-        """Whether all_persistence_ids has it."""
+        """Return whether the table all_persistence_ids has a persistence id."""
         listed = self.journal.all_persistence_ids
         return listed in self.tables and bool(
             self.cassandra.execute(
@@ -74,15 +74,15 @@ class JournalStore:
         )
 
     def partitions(self, persistence_id: str, deleted_to: int) -> list[int]:
-        """The partition_nrs that have events, in order."""
+        """Return the partition_nrs that have events of a persistence id, in order, as the plugin finds them."""
         return partitions_of(self.cassandra, self.messages, persistence_id, deleted_to)
 
     def all_partitions(self, persistence_id: str) -> list[int]:
-        """The same, also behind more empty ones than the plugin reads on over."""
+        """Return the partition_nrs that have events, also behind more empty partitions than the plugin skips."""
         return partitions_of(self.cassandra, self.messages, persistence_id, 0, SEARCHED_PARTITIONS)
 
     def last(self, persistence_id: str, partition_nr: int) -> int:
-        """The highest sequence_nr of a partition, 0 if it is empty."""
+        """Return the highest sequence_nr of a partition, 0 if the partition is empty."""
         rows = self.cassandra.execute(
             f"SELECT sequence_nr FROM {self.messages} WHERE persistence_id = ? AND partition_nr = ?"
             " ORDER BY sequence_nr DESC LIMIT 1", persistence_id, partition_nr,
@@ -90,7 +90,7 @@ class JournalStore:
         return int(rows[0].sequence_nr or 0) if rows else 0
 
     def events(self, persistence_id: str, partitions: Iterable[int], to: int, after: int = 0) -> Iterator[Event]:
-        """Events with after < sequence_nr <= to, the highest first, without payload, page by page."""
+        """Yield the events with after < sequence_nr <= to, the highest first, without payload, page by page."""
         fields = ", ".join(["sequence_nr", "timestamp", *self.tag_columns, "WRITETIME(writer_uuid) AS written"])
         for partition_nr in sorted(partitions, reverse=True):
             for row in self.cassandra.stream(
@@ -100,7 +100,7 @@ class JournalStore:
                 yield Event(row.sequence_nr, row.timestamp, event_tags(row), row.written or 0)
 
     def snapshots(self, persistence_id: str) -> Iterator[Snapshot]:
-        """The newest first, without payload."""
+        """Yield the snapshots of a persistence id, the newest first, without payload."""
         if self.snapshot_table:
             for row in self.cassandra.stream(
                 f"SELECT sequence_nr, timestamp FROM {self.snapshot_table} WHERE persistence_id = ? ORDER BY sequence_nr DESC",
@@ -109,7 +109,7 @@ class JournalStore:
                 yield Snapshot(row.sequence_nr, row.timestamp or 0)
 
     def written_ahead(self, persistence_id: str) -> str | None:
-        """Return the table that has a row of a persistence id, other than an event, written ahead of the clock; None: there is none."""
+        """Return a table with a row of a persistence id written ahead of this machine's clock, events left out; None: no table has one."""
         columns = {self.metadata: "deleted_to"} | ({self.snapshot_table: "ser_id"} if self.snapshot_table else {})
         columns |= {self.journal.cql(table): "sequence_nr" for table in WRITERS_TABLES if table in self.tables}
         for table, column in columns.items():
@@ -123,11 +123,11 @@ class JournalStore:
     # -- deleting
 
     def note_deleted_to(self, persistence_id: str, to: int) -> None:
-        """From now on these events count as deleted, for the plugin and for Tagmill."""
+        """Write metadata.deleted_to: from now on the plugin and Tagmill count the events up to `to` as deleted."""
         self._write(f"INSERT INTO {self.metadata} (persistence_id, deleted_to) VALUES (?, ?)", [(persistence_id, to)])
 
     def delete_events(self, persistence_id: str, partitions: Iterable[int], to: int) -> None:
-        """One range deletion a partition, as the plugin does."""
+        """Delete the events up to `to` with one range deletion per partition, as the plugin does."""
         self._write(
             f"DELETE FROM {self.messages}"
             " WHERE persistence_id = ? AND partition_nr = ? AND sequence_nr >= 0 AND sequence_nr <= ?",
@@ -135,11 +135,11 @@ class JournalStore:
         )
 
     def delete_view(self, rows: Sequence[tuple[str, int, UUID, str]], view_table: str | None = None) -> None:
-        """Rows of the view, or of another table of views: (tag, timebucket, timestamp, persistence_id), whatever their numbers.
+        """Delete rows (tag, timebucket, timestamp, persistence_id) of the view, or of another table of views, whatever their numbers.
 
-        A sequence: the driver takes the next value in the thread that receives answers, so nothing may be read there.
+        `rows` is a sequence, because the driver takes the next value in the thread that receives answers, where nothing may be read.
 
-        Raises GuardRefused: a row outranks its deletion.
+        Raises GuardRefused: a row has a later write time than its deletion.
         """
         table, where = (
             self.journal.cql(view_table or self.view_table),
@@ -154,14 +154,14 @@ class JournalStore:
             )
 
     def delete_snapshots(self, persistence_id: str, before: int | None) -> None:
-        """Those below a sequence_nr; None: all."""
+        """Delete the snapshots of a persistence id below the sequence_nr `before`; None: all of them."""
         if self.snapshot_table is None:
             return
         below, values = ("", (persistence_id,)) if before is None else (" AND sequence_nr < ?", (persistence_id, before))
         self._write(f"DELETE FROM {self.snapshot_table} WHERE persistence_id = ?{below}", [values])
 
     def forget(self, persistence_id: str, *, numbers: bool) -> None:
-        """Metadata and the name itself; with `numbers` also what was numbered and scanned for tags."""
+        """Delete the metadata and the name of a persistence id, with `numbers` also its tag_write_progress and tag_scanning."""
         tables = WRITERS_TABLES if numbers else ()
         for table in (*tables, self.journal.metadata, self.journal.all_persistence_ids):
             if table in self.tables:
@@ -173,12 +173,12 @@ class JournalStore:
 
 
 def now_in_microseconds() -> int:
-    """Return the time in the unit of write times."""
+    """Return this machine's time in microseconds since 1970, the unit of write times."""
     return time.time_ns() // 1000
 
 
 class DeletedIds:
-    """The ledger's record of the persistence ids of a journal that were deleted for good: nothing else knows of them any more."""
+    """The ledger's record of a journal's persistence ids that were deleted for good; no other table has their names."""
 
     TABLE = "deleted_ids"
 
@@ -187,21 +187,21 @@ class DeletedIds:
         self.table = f"{names.cql(ledger_keyspace)}.{self.TABLE}"
 
     def deleted_to(self, persistence_id: str) -> int | None:
-        """Up to where its events were deleted; None: it is not known."""
+        """Return the sequence_nr up to which a persistence id was deleted; None: the record does not have it."""
         rows = self.cassandra.execute(
             f"SELECT deleted_to FROM {self.table} WHERE journal = ? AND persistence_id = ?", self.journal, persistence_id
         )
         return int(rows[0].deleted_to) if rows else None
 
     def add(self, persistence_id: str, to: int) -> None:
-        """Note one; never with a lower number than before."""
+        """Record that a persistence id was deleted up to `to`; an existing record never gets a lower number."""
         self.cassandra.write_many(
             f"INSERT INTO {self.table} (journal, persistence_id, deleted_to, deleted_at) VALUES (?, ?, ?, ?)",
             [(self.journal, persistence_id, max(to, self.deleted_to(persistence_id) or 0), self.cassandra.now())],
         )
 
     def forget(self, persistence_id: str) -> None:
-        """Not even its name is to stay."""
+        """Delete the record of a persistence id, so that not even its name stays."""
         self.cassandra.write_many(
             f"DELETE FROM {self.table} WHERE journal = ? AND persistence_id = ?", [(self.journal, persistence_id)]
         )

@@ -1,4 +1,4 @@
-"""Which table of a journal has its tag views, once it was copied into one with another bucket size; and which one is being filled.
+"""Which table holds a journal's tag views after a rebucket (a copy with another bucket size), and which table is being filled.
 
 The static columns are moved by lightweight transactions that say IF fence = ?, so a copier that wakes up late switches nothing.
 A journal that was never rebucketed has no row: then the configuration alone says what its view is.
@@ -20,7 +20,7 @@ SERIAL = ConsistencyLevel.SERIAL
 
 @dataclass(frozen=True, slots=True)
 class ViewTable:
-    """A table of tag views; `source` and the moments are None for the one that the journal began with."""
+    """A table of tag views; `source` and the moments are None for the table that the journal began with."""
 
     view: View
     source: str | None
@@ -30,13 +30,13 @@ class ViewTable:
 
     @property
     def was_in_force(self) -> bool:
-        """Whether the journal ever had its view in it: then the ledger knows of partitions of this name."""
+        """Whether the journal's view was ever in this table: then the ledger knows partitions under its name."""
         return self.source is None or self.switched_at is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a journal's views stand."""
+    """The state of a journal's views: the table in force, the one being filled, and all that are known."""
 
     fence: int
     attempt: UUID
@@ -46,12 +46,12 @@ class Standing:
 
     @property
     def view(self) -> View:
-        """The one in force."""
+        """The view in force."""
         return self.tables[self.current].view
 
     @property
     def filling(self) -> View | None:
-        """The one that is being filled."""
+        """The view that is being filled, None if there is none."""
         return self.tables[self.copying].view if self.copying else None
 
 
@@ -67,7 +67,7 @@ class JournalViews:
         needs_tables(cassandra, ledger_keyspace, [self.TABLE])
 
     def standing(self) -> Standing | None:
-        """Where it stands; None when it was never rebucketed."""
+        """Return the state of the journal's views; None: the journal was never rebucketed."""
         rows = self.cassandra.execute(f"SELECT * FROM {self.table} WHERE journal = ?", self.journal, consistency=SERIAL)
         if not rows or rows[0].fence is None:
             return None
@@ -83,7 +83,7 @@ class JournalViews:
         return Standing(rows[0].fence, rows[0].attempt, rows[0].current, rows[0].copying, tables)
 
     def check(self, pipeline: str, view: View) -> None:
-        """Refuse a configuration that names another view than the journal has; raises ConfigurationError."""
+        """Raise ConfigurationError if the configuration names another view than the journal has."""
         standing = self.standing()
         if standing is None or standing.view == view:
             return
@@ -94,18 +94,18 @@ class JournalViews:
         )
 
     def earlier(self, view: View) -> list[View]:
-        """Other tables that the journal's view was in."""
+        """Return the views of the journal in other tables than that of `view`: earlier ones, and one that is being filled."""
         standing = self.standing()
         return [one.view for one in standing.tables.values() if one.view.table != view.table] if standing else []
 
     # -- a rebucket
 
     def take_over(self, owner: str, view: View) -> Standing:
-        """Raise the fence; the first time, with this view as the one in force. Raises FenceRaised."""
+        """Raise the fence; the first time, also record `view` as the one in force. Raises FenceRaised."""
         self.cassandra.check_clocks()
         attempt, known = uuid4(), self.standing()
         if known is None:
-            # first the row without meaning, then what gives it one: a kill between them leaves a journal that was never rebucketed
+            # The table's row has no effect before the transaction, so a kill between them leaves a journal that was never rebucketed.
             self._note(view, None)
             taken = self.cassandra.transact(
                 f"INSERT INTO {self.table} (journal, fence, attempt, owner, current) VALUES (?, 1, ?, ?, ?) IF NOT EXISTS",
@@ -122,13 +122,16 @@ class JournalViews:
         return found
 
     def begin(self, standing: Standing, target: View) -> Standing:
-        """From now on `target` is being filled; raises FenceRaised. That the view was in a table of this name before stays known."""
+        """Record that `target` is being filled from now on; raises FenceRaised.
+
+        If the view was in a table of this name before, the record keeps that.
+        """
         now, known = self.cassandra.now(), standing.tables.get(target.table)
         self._note(target, standing.current, now, (known.switched_at or now) if known and known.was_in_force else None)
         return self._move(standing, standing.current, target.table)
 
     def switch(self, standing: Standing) -> Standing:
-        """What was being filled is the view in force; raises FenceRaised."""
+        """Put the table that was being filled in force as the journal's view; raises FenceRaised."""
         assert standing.copying is not None  # noqa: S101 - begun
         self.cassandra.write_many(
             f"UPDATE {self.table} SET switched_at = ? WHERE journal = ? AND view_table = ?",
@@ -137,7 +140,7 @@ class JournalViews:
         return self._move(standing, standing.copying, None)
 
     def give_up(self, standing: Standing) -> Standing:
-        """Nothing is being filled any more; raises FenceRaised."""
+        """Record that the table being filled was given up, so that none is being filled; raises FenceRaised."""
         assert standing.copying is not None  # noqa: S101 - begun
         given_up, moved = standing.tables[standing.copying], self._move(standing, standing.current, None)
         if given_up.was_in_force:
@@ -149,7 +152,7 @@ class JournalViews:
         return moved
 
     def dropped(self, table: str) -> None:
-        """An earlier table is gone."""
+        """Record that an earlier table was dropped, and when."""
         self.cassandra.write_many(
             f"UPDATE {self.table} SET dropped_at = ? WHERE journal = ? AND view_table = ?",
             [(self.cassandra.now(), self.journal, table)],

@@ -1,4 +1,4 @@
-"""Kafka: which topics there are, how far they reach, single records; errors in Tagmill's words. Spark reads the bulk itself."""
+"""Kafka: list topics and their offsets, read and write single records, and raise errors as Tagmill's. Spark reads the bulk itself."""
 
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -30,12 +30,13 @@ REFUSED = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError._SSL,
 }
-# a partition whose leader changes, or that was just made: over in seconds
+# Errors of a partition whose leader changes or that was just created; they pass in seconds.
 LEADERLESS = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}
 UNKNOWN = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.TOPIC_EXCEPTION}
+# Records that one poll returns at most.
 POLLED = 1000
-# a record's timestamp is what its producer says: later ones (microseconds taken for milliseconds, say) count as the last of these,
-# earlier ones (-1 is that of a record without one) as the first
+# A record's timestamp is what its producer says. One after LATEST (such as microseconds taken for milliseconds) counts as LATEST, one
+# before EARLIEST (a record without a timestamp has -1) as EARLIEST.
 EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 LATEST_MS = (LATEST - EARLIEST) // timedelta(milliseconds=1)
 
@@ -50,7 +51,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class KafkaRecord:
-    """One record; headers in their order, a name may come twice."""
+    """One record; its headers keep their order, and a name may occur twice."""
 
     topic: str
     partition: int
@@ -62,7 +63,7 @@ class KafkaRecord:
 
 
 class Kafka:
-    """A cluster. Close it, or use it in `with`."""
+    """A client of one Kafka cluster, to be used in `with`."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         self.settings = settings
@@ -76,7 +77,7 @@ class Kafka:
         self._admin.poll(0)
 
     def topics(self) -> dict[str, int]:
-        """How many partitions each topic has; Kafka's own topics are left out."""
+        """Return the number of partitions of each topic; Kafka's own topics (__…) are left out."""
         try:
             found = self._admin.list_topics(timeout=self.settings.request_timeout_seconds)
         except KafkaException as error:
@@ -84,7 +85,7 @@ class Kafka:
         return {name: len(topic.partitions) for name, topic in found.topics.items() if not name.startswith("__")}
 
     def topic_ids(self, topics: Collection[str]) -> dict[str, str]:
-        """The id that Kafka gave each topic when it was made; those of brokers before 2.8 have none and are left out."""
+        """Return the id that Kafka gave each topic at its creation; topics of brokers before 2.8 have none and are left out."""
         if not topics:
             return {}
         seconds = self.settings.request_timeout_seconds
@@ -99,18 +100,21 @@ class Kafka:
         return {name: str(found[name]) for name, both in bits.items() if any(both)}
 
     def spans(self, places: Iterable[Place]) -> dict[Place, Span]:
-        """From the first record that is still there to behind the last one that is committed."""
+        """Return the span of each partition, from the first record that is left to the end of the committed ones."""
         places = list(places)
         first, end = (self._offsets(places, spec) for spec in (OffsetSpec.earliest(), OffsetSpec.latest()))  # type: ignore[no-untyped-call]
         return {place: Span(first[place], end[place]) for place in places}
 
     def high_watermarks(self, places: Iterable[Place]) -> Mapping[Place, int]:
-        """Return the offset behind the last record that is there, committed or in an open transaction."""
+        """Return for each partition the offset behind its last record, committed or in an open transaction."""
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         return self._offsets(list(places), latest, IsolationLevel.READ_UNCOMMITTED)
 
     def read(self, topic: str, partition: int, span: Span) -> Iterator[KafkaRecord]:
-        """The records of a span one by one: for few. Raises StoreUnavailable when they don't come in request_timeout_seconds."""
+        """Yield the records of a span one by one; for few records.
+
+        Raises StoreUnavailable: no record came for request_timeout_seconds.
+        """
         if span.first >= span.end:
             return
         consumer = self._client(
@@ -129,7 +133,7 @@ class Kafka:
             consumer.close()
 
     def publish(self, records: Iterable[KafkaRecord]) -> int:
-        """Write records to the partitions that they name, acknowledged by all replicas; returns how many. Offsets are Kafka's business."""
+        """Write records to the partitions that they name, acknowledged by all replicas; return how many. Kafka assigns the offsets."""
         producer = self._client(Producer, {"acks": "all", "enable.idempotence": True, "linger.ms": 20})
         failed: list[KafkaError] = []
         count = 0
@@ -160,7 +164,7 @@ class Kafka:
         return count
 
     def spark_options(self) -> dict[str, str]:
-        """How Spark's Kafka source reaches the same cluster; secrets included, so never to be logged."""
+        """Return the options by which Spark's Kafka source reaches the same cluster; they contain secrets, so never log them."""
         chosen = self.settings
         options = {
             "kafka.bootstrap.servers": ",".join(chosen.bootstrap_servers),
@@ -180,7 +184,10 @@ class Kafka:
         return options
 
     def _client(self, kind: Any, conf: Mapping[str, Any] | None = None) -> Any:
-        """A client with this configuration beside what all have. Raises ConfigurationError: a login that is not whole, a wrong CA file."""
+        """Create a client with this configuration in addition to the common one.
+
+        Raises ConfigurationError: the login is incomplete, or the CA file is wrong.
+        """
         try:
             return kind({**self._conf(), **(conf or {})})
         except KafkaException as error:
@@ -246,7 +253,7 @@ class Kafka:
                     yield _record(message)
                 if error is not None or offset >= span.end - 1:
                     return
-                patience = time.monotonic() + self.settings.request_timeout_seconds  # whoever takes the records may take time
+                patience = time.monotonic() + self.settings.request_timeout_seconds  # The caller may need time for each record.
         raise StoreUnavailable(f"{self.where}: records did not come in {self.settings.request_timeout_seconds:g} s. Try again")
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""A Kafka Journal's tables in Cassandra: made under their lock, entries and events by key, pointers, deletes."""
+"""A Kafka Journal's tables in Cassandra: create them under their lock, read entries and events by key, move pointers, delete."""
 
 import json
 import time
@@ -20,8 +20,9 @@ from tagmill.stores.schema import statements
 
 TABLES = ("locks", "setting", "journal", "metajournal", "pointer2")
 LOCK, SETTING, SETTING_VALUE = "tagmill-schema", "tagmill-schema", "1"
+# Milliseconds of a day.
 DAY_MS = 86_400_000
-# each may have a megabyte
+# Events of one page: each may have a megabyte.
 EVENTS_AT_ONCE = 100
 ENTRY = (
     "partition", "offset", "segment_size", "seq_nr", "delete_to", "created", "updated", "origin", "record_id", "expire_after", "expire_on",
@@ -33,18 +34,18 @@ EVENT = (
 )  # fmt: skip
 
 
-# columns that earlier releases of Kafka Journal do not have, as its own migrations add them; reads take them for null
+# Columns that earlier releases of Kafka Journal do not have, with the types that its own migrations give them; absent ones read as null.
 ADDED = {
     "journal": {"headers": "map<text, text>", "version": "text", "meta_record_id": "uuid"},
     "metajournal": {"record_id": "uuid"},
 }
-# further ones that reads take for null
+# Further columns that read as null where a table lacks them.
 OPTIONAL = {"journal": {"origin", "metadata"}, "metajournal": {"origin", "expire_after", "expire_on"}}
 
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """The last record of a topic's partition that was replicated, and when that was written (microseconds)."""
+    """The offset of the last replicated record of a topic's partition, and its write time (`written`, microseconds)."""
 
     offset: int
     created: datetime
@@ -52,13 +53,13 @@ class Pointer:
 
 
 class KafkaJournalTables:
-    """The tables of one keyspace."""
+    """The tables of a Kafka Journal in one keyspace."""
 
     def __init__(self, cassandra: Cassandra, keyspace: str) -> None:
         self.cassandra, self.name, self.keyspace = cassandra, keyspace, names.cql(keyspace)
 
     def there(self) -> bool:
-        """Return whether all of them exist; raises ConfigurationError: one has not the columns of any release of Kafka Journal."""
+        """Return whether all tables exist; raises ConfigurationError if one lacks a column that every release of Kafka Journal has."""
         known = self.cassandra.tables(self.name) or {}
         wanted = {"journal": {"id", "topic", "segment", *EVENT}, "metajournal": {"id", "topic", "segment", *ENTRY}}
         for table, columns in wanted.items():
@@ -71,11 +72,11 @@ class KafkaJournalTables:
         return all(table in known for table in TABLES)
 
     def outdated(self) -> list[str]:
-        """Return the columns, as table.column, that an earlier release of Kafka Journal has not made."""
+        """Return the columns, as table.column, that are absent because an earlier release of Kafka Journal created the tables."""
         return [f"{table}.{name}" for table, names_of in ADDED.items() for name in names_of if name not in self._columns(table)]
 
     def require_writable(self) -> None:
-        """Raise ConfigurationError where a table lacks a column that replications write, and that `create` does not add."""
+        """Raise ConfigurationError if a table lacks a column that replications write and that `create` does not add."""
         written = {"journal": {*EVENT}, "metajournal": {*ENTRY, "created_date"}, "pointer2": {"offset", "created", "updated"}}
         missing = [
             f"{table}.{name}"
@@ -94,21 +95,21 @@ class KafkaJournalTables:
         return set(keyspace.tables[table].columns) if keyspace and table in keyspace.tables else set()
 
     def _select(self, columns: Sequence[str], table: str) -> str:
-        """Return SELECT … FROM a table with those of the columns that it has."""
+        """Return "SELECT … FROM" a table, with those of the columns that the table has."""
         found = self._columns(table)
         return f"SELECT {', '.join(name for name in columns if name in found)} FROM {self.keyspace}.{table}"
 
     def _whole(self, rows: Iterable[Any], columns: Sequence[str], table: str) -> Iterable[Any]:
-        """Return the rows with all of the columns, null where the table has none."""
+        """Return the rows with all of the columns; one that the table lacks is None."""
         if set(columns) <= self._columns(table):
             return rows
         whole = namedtuple("whole", columns)  # type: ignore[misc]
         return (whole(*(getattr(row, name, None) for name in columns)) for row in rows)
 
     def create(self, replication: Mapping[str, str], *, owner: str, lock_seconds: int) -> None:
-        """Make what is missing, one replicator at a time: the others wait for the lock in `locks`, which expires by itself.
+        """Create what is missing, one replicator at a time: the others wait for the lock in `locks`, which expires by itself.
 
-        Raises LeaseTaken: another one has had it for longer than it lasts.
+        Raises LeaseTaken: another replicator has had the lock for longer than it lasts.
         """
         values = {"keyspace": self.keyspace, "replication": json.dumps(dict(replication)).replace('"', "'")}
         made = list(statements("kafkajournal", values))
@@ -131,7 +132,7 @@ class KafkaJournalTables:
         )
 
     def pointers(self, places: Sequence[Place]) -> dict[Place, Pointer]:
-        """Of those places that have one."""
+        """Return the pointers of these places; a place without one is left out."""
         found = self.cassandra.execute_many(
             f"SELECT offset, created, WRITETIME(offset) AS written FROM {self.keyspace}.pointer2 WHERE topic = ? AND partition = ?",
             places,
@@ -143,7 +144,7 @@ class KafkaJournalTables:
         }
 
     def point(self, pointers: Iterable[tuple[Place, Pointer]]) -> None:
-        """Move pointers; never back behind one with a later write time."""
+        """Move pointers, except those that have a later write time already."""
         now = self.cassandra.now()
         self.cassandra.write_many(
             f"INSERT INTO {self.keyspace}.pointer2 (topic, partition, offset, created, updated) VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ?",
@@ -151,7 +152,7 @@ class KafkaJournalTables:
         )
 
     def entry(self, topic: str, segments: Iterable[int], key: str) -> Any | None:
-        """The row of metajournal (ENTRY), in the first of these segments that has one."""
+        """Return a key's row of metajournal (ENTRY) from the first of these segments that has one; None: none has."""
         for segment in segments:
             rows = self.cassandra.execute(
                 f"{self._select(ENTRY, 'metajournal')} WHERE topic = ? AND segment = ? AND id = ?", topic, segment, key
@@ -161,7 +162,7 @@ class KafkaJournalTables:
         return None
 
     def events(self, key: str, topic: str, segments: Iterable[int], after: int) -> Iterator[Any]:
-        """Rows of journal (EVENT) with a higher seq_nr than `after`, in their order."""
+        """Yield a key's rows of journal (EVENT) with a seq_nr above `after`, in their order."""
         for segment in segments:
             rows = self.cassandra.stream(
                 f"{self._select(EVENT, 'journal')} WHERE id = ? AND topic = ? AND segment = ? AND seq_nr > ?",
@@ -170,7 +171,7 @@ class KafkaJournalTables:
             yield from self._whole(rows, EVENT, "journal")
 
     def filled(self, key: str, topic: str, segments: Iterable[int], after: int) -> Iterator[int]:
-        """Those of these segments, of which there are not too many, that have a row above `after`, in their order."""
+        """Yield, in order, those of these segments that have a row above `after`; pass few, since each is queried."""
         segments = list(segments)
         found = self.cassandra.execute_many(
             f"SELECT seq_nr FROM {self.keyspace}.journal WHERE id = ? AND topic = ? AND segment = ? AND seq_nr > ? LIMIT 1",
@@ -179,7 +180,10 @@ class KafkaJournalTables:
         return (segment for segment, rows in zip(segments, found, strict=True) if rows)
 
     def newest(self, asked: Iterable[tuple[str, str, int, int, int]]) -> Iterator[list[Any]]:
-        """Rows of journal (PLACE), the highest seq_nr first. In: id, topic, segment, the seq_nr below them, how many at most."""
+        """Yield for each query its rows of journal (PLACE), the highest seq_nr first.
+
+        Each query has the id, the topic, the segment, the seq_nr above which to read, and the number of rows at most.
+        """
         found = self.cassandra.execute_many(
             f"{self._select(PLACE, 'journal')} WHERE id = ? AND topic = ? AND segment = ? AND seq_nr > ?"
             " ORDER BY seq_nr DESC LIMIT ?",
@@ -188,14 +192,17 @@ class KafkaJournalTables:
         return (list(self._whole(rows, PLACE, "journal")) for rows in found)
 
     def above(self, asked: Iterable[tuple[str, str, int, int]]) -> Iterator[list[Any]]:
-        """Rows of journal (EVENT), in their order: all of them may be in memory at once. In: id, topic, segment, the seq_nr below them."""
+        """Yield for each query its rows of journal (EVENT), in their order; all rows may be in memory at once.
+
+        Each query has the id, the topic, the segment, and the seq_nr above which to read.
+        """
         found = self.cassandra.execute_many(
             f"{self._select(EVENT, 'journal')} WHERE id = ? AND topic = ? AND segment = ? AND seq_nr > ?", asked
         )
         return (list(self._whole(rows, EVENT, "journal")) for rows in found)
 
     def places(self, key: str, topic: str, segment: int, after: int) -> Iterator[Any]:
-        """Of one segment's rows above `after`, PLACE, the highest seq_nr first."""
+        """Yield PLACE of one segment's rows with a seq_nr above `after`, the highest seq_nr first."""
         rows = self.cassandra.stream(
             f"{self._select(PLACE, 'journal')} WHERE id = ? AND topic = ? AND segment = ? AND seq_nr > ? ORDER BY seq_nr DESC",
             key, topic, segment, after, page=500,
@@ -203,26 +210,29 @@ class KafkaJournalTables:
         return iter(self._whole(rows, PLACE, "journal"))
 
     def reach(self) -> dict[Place, int]:
-        """The offset of the last record that is replicated, of every partition that has one."""
+        """Return the offset of the last replicated record of every partition that has one."""
         rows = self.cassandra.stream(f"SELECT topic, partition, offset FROM {self.keyspace}.pointer2")
         return {(row.topic, row.partition): row.offset for row in rows if row.offset is not None}
 
     def delete_segments(self, segments: Iterable[tuple[str, str, int]], written_at: int) -> None:
-        """Delete all rows of (id, topic, segment)."""
+        """Delete all rows of journal in segments (id, topic, segment) up to the write time `written_at`."""
         self.cassandra.write_many(
             f"DELETE FROM {self.keyspace}.journal USING TIMESTAMP ? WHERE id = ? AND topic = ? AND segment = ?",
             ((written_at, *one) for one in segments),
         )
 
     def delete_events(self, heads: Iterable[tuple[str, str, int, int]], written_at: int) -> None:
-        """Delete the rows of (id, topic, segment) up to a seq_nr."""
+        """Delete the rows of journal in (id, topic, segment) up to a seq_nr and up to the write time `written_at`."""
         self.cassandra.write_many(
             f"DELETE FROM {self.keyspace}.journal USING TIMESTAMP ? WHERE id = ? AND topic = ? AND segment = ? AND seq_nr <= ?",
             ((written_at, *one) for one in heads),
         )
 
     def newest_write(self, heads: Iterable[tuple[str, str, int, int]], later_than: int) -> tuple[str, int] | None:
-        """Return the id and write time of a row of (id, topic, segment) up to a seq_nr that was written later; None: there is none."""
+        """Return id and write time of a row written after `later_than`; None: there is none.
+
+        Looks at the first row of each head (id, topic, segment, seq_nr), up to its seq_nr.
+        """
         heads = list(heads)
         found = self.cassandra.execute_many(
             f"SELECT WRITETIME(offset) AS written FROM {self.keyspace}.journal"
@@ -233,14 +243,14 @@ class KafkaJournalTables:
         return next((one for one in written if one[1] > later_than), None)
 
     def delete_entries(self, entries: Iterable[tuple[str, int, str]], written_at: int) -> None:
-        """Delete rows of metajournal by (topic, segment, id)."""
+        """Delete rows of metajournal by (topic, segment, id), up to the write time `written_at`."""
         self.cassandra.write_many(
             f"DELETE FROM {self.keyspace}.metajournal USING TIMESTAMP ? WHERE topic = ? AND segment = ? AND id = ?",
             ((written_at, *one) for one in entries),
         )
 
     def expire(self, entries: Iterable[tuple[int | None, date | None, str, int, str]], written_at: int) -> None:
-        """Set when entries expire: milliseconds after the append (None: never), the day, and (topic, segment, id)."""
+        """Set when entries expire. Each has the milliseconds after the append (None: never), the day, and (topic, segment, id)."""
         self.cassandra.write_many(
             f"UPDATE {self.keyspace}.metajournal USING TIMESTAMP ? SET expire_after = ?, expire_on = ?"
             " WHERE topic = ? AND segment = ? AND id = ?",
@@ -268,7 +278,7 @@ class KafkaJournalTables:
 
 
 def duration(milliseconds: int | None) -> Duration | None:
-    """As Cassandra's type: whole days as days, what is left as nanoseconds."""
+    """Convert milliseconds to Cassandra's duration, with whole days as days and the rest as nanoseconds."""
     if milliseconds is None:
         return None
     days, rest = divmod(milliseconds, DAY_MS)
@@ -276,10 +286,10 @@ def duration(milliseconds: int | None) -> Duration | None:
 
 
 def milliseconds(found: Duration | None) -> int | None:
-    """The other way round."""
+    """Convert a duration of Cassandra's, without months, to milliseconds; the inverse of `duration`."""
     return None if found is None else int(found.days) * DAY_MS + int(found.nanoseconds) // 1_000_000
 
 
 def uuid(value: Any) -> UUID | None:
-    """A uuid as the driver or as Spark gives it; entries of old releases have null in place of one."""
+    """Convert a uuid of the driver or of Spark to a UUID; None, which entries of old releases have, stays None."""
     return value if value is None or isinstance(value, UUID) else UUID(str(value))

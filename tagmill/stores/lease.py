@@ -1,6 +1,6 @@
-"""The lease of a pipeline: one worker at a time. The fence, not the lease, is what keeps data right; the lease saves work.
+"""The lease of a pipeline, which lets one worker at a time in. The fence keeps data right; the lease only saves work.
 
-A lease expires by TTL unless its holder renews it. A holder on this machine whose process is gone loses it at once.
+A lease expires by TTL unless its holder renews it. A holder on this machine whose process has ended loses it at once.
 """
 
 import os
@@ -18,20 +18,21 @@ from tagmill.errors import LeaseTaken, TagmillError, TransientError
 from tagmill.stores.cassandra import Cassandra
 
 log = structlog.get_logger()
+# Seconds between attempts to take a lease that another owner holds.
 POLL_SECONDS = 1.0
-# how often one that nobody holds is tried again at once: it expired, or was given back, between our attempt and our look
+# Immediate retries for a lease without a holder: it expired or was given back between our attempt and our read.
 FREE_TRIES = 5
-# the start of a process is computed from the boot time, which moves when the clock is set
+# Seconds by which a process's start may differ: it is computed from the boot time, which moves if the clock is set.
 START_TOLERANCE_SECONDS = 2
 
 
 def this_process() -> str:
-    """Owner name of this process: cli/<host>/<pid>/<start time>."""
+    """Return the owner name of this process: cli/<host>/<pid>/<start time>."""
     return f"cli/{socket.gethostname()}/{os.getpid()}/{psutil.Process().create_time():.0f}"
 
 
 def is_dead(owner: str) -> bool:
-    """True when the owner is a process of this machine that has ended; False when that can't be known."""
+    """Return whether the owner is a process of this machine that has ended; False if that can't be known."""
     parts = owner.split("/")
     if len(parts) != 4 or parts[0] != "cli" or parts[1] != socket.gethostname():
         return False
@@ -56,7 +57,7 @@ class Lease:
         self._given_back = False
 
     def take(self, wait_seconds: float = 0) -> None:
-        """Take or renew it; raises LeaseTaken when another owner keeps it longer than the wait."""
+        """Take or renew the lease; raises LeaseTaken if another owner keeps it for longer than `wait_seconds`."""
         end = time.monotonic() + wait_seconds
         self._given_back = False
         free = 0
@@ -73,12 +74,12 @@ class Lease:
             time.sleep(POLL_SECONDS)
 
     def holder(self) -> str | None:
-        """Who has it."""
+        """Return the owner that has the lease; None: it is free."""
         rows = self.cassandra.execute(f"SELECT owner FROM {self.table} WHERE pipeline = ?", self.pipeline)
         return rows[0].owner if rows else None
 
     def give_back(self) -> None:
-        """Give it back if it is ours; a renewal under way must not take it again."""
+        """Give the lease back if it is ours, and prevent a renewal under way from taking it again."""
         with self._lock:
             self._given_back = True
             self.cassandra.transact(
@@ -87,7 +88,7 @@ class Lease:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Renew it in the background while the block runs. It stays taken afterwards: the run's next step goes on with it."""
+        """Renew the lease in the background while the block runs; afterwards it stays taken for the run's next step."""
         done = threading.Event()
         thread = threading.Thread(target=self._renew, args=(done,), name=f"lease-{self.pipeline}", daemon=True)
         thread.start()
@@ -99,9 +100,9 @@ class Lease:
 
     @contextmanager
     def for_a_step(self, wait_seconds: float) -> Iterator[None]:
-        """Take it and keep it while the block runs; it stays taken for the run's next step.
+        """Take the lease and renew it while the block runs; afterwards it stays taken for the run's next step.
 
-        An error that a rerun doesn't cure gives it back; raises LeaseTaken.
+        An error of Tagmill's that a rerun does not cure gives the lease back. Raises LeaseTaken.
         """
         try:
             self.take(wait_seconds)
@@ -115,7 +116,7 @@ class Lease:
 
     @contextmanager
     def held(self, wait_seconds: float) -> Iterator[None]:
-        """Take it, keep it while the block runs, and give it back however that ends; raises LeaseTaken."""
+        """Take the lease, renew it while the block runs, and give it back however the block ends; raises LeaseTaken."""
         self.take(wait_seconds)
         try:
             with self.kept():

@@ -1,4 +1,4 @@
-"""The ledger: what is planned, sealed and pushed, and who works; `delivered` says how far that has come.
+"""The ledger: the runs of each pipeline, their batches and their owners. The module `delivered` says how far delivery has come.
 
 Every move of a run or a batch says IF state = ? AND fence = ?, so a step that wakes up late changes nothing.
 """
@@ -80,12 +80,12 @@ class Ledger:
     # -- runs
 
     def last_run(self, pipeline: str) -> int:
-        """Number of the newest run, 0 if there was none."""
+        """Return the number of the newest run, 0 if there was none."""
         rows = self._serial(f"SELECT last_run FROM {self.keyspace}.pipelines WHERE pipeline = ?", pipeline)
         return int(rows[0].last_run) if rows else 0
 
     def run(self, pipeline: str, run: int) -> RunRow | None:
-        """One run."""
+        """Return a run by its number; None: the ledger has no such run."""
         fields = ", ".join(RunRow.__dataclass_fields__)
         rows = self._serial(f"SELECT {fields} FROM {self.keyspace}.runs WHERE pipeline = ? AND run = ? LIMIT 1", pipeline, run)
         if not rows or rows[0].state is None:
@@ -96,12 +96,12 @@ class Ledger:
         )
 
     def open_run(self, pipeline: str) -> RunRow | None:
-        """The run that has to be finished before another one starts."""
+        """Return the newest run if it has to be finished before another one starts, else None."""
         newest = self.run(pipeline, self.last_run(pipeline))
         return newest if newest and newest.state.is_open else None
 
     def free_number(self, pipeline: str) -> int:
-        """The number that a run planned now will have: ask for it before looking at anything else.
+        """Return the number that a run planned now will have; ask for it before reading anything else for the plan.
 
         A number that was claimed and never used is free.
         """
@@ -109,10 +109,10 @@ class Ledger:
         return last + 1 if last == 0 or self.run(pipeline, last) else last
 
     def claim(self, pipeline: str, number: int) -> None:
-        """Claim the number that was free; raises FenceRaised when a later one is taken, GuardRefused when the run before it is open.
+        """Claim a number that was free. Raises FenceRaised if a later one is taken, GuardRefused if the run before it is open.
 
-        Of two that claim the same one, the first to create the run has it: no run is made from what was seen before another one.
-        Only the newest run is ever looked at to be finished: behind one that is open there must be none.
+        If two processes claim the same number, the first to create the run has it, so a run's plan never misses the run before it.
+        Tagmill finishes only the newest run, so no run may follow an open one.
         """
         if (before := self.run(pipeline, number - 1)) and before.state.is_open:
             raise GuardRefused(
@@ -148,7 +148,7 @@ class Ledger:
         plan_sha256: str = "",
         reason: str = "",
     ) -> RunRow:
-        """Write a new run with fence 1; raises FenceRaised when another one has this number."""
+        """Write a new run with fence 1; raises FenceRaised if another run has this number."""
         attempt = uuid4()
         created = self.cassandra.transact(
             f"INSERT INTO {self.keyspace}.runs"
@@ -162,7 +162,7 @@ class Ledger:
         return self._must(pipeline, run)
 
     def raise_fence(self, row: RunRow, owner: str) -> RunRow:
-        """Take an open run over: whatever an earlier step of it does from now on changes nothing."""
+        """Take over an open run, so that its earlier steps can no longer change anything; raises FenceRaised."""
         attempt = uuid4()
         raised = self.cassandra.transact(
             f"UPDATE {self.keyspace}.runs SET fence = ?, attempt = ?, owner = ? WHERE pipeline = ? AND run = ? IF fence = ?",
@@ -176,7 +176,7 @@ class Ledger:
         return self._must(row.pipeline, row.run)
 
     def seal(self, pipeline: str, run: int, fence: int, manifest_file: str, manifest_sha256: str) -> bool:
-        """The commit, PLANNED → SEALED; False when an earlier attempt of this run has sealed it; raises FenceRaised."""
+        """Commit a run, PLANNED → SEALED; return False if an earlier attempt of this run has sealed it. Raises FenceRaised."""
         done = self.cassandra.transact(
             f"UPDATE {self.keyspace}.runs SET state = 'SEALED', manifest_file = ?, manifest_sha256 = ?, sealed_at = ?"
             " WHERE pipeline = ? AND run = ? IF state = 'PLANNED' AND fence = ?",
@@ -186,7 +186,7 @@ class Ledger:
         return done
 
     def finish_run(self, pipeline: str, run: int, fence: int, old: RunState, new: RunState, reason: str = "") -> None:
-        """SEALED → CLOSED or PLANNED → ABANDONED; raises FenceRaised."""
+        """Finish a run, SEALED → CLOSED or PLANNED → ABANDONED; raises FenceRaised, and ValueError for another move."""
         if not may_move_run(old, new):
             raise ValueError(f"a run doesn't go from {old} to {new}")
         done = self.cassandra.transact(
@@ -199,9 +199,9 @@ class Ledger:
             raise FenceRaised(f"run {run} of pipeline {pipeline} is no longer {old}. Nothing was written; look: tagmill runs")
 
     def end_run(self, row: RunRow, new: RunState, manifest_file: str, manifest_sha256: str, reason: str) -> None:
-        """End an open run outside of the ordinary, with another manifest or none (''); raises FenceRaised.
+        """End an open run, replacing its manifest by another one or none (''). Raises FenceRaised; ValueError for another move.
 
-        An ABANDONED run with a manifest is one whose holds are still to be recorded (stop_recorded).
+        An ABANDONED run that has a manifest is one whose holds are still to be recorded (stop_recorded).
         """
         if not may_move_run(row.state, new):
             raise ValueError(f"a run doesn't go from {row.state} to {new}")
@@ -225,7 +225,7 @@ class Ledger:
             )
 
     def stop_recorded(self, row: RunRow) -> None:
-        """Take the manifest off an ABANDONED run once its holds are recorded."""
+        """Remove the manifest from an ABANDONED run once its holds are recorded."""
         self.cassandra.transact(
             f"UPDATE {self.keyspace}.runs SET manifest_file = '', manifest_sha256 = '' WHERE pipeline = ? AND run = ?"
             " IF state = 'ABANDONED' AND manifest_file = ?",
@@ -236,9 +236,9 @@ class Ledger:
         )
 
     def amend(self, old: RunRow, new: RunRow) -> None:
-        """What a finished run says becomes what `new` says: manifest, plan and reason; raises FenceRaised.
+        """Replace manifest, plan and reason of a finished run by those of `new`; raises FenceRaised.
 
-        Its batches still say what they said: set_size comes behind.
+        Its batches keep their rows and bytes until the caller changes them with set_size.
         """
         done = self.cassandra.transact(
             f"UPDATE {self.keyspace}.runs SET manifest_file = ?, manifest_sha256 = ?, plan_file = ?, plan_sha256 = ?, reason = ?"
@@ -251,7 +251,7 @@ class Ledger:
             raise FenceRaised(f"run {old.run} of pipeline {old.pipeline} was taken up by somebody else. It was not amended")
 
     def set_size(self, row: RunRow, number: int, rows: int, size: int) -> None:
-        """Rows and bytes of a batch, as an amended manifest has them; raises FenceRaised."""
+        """Set rows and bytes of a batch to those of an amended manifest; raises FenceRaised."""
         done = self.cassandra.transact(
             f"UPDATE {self.keyspace}.runs SET rows = ?, bytes = ? WHERE pipeline = ? AND run = ? AND batch_no = ? IF fence = ?",
             rows, size, row.pipeline, row.run, number, row.fence,
@@ -263,9 +263,9 @@ class Ledger:
             )
 
     def delete_run(self, row: RunRow) -> None:
-        """Take a finished run out; raises FenceRaised when somebody has taken it up since it was read.
+        """Delete a finished run; raises FenceRaised if another process has taken it over since it was read.
 
-        First what makes it a run, by a lightweight transaction (those can't delete a whole partition), then its batches.
+        A lightweight transaction can't delete a whole partition: it deletes the run's own columns first, then the batches follow.
         """
         columns = ", ".join(name for name in RunRow.__dataclass_fields__ if name not in ("pipeline", "run"))
         done = self.cassandra.transact(
@@ -278,11 +278,11 @@ class Ledger:
         self.delete_batches(row.pipeline, row.run)
 
     def delete_batches(self, pipeline: str, run: int) -> None:
-        """What is left of a run that was taken out."""
+        """Delete the batches that are left of a deleted run."""
         self.cassandra.write_many(f"DELETE FROM {self.keyspace}.runs WHERE pipeline = ? AND run = ?", [(pipeline, run)])
 
     def current(self, pipeline: str, run: int, fence: int) -> RunRow:
-        """The run, if this fence is still in force; else FenceRaised."""
+        """Return the run if this fence is still in force; raises FenceRaised otherwise."""
         row = self._must(pipeline, run)
         if row.fence != fence:
             raise FenceRaised(
@@ -294,9 +294,10 @@ class Ledger:
     # -- batches
 
     def add_batches(self, pipeline: str, run: int, batches: Iterable[tuple[int, UUID, str, int, int]]) -> None:
-        """Write rows (batch, batch_id, tag, rows, bytes) of a sealed run as NEW. USING TIMESTAMP 1, so a repeat never undoes a move.
+        """Write the batches (batch, batch_id, tag, rows, bytes) of a sealed run as NEW, so that a repetition undoes no move.
 
-        Where another program has deleted rows of the run, only a conditional write is later than its deletion.
+        USING TIMESTAMP 1 makes every move outrank these writes. Where another program has deleted rows of the run, only a conditional
+        write is later than that deletion.
         """
         wanted = {number: columns for number, *columns in batches}
         self.cassandra.write_many(
@@ -316,7 +317,7 @@ class Ledger:
             )
 
     def batches(self, pipeline: str, run: int) -> list[BatchRow]:
-        """The batches of a run, in order."""
+        """Return the batches of a run, in the order of their numbers."""
         rows = self._serial(
             "SELECT batch_no, batch_id, batch_state, generation, tag, rows, bytes, verified_at"
             f" FROM {self.keyspace}.runs WHERE pipeline = ? AND run = ?", pipeline, run,
@@ -330,7 +331,7 @@ class Ledger:
     def move_batch(
         self, pipeline: str, run: int, fence: int, batch: BatchRow, new: BatchState, generation: int | None = None
     ) -> None:
-        """A batch's next state under this fence; raises FenceRaised."""
+        """Move a batch to its next state under this fence; raises FenceRaised, and ValueError for a move that is not allowed."""
         if not may_move_batch(batch.state, new):
             raise ValueError(f"a batch doesn't go from {batch.state} to {new}")
 
@@ -355,24 +356,24 @@ class Ledger:
     # -- what people did
 
     def add_intervention(self, pipeline: str, run: int, *, owner: str, who: str, action: str, why: str) -> None:
-        """Claim the number that was free for a closed run without batches, and record what a person did under it."""
+        """Claim the free number `run` for a closed run without batches, and record under it what a person did."""
         self.claim(pipeline, run)
         self.create_run(pipeline, run, kind="intervention", state=RunState.CLOSED, owner=owner, reason=f"{who}: {why}")
         self.record_intervention(pipeline, run, who, action, why)
 
     def record_intervention(self, pipeline: str, run: int, who: str, what: str, why: str) -> None:
-        """Who did what, and why."""
+        """Write to the ledger who did what under a run, and why."""
         self.cassandra.write_many(
             f"INSERT INTO {self.keyspace}.interventions (pipeline, run, who, at, what, why) VALUES (?, ?, ?, ?, ?, ?)",
             [(pipeline, run, who, self.cassandra.now(), what, why)],
         )
 
     def interventions(self, pipeline: str, limit: int = 100) -> list[Any]:
-        """The newest first."""
+        """Return up to `limit` interventions of a pipeline, the newest first."""
         return self.cassandra.execute(f"SELECT * FROM {self.keyspace}.interventions WHERE pipeline = ? LIMIT ?", pipeline, limit)
 
     def amend_interventions(self, pipeline: str, amended: Callable[[str], str]) -> int:
-        """Rewrite what interventions say, where `amended` changes a text; returns how many."""
+        """Rewrite the texts of interventions that `amended` changes; return how many interventions changed."""
         table = f"{self.keyspace}.interventions"
         rows = self.cassandra.stream(f"SELECT run, what, why FROM {table} WHERE pipeline = ?", pipeline)
         changed = [

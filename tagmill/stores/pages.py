@@ -1,4 +1,4 @@
-"""Rows of Cassandra as Arrow has them, a page at once: the driver cuts out the bytes of each value, whole columns are converted."""
+"""Read rows of Cassandra as Arrow, page by page: the driver extracts the bytes of each value, and whole columns are converted."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -21,14 +21,14 @@ from tagmill.rowgroups import fitting
 from tagmill.stores.cassandra import PASSING, Cassandra, explained
 from tagmill.stores.uuids import same_length
 
-# rows of a page: the first has few, for each may have megabytes, the next as many as PAGE_BYTES hold
+# Rows of the first page (few, since each may have megabytes) and of any page at most; bytes of a page; growth from page to page.
 FIRST_PAGE, LARGEST_PAGE, PAGE_BYTES, GROWTH = 50, 5000, 4 * 1024 * 1024, 8
 LOWEST, HIGHEST = -(2**63), 2**63 - 1
 Values = npt.NDArray[np.object_]
 
 
 class Pages:
-    """Queries in a session beside that of `cassandra`, at the application's consistency. Use it in `with`."""
+    """A session for queries by pages, next to that of `cassandra` and at the application's consistency. Use it in `with`."""
 
     def __init__(self, cassandra: Cassandra) -> None:
         self.cassandra = cassandra.application
@@ -44,7 +44,7 @@ class Pages:
         self.session.shutdown()
 
     def of(self, cql: str, *values: Any) -> Iterator[pa.RecordBatch]:
-        """The rows of one query, a page at a time; the next is asked for meanwhile, and again after a passing fault."""
+        """Yield the rows of one query a page at a time; the next page is requested meanwhile, and again after a passing fault."""
         statement, state, size = self.cassandra.prepare(cql), None, FIRST_PAGE
 
         def ask() -> Any:
@@ -72,14 +72,14 @@ class Pages:
 
 
 def token_ranges(cassandra: Cassandra, parts: int) -> list[tuple[int, int]] | None:
-    """At least so many ranges of tokens, lower bounds exclusive, that hold all partitions, each with one set of replicas.
+    """Return at least `parts` ranges of tokens that together hold all partitions, each on one set of replicas.
 
-    None: the cluster's partitioner isn't Murmur3.
+    Lower bounds are exclusive. None: the cluster's partitioner isn't Murmur3.
     """
     tokens = cassandra.cluster.metadata.token_map
     if tokens is None or tokens.token_class is not Murmur3Token:
         return None
-    # no partition has the lowest token
+    # Murmur3 gives no partition the lowest token, so an exclusive lower bound loses none.
     bounds = [LOWEST, *sorted({token.value for token in tokens.ring} - {LOWEST, HIGHEST}), HIGHEST]
     step = (HIGHEST - LOWEST) // parts + 1
     cuts = sorted({*bounds, *range(LOWEST, HIGHEST, step)})
@@ -87,10 +87,10 @@ def token_ranges(cassandra: Cassandra, parts: int) -> list[tuple[int, int]] | No
 
 
 class _Bytes(NumpyParser):  # type: ignore[misc]
-    """Leaves each value as its bytes."""
+    """A parser of the driver's that leaves each value as its bytes."""
 
     def parse_rows(self, reader: Any, desc: Any) -> dict[str, Values]:
-        """Arrays of bytes, None for null, by the names of the columns."""
+        """Return arrays of bytes, None for null, by the names of the columns."""
         types = [cqltypes.BytesType] * len(desc.coltypes)
         plain = ParseDesc(desc.colnames, types, None, desc.coldescs, make_deserializers(types), desc.protocol_version)
         return cast(dict[str, Values], super().parse_rows(reader, plain))
@@ -101,7 +101,7 @@ _HANDLER = cython_protocol_handler(_Bytes())
 
 def _whole_page(_names: Any, columns: Any) -> Any:
     if not isinstance(columns, dict):
-        # the driver's parser says nothing when it fails, and there would be no rows
+        # The driver's parser is silent when it fails, which would look like an answer without rows.
         raise TagmillError("an answer of Cassandra could not be read. Nothing of it was used; this is a defect, please report it")
     return columns
 
@@ -113,9 +113,10 @@ def _as_arrow(page: ResultSet) -> pa.RecordBatch:
 
 
 def as_arrow(values: Values, kind: type[cqltypes._CassandraType]) -> pa.Array:
-    """A column's values (bytes, None: null) of one of Cassandra's types.
+    """Convert a column's values (bytes, None: null) of one of Cassandra's types to Arrow.
 
-    Out: bigint and int as such, text as string, blob as binary, uuid as binary(16), a set or list of text as a list of strings.
+    Returns bigint and int as int64 and int32, text as string, blob as binary, uuid as binary(16), a set or list of text as a list of
+    strings. Raises TypeError for another type.
     """
     raw = pa.array(values, pa.binary())
     if kind in _NUMBERS:
@@ -135,14 +136,14 @@ _NUMBERS: dict[Any, np.dtype[Any]] = {cqltypes.LongType: np.dtype(">i8"), cqltyp
 
 
 def _numbers(raw: pa.BinaryArray, kind: np.dtype[Any]) -> pa.Array:
-    """An empty value, which old clients could write, is null."""
+    """Convert the bytes of numbers to Arrow; an empty value, which old clients could write, becomes null."""
     raw = pc.if_else(pc.equal(pc.binary_length(raw), kind.itemsize), raw, pa.scalar(None, pa.binary()))
     found = same_length(raw, bytes(kind.itemsize), "a number has another length").view(kind)[:, 0].astype(kind.newbyteorder("="))
     return pa.array(found, mask=raw.is_null().to_numpy(zero_copy_only=False))
 
 
 def _decoded(raw: pa.BinaryArray, decode: Callable[[bytes], list[str]]) -> pa.Array:
-    """Each different value is decoded once."""
+    """Decode each different value once, and return the list of strings of each row."""
     codes = raw.dictionary_encode()
     different = pa.array([decode(value) for value in codes.dictionary.to_pylist()], pa.list_(pa.string()))
     return different.take(codes.indices)

@@ -1,18 +1,18 @@
-"""Find the partitions of messages in which the events in front of a sequence_nr lie, however many empty ones are between them."""
+"""Find the partitions of messages that hold the events below a sequence_nr, however many empty partitions lie between them."""
 
 from collections.abc import Iterator
 
 from tagmill.stores.cassandra import Cassandra
 
-# partitions of one query; most persistence ids have one
+# Partitions that the first query asks for (most persistence ids have one), and that any query asks for at most.
 FIRST, MOST = 3, 64
 QUERIES_AT_ONCE = 16
-# where nothing tells how many there may be, no more partitions are looked at
+# Partitions that are searched at most while no event limits their number.
 MOST_SEARCHED = 65_536
 
 
 def partitions_before(cassandra: Cassandra, messages: str, persistence_id: str, before: int) -> Iterator[int]:
-    """Yield, in order, the partition_nrs that have events of a persistence_id with a sequence_nr below `before`.
+    """Yield in order the partition_nrs that have events of a persistence_id with a sequence_nr below `before`.
 
     The plugin puts an event into partition (number - 1) / size, where the number is the highest of its atomic write. So an event with
     number s in partition p says that the size is at least s / (p + 1), and in which partition those below `before` end at the latest.
@@ -35,14 +35,14 @@ def partitions_before(cassandra: Cassandra, messages: str, persistence_id: str, 
 
 
 def _filled(cassandra: Cassandra, messages: str, persistence_id: str, begin: int, end: int) -> list[tuple[int, int]]:
-    """Return (partition_nr, lowest sequence_nr) of those partitions from `begin` (inclusive) to `end` that have events, in order."""
+    """Return in order (partition_nr, lowest sequence_nr) of the partitions from `begin` to `end` (exclusive) that have events."""
     asked = [(persistence_id, list(range(first, min(end, first + MOST)))) for first in range(begin, end, MOST)]
     answers = cassandra.execute_many(
         f"SELECT partition_nr, sequence_nr FROM {messages} WHERE persistence_id = ? AND partition_nr IN ? PER PARTITION LIMIT 1",
         asked,
         concurrency=QUERIES_AT_ONCE,
     )
-    # a partition of the oldest schema may have a static column and no event
+    # A partition of the oldest schema may have a static column and no event.
     found = [(row.partition_nr, row.sequence_nr) for rows in answers for row in rows if row.sequence_nr is not None]
     return sorted(found)
 

@@ -1,4 +1,4 @@
-"""Where the replication of a Kafka Journal stands: one row a pipeline in replications, moved by lightweight transactions.
+"""The state of the replication of a Kafka Journal: one row per pipeline in replications, moved by lightweight transactions.
 
 A replication is SEALED when what its records do is fixed as files, DONE when all of it is in Cassandra. Every move says
 IF replication = ? AND fence = ?, so a replicator that wakes up late changes nothing.
@@ -19,7 +19,7 @@ SEALED, DONE = "SEALED", "DONE"
 
 @dataclass(frozen=True, slots=True)
 class ReplicationRow:
-    """The newest replication of a pipeline. `replication` 0: none yet; `written_at`: microseconds."""
+    """The newest replication of a pipeline; `replication` is 0 before the first one, `written_at` is in microseconds."""
 
     pipeline: str
     replication: int
@@ -45,12 +45,12 @@ class Replications:
         needs_tables(cassandra, ledger_keyspace, ["replications", "dead_letters", "dead_letter_places"])
 
     def newest(self) -> ReplicationRow | None:
-        """The newest, None when nothing was replicated yet."""
+        """Return the newest replication; None: nothing was replicated yet."""
         rows = self.cassandra.execute(f"SELECT {FIELDS} FROM {self.table} WHERE pipeline = ?", self.pipeline, consistency=SERIAL)
         return ReplicationRow(*rows[0]) if rows and rows[0].state else None
 
     def take_over(self, owner: str) -> ReplicationRow:
-        """Raise the fence: an earlier replicator can't seal any more. Raises FenceRaised."""
+        """Raise the fence, so that an earlier replicator can no longer seal; raises FenceRaised."""
         self.cassandra.check_clocks()
         attempt, known = uuid4(), self.newest()
         if known is None:
@@ -70,7 +70,7 @@ class Replications:
         return found
 
     def seal(self, row: ReplicationRow, file: str, sha256: str, written_at: int) -> ReplicationRow:
-        """The commit: the next replication, fixed in these files; raises FenceRaised."""
+        """Commit the next replication, which the manifest and its files fix; raises FenceRaised."""
         return self._moved(
             self.cassandra.transact(
                 f"UPDATE {self.table} SET replication = ?, state = ?, manifest_file = ?, manifest_sha256 = ?, written_at = ?,"
@@ -82,7 +82,7 @@ class Replications:
         )  # fmt: skip
 
     def restamp(self, row: ReplicationRow, written_at: int) -> ReplicationRow:
-        """Write a sealed replication with a later time from now on; raises FenceRaised."""
+        """Give a sealed replication a later write time from now on; raises FenceRaised."""
         return self._moved(
             self.cassandra.transact(
                 f"UPDATE {self.table} SET written_at = ? WHERE pipeline = ? IF replication = ? AND fence = ?",
@@ -96,7 +96,7 @@ class Replications:
         )
 
     def finish(self, row: ReplicationRow) -> ReplicationRow:
-        """SEALED → DONE; raises FenceRaised."""
+        """Finish a replication, SEALED → DONE; raises FenceRaised."""
         return self._moved(
             self.cassandra.transact(
                 f"UPDATE {self.table} SET state = ?, done_at = ? WHERE pipeline = ? IF replication = ? AND fence = ?",
@@ -107,7 +107,7 @@ class Replications:
         )  # fmt: skip
 
     def current(self, fence: int) -> ReplicationRow:
-        """The row, if this fence is still in force; else FenceRaised."""
+        """Return the newest replication if this fence is still in force; raises FenceRaised otherwise."""
         row = self.newest()
         if row is None or row.fence != fence:
             raise self._lost()

@@ -1,4 +1,4 @@
-"""What is left of runs past retention: one row a batch, so that `check` can still hold every delivered row against what was sealed."""
+"""The proof of runs past retention: one row per batch, so that `check` can still compare every delivered row with what was sealed."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -38,16 +38,16 @@ class Retired:
         self.mark = f"{names.cql(ledger_keyspace)}.retired"
 
     def up_to(self) -> int:
-        """Runs up to this number are not in the ledger any more."""
+        """Return the number up to which runs were retired from the ledger, 0 if none was."""
         rows = self.cassandra.execute(f"SELECT retired_to FROM {self.mark} WHERE pipeline = ?", self.pipeline)
         return int(rows[0].retired_to) if rows else 0
 
     def move_up_to(self, run: int) -> None:
-        """All runs up to this one are gone."""
+        """Record that all runs up to this one were retired from the ledger."""
         self.cassandra.write_many(f"INSERT INTO {self.mark} (pipeline, retired_to) VALUES (?, ?)", [(self.pipeline, run)])
 
     def keep(self, batches: Iterable[RetiredBatch]) -> int:
-        """Write what proves these batches; again is the same."""
+        """Write the proof of these batches and return how many; a repetition writes the same."""
         return self.cassandra.write_many(
             f"INSERT INTO {self.table} (pipeline, thousand, {FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
@@ -57,7 +57,7 @@ class Retired:
         )
 
     def batches(self, last_run: int) -> Iterator[RetiredBatch]:
-        """All of them, the oldest first."""
+        """Yield all retired batches up to `last_run`, the oldest run first."""
         for thousand in range(last_run // RUNS_A_PARTITION + 1):
             for row in self.cassandra.stream(
                 f"SELECT {FIELDS} FROM {self.table} WHERE pipeline = ? AND thousand = ?", self.pipeline, thousand
@@ -65,7 +65,7 @@ class Retired:
                 yield RetiredBatch(*row)
 
     def of_run(self, run: int) -> list[RetiredBatch]:
-        """Those of one run."""
+        """Return the retired batches of one run."""
         rows = self.cassandra.execute(
             f"SELECT {FIELDS} FROM {self.table} WHERE pipeline = ? AND thousand = ? AND run = ?",
             self.pipeline, run // RUNS_A_PARTITION, run,
@@ -73,7 +73,7 @@ class Retired:
         return [RetiredBatch(*row) for row in rows]
 
     def forget(self, batch: RetiredBatch) -> None:
-        """A batch of which nothing is left in ClickHouse needs no proof."""
+        """Delete the proof of a batch; it needs none if nothing of it is left in ClickHouse."""
         self.cassandra.write_many(
             f"DELETE FROM {self.table} WHERE pipeline = ? AND thousand = ? AND run = ? AND batch_no = ?",
             [(self.pipeline, batch.run // RUNS_A_PARTITION, batch.run, batch.number)],

@@ -1,21 +1,21 @@
-"""Name the right that Cassandra misses, from what it says."""
+"""Find in an error message of Cassandra the permission that the user lacks."""
 
 import re
 from typing import NamedTuple
 
-# as Cassandra says it, whichever driver passes it on
+# Cassandra's message for a missing permission, whichever driver passes it on.
 MISSING = re.compile(r"User (?P<user>\S+) has no (?P<right>[A-Z_]+) permission on <(?P<resource>[^>]+)>")
 
 
 class MissingRight(NamedTuple):
-    """What is missing, and the statement that grants it."""
+    """A missing permission (`said`), and the statement that grants it (`way_out`)."""
 
     said: str
     way_out: str
 
 
 def missing_right(text: str) -> MissingRight | None:
-    """Return the right that an answer of Cassandra names as missing, None where it names none."""
+    """Return the permission that an answer of Cassandra names as missing; None: it names none."""
     said = MISSING.search(text)
     if said is None:
         return None

@@ -1,4 +1,4 @@
-"""Applies the numbered files of schema/: the ledger in Cassandra and each pipeline's destination in ClickHouse. Idempotent."""
+"""Apply the numbered files of schema/: the ledger in Cassandra and each pipeline's destination in ClickHouse. Idempotent."""
 
 import json
 import re
@@ -21,7 +21,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "schema"
 
 
 def apply(settings: Settings) -> list[str]:
-    """Create whatever is missing; returns the names of what is there now."""
+    """Create what is missing in Cassandra and ClickHouse; return the names of what exists now, and warnings about TTLs."""
     done = []
     with Cassandra(settings.cassandra) as cassandra:
         values = {
@@ -47,7 +47,10 @@ def apply(settings: Settings) -> list[str]:
 
 
 def _apply_view(clickhouse: ClickHouse, settings: Settings, pipeline: PipelineSettings) -> None:
-    """Create the view of each event once, or replace it; before the first that groups by time, note events under two offsets."""
+    """Create or replace the view that shows each event once.
+
+    If no view groups by time yet, first note the events that are under two offsets.
+    """
     values, two_offsets = _destination_values(settings, pipeline), TwoOffsets(clickhouse, pipeline.destination)
     query = "SELECT create_table_query FROM system.tables WHERE database = {database:String} AND name = {view:String}"
     of_view = {"database": settings.clickhouse.database, "view": f"{pipeline.destination}_events"}
@@ -58,7 +61,10 @@ def _apply_view(clickhouse: ClickHouse, settings: Settings, pipeline: PipelineSe
 
 
 def _views(cassandra: Cassandra, settings: Settings) -> Iterator[str]:
-    """The tables of tag views in journals that Tagmill builds: with events-by-tag off, the plugin doesn't create them."""
+    """Create the tag view tables of journals that Tagmill builds, and yield a line for each journal.
+
+    The plugin does not create these tables while its events-by-tag is off.
+    """
     for name, pipeline in settings.pipelines.items():
         if pipeline.views == "tagmill" and pipeline.keyspace in cassandra.cluster.metadata.keyspaces:
             JournalViews(cassandra, settings.cassandra.ledger_keyspace, pipeline.keyspace).check(name, pipeline.view)
@@ -69,7 +75,7 @@ def _views(cassandra: Cassandra, settings: Settings) -> Iterator[str]:
 
 
 def create_journal(cassandra: Cassandra, keyspace: str, replication: Mapping[str, str] | None = None) -> None:
-    """The tables of a Pekko journal as the plugin (1.1) creates them: for a demo or a test; an application makes its own."""
+    """Create the tables of a Pekko journal as the plugin (1.1) does, for a demo or a test; an application creates its own."""
     tables = JournalTables(keyspace)
     options = json.dumps(dict(replication or {"class": "SimpleStrategy", "replication_factor": "1"})).replace('"', "'")
     for statement in statements("journal", _journal_values(tables) | {"replication": options}):
@@ -77,7 +83,7 @@ def create_journal(cassandra: Cassandra, keyspace: str, replication: Mapping[str
 
 
 def journal_tables(journal: JournalTables) -> dict[str, str]:
-    """The statement that creates each of a journal's tables, by the table's name there."""
+    """Return the statement that creates each of a journal's tables, by the table's name in that journal."""
     created = dict.fromkeys((journal.view, journal.messages, journal.metadata, journal.all_persistence_ids, *WRITERS_TABLES), "")
     for statement in statements("journal", _journal_values(journal) | {"replication": "{}"}):
         created |= {table: statement for table in created if f" {journal.cql(table)} (" in statement}
@@ -90,7 +96,10 @@ def _journal_values(journal: JournalTables) -> dict[str, str]:
 
 
 def statements(folder: str, values: Mapping[str, str]) -> Iterator[str]:
-    """The statements of a folder's files in the order of their numbers, names filled in, comments left out."""
+    """Yield the statements of a folder's files in the order of their numbers, with values filled in and comments left out.
+
+    Raises ConfigurationError: the files are missing.
+    """
     files = sorted((FOLDER / folder).glob("[0-9]*.*ql"))
     if not files:
         raise ConfigurationError(f"{FOLDER / folder}: the schema files are missing; run from a checkout")
@@ -109,7 +118,7 @@ def _destination_values(settings: Settings, pipeline: PipelineSettings) -> dict[
 
 
 def table_values(settings: Settings, destination: str, layout: columns.Layout) -> dict[str, str]:
-    """What is filled in for a destination with these columns."""
+    """Return the values that are filled into the statements of a destination with these columns."""
     cluster = settings.clickhouse.cluster
     return {
         "table": names.sql(destination),

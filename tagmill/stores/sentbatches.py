@@ -1,4 +1,4 @@
-"""The run of each batch in a destination, kept in a table beside it, so that ClickHouse can be held against a ledger."""
+"""The run of each batch in a destination, kept in a table next to it, so that ClickHouse can be compared with a ledger."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ COLUMNS = ("run", "number", "batch_id", "tag")
 
 
 class Noted(Protocol):
-    """A batch of a manifest, as far as it is noted."""
+    """The facts of a manifest's batch that are noted."""
 
     @property
     def number(self) -> int:
@@ -24,7 +24,7 @@ class Noted(Protocol):
 
     @property
     def tag(self) -> str:
-        """Its tag, a topic's is empty."""
+        """Its tag, which is empty for a topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class DestinationBatches:
         return bool(self.clickhouse.columns_of(self.table))
 
     def note(self, run: int, batches: Sequence[Noted]) -> None:
-        """Write the batches of a run before the first of them is sent; those that are there stay."""
+        """Write the batches of a run, before the first of them is sent; those that are noted already stay unchanged."""
         query = f"SELECT `batch_id` FROM {names.sql(self.table)} WHERE `run` = {{run:UInt64}}"
         known = {UUID(str(row[0])) for row in self.clickhouse.rows(query, {"run": run})}
         rows = [(run, one.number, UUID(one.batch_id), one.tag) for one in batches if UUID(one.batch_id) not in known]
@@ -55,17 +55,17 @@ class DestinationBatches:
             self.clickhouse.insert_rows(self.table, COLUMNS, rows)
 
     def last_run(self) -> int:
-        """Return the newest run of which batches were sent, 0 if none was noted."""
+        """Return the newest run whose batches were noted, 0 if none was."""
         return int(self.clickhouse.rows(f"SELECT max(`run`) FROM {names.sql(self.table)}")[0][0])
 
     def places(self) -> Iterator[tuple[UUID, Place]]:
-        """Yield each batch that was noted."""
+        """Yield the id of each noted batch with its run, number and tag."""
         for run, number, batch_id, tag in self.clickhouse.rows(
             f"SELECT `run`, `number`, `batch_id`, `tag` FROM {names.sql(self.table)}"
         ):
             yield UUID(str(batch_id)), Place(int(run), int(number), str(tag))
 
     def count(self) -> int:
-        """Return how many batches the destination has rows of, from its projection."""
+        """Return the number of batches that have rows in the destination, from its projection."""
         inner = f"SELECT `batch_id`, count() FROM {names.sql(self.destination)} GROUP BY `batch_id`"
         return int(self.clickhouse.rows(f"SELECT count() FROM ({inner})")[0][0])

@@ -1,4 +1,4 @@
-"""Which topics a pipeline reads, by the ids that Kafka gave them: one that is made anew has another id under the same name."""
+"""The topics that a pipeline reads, by the ids that Kafka gave them: a topic that is created again has another id under its name."""
 
 from collections.abc import Mapping
 
@@ -15,12 +15,12 @@ class TopicIds:
         needs_tables(cassandra, ledger_keyspace, ["topic_ids"])
 
     def read(self) -> dict[str, str]:
-        """Each topic's id when it was read last."""
+        """Return the id that each topic had when it was read last."""
         rows = self.cassandra.stream(f"SELECT topic, topic_id FROM {self.table} WHERE pipeline = ?", self.pipeline)
         return {row.topic: row.topic_id for row in rows}
 
     def write(self, ids: Mapping[str, str]) -> None:
-        """These are read from now on."""
+        """Record these ids as those of the topics that are read from now on."""
         self.cassandra.write_many(
             f"INSERT INTO {self.table} (pipeline, topic, topic_id) VALUES (?, ?, ?)",
             ((self.pipeline, *one) for one in ids.items()),

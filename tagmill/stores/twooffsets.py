@@ -1,7 +1,7 @@
-"""Events that a destination has under two offsets, kept in a table beside it: the view of each event once groups by time but for them.
+"""Events that a destination has under two offsets, kept in a table next to it.
 
-All tags of an event share its offset, so the view may group by `event_time`, and a filter on it prunes. Damaged data may have one event
-under two offsets: what is noted here is shown once, with the earlier time.
+The view that shows each event once groups by `event_time`, since all tags of an event share its offset; so a filter on it prunes. Damaged
+data may have one event under two offsets: the view shows the events noted here once, with the earlier time.
 """
 
 from datetime import timedelta
@@ -9,16 +9,16 @@ from datetime import timedelta
 from tagmill import names
 from tagmill.stores.clickhouse import ClickHouse
 
-# two offsets of one event further apart are not looked for
+# Two offsets of one event that lie further apart than this are not searched for.
 APART = timedelta(days=7)
 _KEY = "`persistence_id`, `sequence_nr`"
 _TICKS_A_SECOND = 10_000_000
-# a month of rows is grouped: on disk where it is large
+# Settings of the search, which groups up to a month of rows: it spills to disk above 1 GB and uses few threads.
 _SEARCH = {"max_bytes_before_external_group_by": 1_000_000_000, "max_threads": 2}
 
 
 class TwoOffsets:
-    """Those of one destination of tag views."""
+    """The events under two offsets of one destination of tag views."""
 
     def __init__(self, clickhouse: ClickHouse, destination: str) -> None:
         self.clickhouse, self.destination = clickhouse, destination
@@ -30,7 +30,7 @@ class TwoOffsets:
         return bool(self.clickhouse.columns_of(self.name))
 
     def note(self, batch_id: str, first: int, last: int) -> None:
-        """Note the events of a batch that the destination has under another time, too; doing it again adds nothing.
+        """Note the events of a batch that the destination also has under another time; a repetition adds nothing.
 
         Args:
             batch_id: a batch that the destination has.
@@ -43,7 +43,7 @@ class TwoOffsets:
         self._add(f"({_KEY}) IN ({of_batch})", first, last, {"batch": batch_id})
 
     def find_all(self) -> None:
-        """Note all such events of the destination, a month at a time."""
+        """Note all events of the destination that it has under two times, a month at a time."""
         ticks = "intDiv(toUnixTimestamp64Nano(CAST({}(`event_time`) AS DateTime64(9, 'UTC'))), 100)"
         query = f"SELECT count(), {ticks.format('min')}, {ticks.format('max')} FROM {names.sql(self.destination)}"
         ((rows, begin, last),) = self.clickhouse.rows(query)

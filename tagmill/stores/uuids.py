@@ -1,4 +1,4 @@
-"""UUIDs, a whole column at once: as text, as their 16 bytes, and the time of those of version 1."""
+"""Convert whole columns of UUIDs between text and 16 bytes, and compute the time of those of version 1."""
 
 from typing import cast
 
@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from tagmill.timeuuid import GREGORIAN_TICKS
 
-# one row of 16 bytes a UUID
+# An array with one row of 16 bytes per UUID.
 Uuids = npt.NDArray[np.uint8]
 LENGTH = 16
 NO_UUID = "00000000-0000-0000-0000-000000000000"
@@ -23,12 +23,12 @@ _PAIRS = np.frombuffer("".join(f"{value:02x}" for value in range(256)).encode(),
 
 
 def of_binary(values: pa.Array) -> Uuids:
-    """Of binary values; a null is zero. Raises ValueError: one has not 16 bytes."""
+    """Convert binary values to UUIDs, a null to zero; raises ValueError if one does not have 16 bytes."""
     return same_length(values.cast(pa.binary()), bytes(LENGTH), "a value has not 16 bytes")
 
 
 def of_text(values: pa.Array) -> Uuids:
-    """Of text in the canonical form; a null is zero. Raises ValueError: one is no UUID."""
+    """Convert text in the canonical form to UUIDs, a null to zero; raises ValueError if one is not a UUID."""
     letters = same_length(values.cast(pa.string()).cast(pa.binary()), NO_UUID.encode(), "a value is no UUID")
     nibbles = _NIBBLES[letters[:, _DIGITS]]
     if (nibbles == _NO_DIGIT).any() or (letters[:, _HYPHENS] != ord("-")).any():
@@ -37,7 +37,7 @@ def of_text(values: pa.Array) -> Uuids:
 
 
 def text(uuids: Uuids) -> pa.Array:
-    """In the canonical form."""
+    """Convert UUIDs to text in the canonical form."""
     letters = np.full((len(uuids), len(NO_UUID)), ord("-"), np.uint8)
     letters[:, _DIGITS] = _PAIRS[uuids].reshape(-1, 2 * LENGTH)
     offsets = np.arange(0, letters.size + 1, len(NO_UUID), dtype=np.int32)
@@ -45,19 +45,22 @@ def text(uuids: Uuids) -> pa.Array:
 
 
 def versions(uuids: Uuids) -> Uuids:
-    """1: it is a TimeUUID."""
+    """Return the version of each UUID; version 1 is a TimeUUID."""
     return cast(Uuids, uuids[:, 6] >> 4)
 
 
 def ticks(uuids: Uuids) -> npt.NDArray[np.int64]:
-    """Ticks since 1970, as timeuuid.ticks has them; meaningless unless the version is 1."""
+    """Return the ticks (100 ns) since 1970 of each UUID, as timeuuid.ticks does; meaningless unless its version is 1."""
     halves = np.ascontiguousarray(uuids).view(">u8").astype(np.uint64)[:, 0]
     low, middle, high = halves >> 32, halves >> 16 & 0xFFFF, halves & 0x0FFF
     return (high << 48 | middle << 32 | low).astype(np.int64) - GREGORIAN_TICKS
 
 
 def same_length(values: pa.Array, instead: bytes, problem: str) -> npt.NDArray[np.uint8]:
-    """The bytes of values that all have as many as `instead`, which nulls are."""
+    """Return the bytes of binary values, one row each; nulls become `instead`.
+
+    Raises ValueError with the text `problem`: a value does not have the length of `instead`.
+    """
     filled = pc.fill_null(values, instead)
     if pc.any(pc.not_equal(pc.binary_length(filled), len(instead))).as_py():
         raise ValueError(problem)

@@ -1,4 +1,4 @@
-"""Reads of a journal keyspace that need no Spark: which buckets there are, how many rows, what the journal knows of a hole."""
+"""Read a journal keyspace without Spark: the view's buckets, row counts, and the journal's events in a gap."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,12 +13,13 @@ from tagmill.stores.cassandra import Cassandra
 from tagmill.stores.partitions import partitions_before
 from tagmill.timeuuid import GREGORIAN_TICKS, highest, lowest
 
-# a count reads its slice on the server: few at a time, so that the application's own reads are not crowded out
+# Counts under way at once: each reads its slice on the server, so more would crowd out the application's own reads.
 COUNTS_AT_ONCE = 4
-# partitions that one query counts
+# Partitions that one query counts.
 BUCKETS_COUNTED = 60
+# Ticks (100 ns) since 1970 of the latest TimeUUID.
 END_OF_TIME = 2**60 - 1 - GREGORIAN_TICKS
-# the plugin's tables: what a run needs of tag_views, with CQL types
+# Columns of the plugin's table tag_views that a run needs, with their CQL types.
 VIEW_COLUMNS = {
     "tag_name": "text",
     "timebucket": "bigint",
@@ -38,22 +39,22 @@ VIEW_COLUMNS = {
 
 
 def view_columns(*, meta: bool) -> list[str]:
-    """Columns of tag_views, with or without those of replicated events."""
+    """Return the columns of tag_views, with or without those of replicated events (meta)."""
     return [name for name in VIEW_COLUMNS if meta or not name.startswith("meta")]
 
 
-# an atomic write lies in the partition of its highest number, so a partition may be skipped; two empty ones in a row are the end
+# Empty partitions in a row that end a search: an atomic write lies in the partition of its highest number, so one may be skipped.
 EMPTY_PARTITIONS_AT_END = 2
-# where deletions have emptied partitions, events are looked for in so many
+# Partitions that are searched for events where deletions may have emptied the first ones.
 SEARCHED_PARTITIONS = 1024
-# asked for in one query; most persistence ids have one partition
+# Partitions that the first query asks for (most persistence ids have one), and that any query asks for at most.
 FIRST_PARTITIONS, MOST_PARTITIONS = 3, 64
-# persistence ids that are looked for one by one; partitions that are taken at once
+# Number of persistence ids up to which each gets its own query, and partitions that are taken at once.
 FEW, PARTITIONS_AT_ONCE = 4, 256
 ROW_KEY = "timestamp, persistence_id, tag_pid_sequence_nr, sequence_nr"
 
 
-# in the order of JournalEvent; plugins before 0.59 had no meta columns
+# Columns of messages in the order of JournalEvent's fields; plugins before 0.59 had no meta columns.
 EVENT_COLUMNS = (
     "sequence_nr timestamp writer_uuid ser_id ser_manifest event_manifest event meta_ser_id meta_ser_manifest meta".split()
 )
@@ -61,7 +62,7 @@ EVENT_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class JournalEvent:
-    """A row of messages, with what tag_views needs of it."""
+    """The columns of a row of messages that tag_views needs."""
 
     sequence_nr: int
     offset: Any
@@ -88,7 +89,7 @@ class ViewRow:
 
 
 class Views:
-    """One journal keyspace."""
+    """The tag views and messages of one journal keyspace, read at the application's consistency."""
 
     def __init__(self, cassandra: Cassandra, tables: JournalTables) -> None:
         self.cassandra = cassandra.application
@@ -99,7 +100,7 @@ class Views:
         self.messages = tables.cql(tables.messages)
 
     def columns(self) -> dict[str, str]:
-        """Columns of the view with their CQL types; raises ConfigurationError when keyspace or table is missing."""
+        """Return the columns of the view with their CQL types; raises ConfigurationError if keyspace or table is missing."""
         metadata = self.cassandra.cluster.metadata.keyspaces.get(self.keyspace)
         if metadata is None:
             raise ConfigurationError(
@@ -113,7 +114,7 @@ class Views:
         return {name: column.cql_type for name, column in metadata.tables[self.view_table].columns.items()}
 
     def buckets(self, tags: Iterable[str]) -> dict[str, list[int]]:
-        """The timebuckets of each tag, by a token scan of the distinct partitions."""
+        """Return the timebuckets of each tag, sorted, from a token scan of the distinct partitions."""
         found: dict[str, list[int]] = {tag: [] for tag in tags}
         for tag, bucket in self.partitions():
             if tag in found:
@@ -121,12 +122,12 @@ class Views:
         return {tag: sorted(buckets) for tag, buckets in found.items()}
 
     def partitions(self) -> Iterator[tuple[str, int]]:
-        """(tag, timebucket) of every partition, in no order, page by page."""
+        """Yield (tag, timebucket) of every partition of the view, in no particular order, page by page."""
         for row in self.cassandra.stream(f"SELECT DISTINCT tag_name, timebucket FROM {self.view}"):
             yield row.tag_name, row.timebucket
 
     def tags(self) -> list[dict[str, Any]]:
-        """All tags with their timebuckets: how many, the first and the last (milliseconds)."""
+        """Return all tags with the number of their timebuckets, the first and the last (milliseconds)."""
         found: dict[str, list[int]] = {}
         for tag, bucket in self.partitions():
             count, first, last = found.get(tag, [0, bucket, bucket])
@@ -134,7 +135,7 @@ class Views:
         return [{"tag": tag, "timebuckets": n, "first": first, "last": last} for tag, (n, first, last) in sorted(found.items())]
 
     def progress_of(self, persistence_id: str) -> list[dict[str, Any]]:
-        """The lines of tag_write_progress of one persistence_id, by tag."""
+        """Return the rows of tag_write_progress of one persistence_id, sorted by tag."""
         fields = "tag, tag_pid_sequence_nr, sequence_nr, offset"
         rows = self.cassandra.execute(
             f"SELECT {fields} FROM {self.tables.cql('tag_write_progress')} WHERE persistence_id = ?", persistence_id
@@ -142,15 +143,15 @@ class Views:
         return sorted((row._asdict() for row in rows), key=lambda line: line["tag"])
 
     def has_events(self, persistence_id: str) -> bool:
-        """Whether there are events of a persistence_id, or were and are deleted."""
+        """Return whether a persistence_id has events in the journal, or had some that were deleted."""
         there = self.cassandra.cluster.metadata.keyspaces[self.keyspace].tables
         deleted_to = self.deleted_to(persistence_id) if self.tables.metadata in there else 0
         return bool(deleted_to or partitions_of(self.cassandra, self.messages, persistence_id, 0, SEARCHED_PARTITIONS))
 
     def of_ids(self, persistence_ids: Collection[str]) -> Iterator[ViewRow]:
-        """All rows of persistence ids, wherever they lie: partition by partition, so this reads the view from end to end.
+        """Yield all view rows of persistence ids, partition by partition; this reads the whole view.
 
-        A few are looked for on the server, each in a query of its own; of many the keys of all rows come here.
+        Up to FEW ids are filtered on the server, each in a query of its own; for more the keys of all rows are read and filtered here.
         """
         remaining = self.partitions()
         while group := list(islice(remaining, PARTITIONS_AT_ONCE)):
@@ -170,14 +171,14 @@ class Views:
             yield from (row for row in self.rows(tag, bucket) if row.persistence_id in persistence_ids)
 
     def rows(self, tag: str, timebucket: int) -> Iterator[ViewRow]:
-        """The rows of a partition, page by page."""
+        """Yield the rows of a partition of the view, page by page."""
         for row in self.cassandra.stream(
             f"SELECT {ROW_KEY} FROM {self.view} WHERE tag_name = ? AND timebucket = ?", tag, timebucket
         ):
             yield ViewRow(tag, timebucket, *row)
 
     def written(self, keys: Iterable[tuple[str, int]]) -> Iterator[tuple[int, int]]:
-        """Rows of whole partitions (tag, timebucket), and the newest write of one of them in microseconds; counted on the server."""
+        """Yield for each partition (tag, timebucket) its rows and its newest write time in microseconds, both computed on the server."""
         results = self.cassandra.execute_many(
             "SELECT count(*) AS rows, max(writetime(sequence_nr)) AS newest_row, max(writetime(event)) AS newest_event"
             f" FROM {self.view} WHERE tag_name = ? AND timebucket = ?", keys, concurrency=COUNTS_AT_ONCE,
@@ -185,14 +186,17 @@ class Views:
         return ((found[0].rows, max(found[0].newest_row or 0, found[0].newest_event or 0)) for found in results)
 
     def delete_partition(self, tag: str, timebucket: int, up_to: int) -> None:
-        """Delete what was written to a partition up to a moment, in microseconds; later rows stay."""
+        """Delete what was written to a partition up to the moment `up_to` (microseconds); later rows stay."""
         self.cassandra.write_many(
             f"DELETE FROM {self.view} USING TIMESTAMP ? WHERE tag_name = ? AND timebucket = ?",
             [(up_to, tag, timebucket)],
         )
 
     def count(self, parts: Iterable[tuple[str, int, int | None, int | None]]) -> Iterator[tuple[int, int | None]]:
-        """Rows, and their smallest remaining TTL in seconds, of (tag, timebucket, after, until): ticks, after exclusive."""
+        """Yield the rows and their smallest remaining TTL (seconds) of each part (tag, timebucket, after, until).
+
+        `after` (exclusive) and `until` (inclusive) are in ticks.
+        """
         results = self.cassandra.execute_many(
             f"SELECT count(*) AS rows, min(ttl(event)) AS ttl FROM {self.view}"
             " WHERE tag_name = ? AND timebucket = ? AND timestamp > ? AND timestamp <= ?",
@@ -202,7 +206,7 @@ class Views:
         return ((rows[0].rows, rows[0].ttl) for rows in results)
 
     def count_whole(self, tag: str, timebuckets: Sequence[int]) -> dict[int, int]:
-        """Return the rows of whole partitions of a tag, also of those without any; many are counted in one query."""
+        """Return the number of rows of each whole partition of a tag, 0 for an absent one; one query counts BUCKETS_COUNTED."""
         groups = [list(timebuckets[i : i + BUCKETS_COUNTED]) for i in range(0, len(timebuckets), BUCKETS_COUNTED)]
         results = self.cassandra.execute_many(
             f"SELECT timebucket, count(*) AS rows FROM {self.view} WHERE tag_name = ? AND timebucket IN ? GROUP BY tag_name, timebucket",
@@ -212,7 +216,7 @@ class Views:
         return dict.fromkeys(timebuckets, 0) | {row.timebucket: row.rows for rows in results for row in rows}
 
     def fingerprint(self, tag: str, persistence_id: str, buckets: Iterable[int]) -> str:
-        """A digest of the key columns of one persistence_id in some buckets: changes when a row comes, goes or gets its event."""
+        """Return a digest of the rows of one persistence_id in some buckets; it changes if a row comes, goes or gets its event."""
         digest = sha256()
         for bucket in buckets:
             for row in self.cassandra.execute(
@@ -223,7 +227,7 @@ class Views:
         return digest.hexdigest()[:16]
 
     def numbers(self, tag: str, persistence_id: str, buckets: Iterable[int]) -> Iterator[tuple[int, int, Any]]:
-        """(number, sequence_nr, offset) of one persistence_id in some buckets."""
+        """Yield (number, sequence_nr, offset) of the rows of one persistence_id in some buckets."""
         for bucket in buckets:
             for row in self.cassandra.execute(
                 f"SELECT timestamp, tag_pid_sequence_nr, sequence_nr FROM {self.view}"
@@ -232,7 +236,7 @@ class Views:
                 yield row.tag_pid_sequence_nr, row.sequence_nr, row.timestamp
 
     def sequence_nrs(self, keys: Iterable[tuple[str, int, Any, str, int]]) -> Iterator[int | None]:
-        """sequence_nr of the rows with these primary keys (tag, timebucket, timestamp, persistence_id, number); None: no such row."""
+        """Yield the sequence_nr of each primary key (tag, timebucket, timestamp, persistence_id, number); None: no row has it."""
         results = self.cassandra.execute_many(
             f"SELECT sequence_nr FROM {self.view} WHERE tag_name = ? AND timebucket = ? AND timestamp = ?"
             " AND persistence_id = ? AND tag_pid_sequence_nr = ?",
@@ -241,7 +245,7 @@ class Views:
         return (rows[0].sequence_nr if rows else None for rows in results)
 
     def numbers_at(self, tag: str, bucket: int, offset: Any, persistence_id: str) -> list[tuple[int, int]]:
-        """(number, sequence_nr) of the rows of one persistence_id at one offset."""
+        """Return (number, sequence_nr) of the rows of one persistence_id at one offset."""
         rows = self.cassandra.execute(
             f"SELECT tag_pid_sequence_nr, sequence_nr FROM {self.view}"
             " WHERE tag_name = ? AND timebucket = ? AND timestamp = ? AND persistence_id = ?", tag, bucket, offset, persistence_id,
@@ -249,13 +253,13 @@ class Views:
         return [(row.tag_pid_sequence_nr, row.sequence_nr) for row in rows]
 
     def deleted_to(self, persistence_id: str) -> int:
-        """metadata.deleted_to, 0 if nothing was deleted."""
+        """Return metadata.deleted_to, the sequence_nr up to which events were deleted; 0 if none was."""
         metadata = self.tables.cql(self.tables.metadata)
         rows = self.cassandra.execute(f"SELECT deleted_to FROM {metadata} WHERE persistence_id = ?", persistence_id)
         return int(rows[0].deleted_to or 0) if rows else 0
 
     def journal_events(self, tag: str, persistence_id: str, hole: Hole, limit: int) -> list[JournalEvent]:
-        """The journal's events with a tag strictly between a hole's neighbours, in order; at most `limit`."""
+        """Return the journal's events with a tag strictly between the neighbours of a gap, in order; at most `limit`."""
         found: list[JournalEvent] = []
         for partition in partitions_before(self.cassandra, self.messages, persistence_id, hole.before_sequence_nr):
             if len(found) == limit:
@@ -281,10 +285,10 @@ class Views:
 def partitions_of(
     cassandra: Cassandra, messages: str, persistence_id: str, deleted_to: int, empty_at_end: int = EMPTY_PARTITIONS_AT_END
 ) -> list[int]:
-    """The partition_nrs of a journal's table of messages (quoted) that have events of a persistence_id, in order.
+    """Return the partition_nrs of a journal's messages table (quoted) that have events of a persistence_id, in order.
 
-    Events lie one partition behind another, but for one that an atomic write has skipped; the first ones may have been emptied, not
-    more of them than events were deleted. So many empty ones in a row are the end.
+    Partitions follow each other, except where an atomic write has skipped one. Deletions may have emptied the first ones, at most as
+    many as events were deleted. The search ends after `empty_at_end` empty partitions in a row.
     """
     found: list[int] = []
     begin, size = 0, FIRST_PARTITIONS
@@ -294,12 +298,12 @@ def partitions_of(
             f"SELECT partition_nr, sequence_nr FROM {messages} WHERE persistence_id = ? AND partition_nr IN ? PER PARTITION LIMIT 1",
             persistence_id, list(range(begin, begin + size)),
         )  # fmt: skip
-        # a partition of the oldest schema may have a static column and no event
+        # A partition of the oldest schema may have a static column and no event.
         found.extend(sorted(row.partition_nr for row in rows if row.sequence_nr is not None))
         begin, size = begin + size, min(8 * size, MOST_PARTITIONS)
     return found
 
 
 def bounds(after: int | None, until: int | None) -> tuple[Any, Any]:
-    """TimeUUIDs for `timestamp > ? AND timestamp <= ?`."""
+    """Return the TimeUUIDs for `timestamp > ? AND timestamp <= ?` between two ticks; None: without a bound on that side."""
     return highest(after) if after is not None else lowest(-GREGORIAN_TICKS), highest(until if until is not None else END_OF_TIME)
