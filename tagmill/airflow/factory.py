@@ -17,8 +17,8 @@ MOMENT = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?(Z|[+-]\d{2}:\d{2}
 DAY = r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])$"
 # Airflow's schedules that are not short for a cron expression.
 NOT_CRON = frozenset({"@once", "@continuous"})
-# A missed moment runs at once only if it passed less than this ago. Not zero: a database may return that to Airflow as an
-# integer, which means False.
+# The first run of a DAG is for a missed moment only if that passed less than this ago. Not zero: a database may return that to
+# Airflow as an integer, which means False.
 AT_ONCE = timedelta(milliseconds=1)
 RETRIES = {
     "retries": 4,

@@ -1,4 +1,4 @@
-"""Runs Spark jobs from Airflow: the provider's operator, but with secrets kept out of sight and failures told apart by the job's report."""
+"""Runs Spark jobs from Airflow: the provider's operator, with secrets kept out of sight and failures classified by the job's report."""
 
 import os
 import re
@@ -39,7 +39,7 @@ class QuietSparkSubmitHook(SparkSubmitHook):
         self._secrets, self._own = dict(secrets), own
         if connections.find(self._conn_id) is None:  # the provider would silently go to YARN
             self._connection["master"] = default_master
-        if self.master.startswith("local"):  # else the driver listens where the host's name leads
+        if self.master.startswith("local"):  # else the driver listens on the address of the host's name
             self._conf = self._conf | {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
     @property

@@ -53,7 +53,7 @@ def read_page(settings: Settings, pipeline: str, path: str) -> bytes:
             raise NoSuchPage(path)
     try:
         return RunFiles(root).read(relative)
-    except SealedFileDamaged as error:  # gone
+    except SealedFileDamaged as error:  # the file is gone
         raise NoSuchPage(path) from error
 
 

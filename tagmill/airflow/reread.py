@@ -27,8 +27,7 @@ class DagRun(Protocol):
 def reread_range(params: Mapping[str, Any], dag_run: DagRun, schedule: str | None) -> tuple[str, str] | None:
     """Return the range [from, until) to read again as ISO 8601 texts in UTC, or None for an ordinary run.
 
-    Raises ConfigurationError if only one of the two params is given, a moment has no time zone, the range is empty, or a backfill's range
-    is unknown.
+    Raises ConfigurationError if only one of the two params is given or one has no time zone, and for an empty or unknown range.
     """
     given = {name: params.get(name) for name in ("reread_from", "reread_until")}
     if any(given.values()):

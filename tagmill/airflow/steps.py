@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 def owner(context: Context) -> str:
     """Return the name under which the ledger records the work of a DAG run: the same for each attempt of its tasks.
 
-    DAGs that are due at the same moment have runs of the same id; with one owner each would take the other's lease for its own.
+    It names the DAG, too: DAGs due at the same moment have runs of the same id, and would take each other's lease for their own.
     """
     dag_run = context["dag_run"]
     return f"airflow/{dag_run.dag_id}/{dag_run.run_id}"

@@ -24,9 +24,9 @@ RETURNED = 100
 DRY_RUN = dry_run_param("only count and show what would change; switch it off to change it")
 STOPPED = "the application, or whoever else numbers, is stopped"
 OFFLINE = Param(False, title="Offline", type="boolean", description=f"all persistence ids: {STOPPED}; else name persistence ids")
-# a key of the application's tables, which a log can show
+# A key of the application's tables: not empty, and without the character NUL.
 TEXT = {"type": "string", "minLength": 1, "pattern": "^[^\\u0000]*$"}
-# the form sends null for a list that was emptied
+# The type allows null because the form sends null for a list that was emptied.
 TEXTS: dict[str, Any] = {"type": ["array", "null"], "items": TEXT, "uniqueItems": True, "maxItems": 1000}
 CHOICE = {
     "persistence_ids": Param(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 log = logging.getLogger(__name__)
-# names and rows come from applications: no page may run a script, or load anything from elsewhere
+# Pages show names and rows of applications, so none of them may run a script, or load anything from elsewhere.
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'self'; "
     "base-uri 'none'; form-action 'none'",

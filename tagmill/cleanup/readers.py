@@ -9,8 +9,8 @@ from tagmill.stores.cassandra import Cassandra
 from tagmill.timeuuid import from_datetime, ticks
 from tagmill.viewsettings import OffsetStore, OtherReader
 
-# Pekko and Akka Projection spread a projection's keys over these partitions (CassandraOffsetStore), and write the manifest
-# TBU for the TimeBasedUUID offsets of eventsByTag
+# Pekko and Akka Projection spread a projection's keys over these partitions (CassandraOffsetStore). TBU is the manifest of the
+# TimeBasedUUID offsets of eventsByTag.
 PARTITIONS = (0, 1, 2, 3, 4)
 TIME_BASED_UUID = "TBU"
 

@@ -1,8 +1,8 @@
 """Removes what is past retention_days: rows and files of finished runs, the gate's pages, old audits, job reports.
 
 One row of each batch stays as its proof, so that `check` still judges every delivered row. The order is: write the proof, delete the run
-from the ledger, remove its files. If the process is killed in between, the next cleanup finds the files by their folder's name, since
-their run is no longer in the ledger.
+from the ledger, remove its files. If the process is killed in between, the next cleanup removes folders named after a run that the ledger
+no longer has.
 """
 
 import re

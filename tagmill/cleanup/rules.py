@@ -68,8 +68,8 @@ class Held:
 class Delivered:
     """Delivery state of one tag in one pipeline.
 
-    start: where its delivery begins; needs_from: from here on runs read again (None: no watermark yet); holds: disjoint, in order;
-    open_run: the run that is not finished: one that withdraws batches needs their events in the view.
+    start: where its delivery begins. needs_from: from here on runs read again (None: no watermark yet). holds: disjoint, in order.
+    open_run: the run that is not finished; one that withdraws batches needs their events in the view.
     """
 
     pipeline: str

@@ -67,8 +67,8 @@ def _must_be_known(configured: Settings, pipeline: str | None) -> None:
 def status(pipeline: MaybePipeline = None, as_json: AsJson = False, count_view: bool = False) -> None:
     """Show how far each pipeline is, by the ledger and the stores; --count-view also counts the rows of the views.
 
-    Exit status: 0 when all is well, waits or is held back; 3 when something differs, failed, or is held for too long; else that of a
-    pipeline that could not be read (2: an operator has to act, 75: try again).
+    Exit status: 0 when all is well, waits or is held back; 3 when something differs, failed, or is held for too long. Otherwise it is
+    that of a pipeline that could not be read (2: an operator has to act, 75: try again).
     """
     configured = settings()
     _must_be_known(configured, pipeline)
@@ -84,8 +84,8 @@ def check(pipeline: MaybePipeline = None, as_json: AsJson = False) -> None:
 
     For a replicated Kafka Journal, Kafka's offsets are compared with what is replicated.
 
-    Exit status: 0 only when everything is delivered exactly once (dead letters are named); 3 when anything differs, waits or is held;
-    else that of a pipeline that could not be read (2: an operator has to act, 75: try again).
+    Exit status: 0 only when everything is delivered exactly once (dead letters are named); 3 when anything differs, waits or is held.
+    Otherwise it is that of a pipeline that could not be read (2: an operator has to act, 75: try again).
     """
     configured = settings()
     _must_be_known(configured, pipeline)

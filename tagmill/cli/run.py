@@ -212,7 +212,7 @@ class _Delivery:
         run, fence = planned["run"], planned["fence"]
         if run is None:
             return None
-        # an unfinished run is finished first (it has no slices of ours), then the range is read
+        # A run without slices is an earlier one, which is finished first; the range is read by the run after it.
         self.reread_done = self.reread is not None and planned["slices"] > 0
         if planned["state"] == RunState.PLANNED:
             self.display.update(task, description=f"run {run}: reading and judging {planned['slices'] or ''} slices")

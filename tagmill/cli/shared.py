@@ -26,7 +26,7 @@ from tagmill.runs import trace_log
 from tagmill.settings import Settings
 from tagmill.spark import errors
 
-# A table that goes to a file or a pipe is 200 columns wide, since rich would squeeze it to 80.
+# Width in columns of a table that goes to a file or a pipe, which rich would squeeze to 80.
 out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 200)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 R = TypeVar("R")

@@ -1,8 +1,8 @@
 """One erasure, as the command line and Airflow call it: count what exists, write the record, erase place by place.
 
 Sources are erased before copies: the journal, the views, the sealed files, ClickHouse, the ledger. If the process is killed after the
-record was written, the next call does all steps again: each finds what is left, and all figures are in the plan. Until the erasure is
-done, every other work on the journal's pipelines is refused (stores.erasures).
+record was written, the next call does all steps again: each erases what is left, and the plan has all figures. Until the erasure is done,
+every other work on the journal's pipelines is refused (stores.erasures).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -61,9 +61,11 @@ def erase(
     An unfinished erasure is finished first; without persistence ids, nothing else is done.
 
     Out: pipeline, journal, dry_run, persistence_ids, unknown, `unknown_ids` (the first), erased_before, `erasures` (their numbers),
-    `counts` (model.PLACES), warnings, message. Raises GuardRefused while a run, build, cleanup or resend is not finished, LeaseTaken
-    while other work on the journal is under way, ConfigurationError if none of the persistence ids is known, BatchDiffers if all is
-    erased and ClickHouse has other rows of a batch than it should.
+    `counts` (model.PLACES), warnings, message.
+
+    Raises GuardRefused while a run, build, cleanup or resend is not finished, and LeaseTaken while other work on the journal is under
+    way. Raises ConfigurationError if none of the persistence ids is known. Raises BatchDiffers if all is erased and ClickHouse has other
+    rows of a batch than it should.
     """
     names = settings.on_journal(settings.pipeline(pipeline).keyspace)
     kept: list[str] = []
@@ -146,7 +148,7 @@ class _Erasing:
             return
         self._finish(self._begin(chosen, found, who, why), total)
 
-    # -- what has to be finished first
+    # -- unfinished work
 
     def _settle_runs(self, *, going_on: bool) -> None:
         """Raise GuardRefused while a run or a build of the journal is not finished.

@@ -54,7 +54,7 @@ class JournalOfIds:
             return []
         return [f"there is no table {self.store.snapshots_in} (snapshot_keyspace): no snapshots were looked for, and none erased"]
 
-    # -- what there is
+    # -- counting
 
     def look(self, persistence_ids: Sequence[str]) -> tuple[dict[str, int], set[str]]:
         """Count events and snapshots, and return which of the persistence ids the journal or the ledger knows.
@@ -109,7 +109,7 @@ class JournalOfIds:
         there = self.cassandra.tables(self.journal) or {}
         return [table for table in dict.fromkeys([self.view_table, *others]) if table in there]
 
-    # -- without them
+    # -- erasing
 
     def erase_events(self, persistence_ids: Sequence[str]) -> None:
         """Delete events, then snapshots, of the persistence ids.

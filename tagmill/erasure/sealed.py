@@ -50,7 +50,7 @@ class SealedBatches:
         self.retired = Retired(ledger.cassandra, settings.cassandra.ledger_keyspace, name)
         self.ids, self.names = pa.array(persistence_ids, pa.string()), Names(persistence_ids)
 
-    # -- what there is
+    # -- counting
 
     def look(self, delivered: Sequence[OfBatch]) -> Found:
         """Count the batches and rows of the persistence ids in all finished runs; `delivered`: what ClickHouse has of them.
@@ -109,7 +109,7 @@ class SealedBatches:
                     rows=one.rows - sum(part.rows for part in gone), checksum=less(one.checksum, [part.checksum for part in gone]),
                 )  # fmt: skip
 
-    # -- without them
+    # -- erasing
 
     def reseal(self, erasure: int, owner: str, clickhouse: ClickHouse, retired: Sequence[RetiredLeft]) -> None:
         """Amend every run that names one of the persistence ids, and the proof of retired batches.

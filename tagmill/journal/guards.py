@@ -23,8 +23,8 @@ UNTOUCHED = "Its events, snapshots and view rows were left untouched"
 class Seen:
     """What is to be deleted of one persistence id.
 
-    events, view_rows: their numbers; written: the newest write of an event (microseconds since 1970); last_tagged: the highest event with
-    a tag; newest: by tag the newest event (ticks); delivered: by tag the delivery state in each pipeline.
+    events, view_rows: their numbers. written: the newest write of an event (microseconds since 1970). last_tagged: the highest event with
+    a tag. newest: by tag the newest event (ticks). delivered: by tag the delivery state in each pipeline.
     """
 
     events: int = 0
@@ -85,7 +85,7 @@ class Guards:
         said = f"{table} has rows that a clock that was ahead has written: no deletion covers them until that time has come"
         return Refused("", "written_ahead", f"persistence id {persistence_id!r}: {said}. {UNTOUCHED}")
 
-    # -- not delivered yet
+    # -- undelivered events
 
     def _delivered(self, persistence_id: str, tag: str, partitions: list[int], first: Event) -> list[Delivered]:
         """Return the delivery state of the tag in each pipeline that delivers it.
@@ -121,7 +121,7 @@ class Guards:
             return Refused(tag, "not_built", f"{_named(persistence_id, tag)}: {said}. {forced}")
         return None
 
-    # -- still to be read
+    # -- unread rows
 
     def _unread(self, persistence_id: str, seen: Seen) -> Refused | None:
         """Return a refusal if a reader or a run still needs the newest row of a tag; older rows need no check of their own."""
