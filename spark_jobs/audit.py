@@ -1,4 +1,4 @@
-"""The audit of a pipeline as a Spark job: arguments in, one call into tagmill, a job report out."""
+"""Spark job that audits a pipeline: arguments in, one call into tagmill, a job report out."""
 
 import argparse
 import sys

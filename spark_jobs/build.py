@@ -1,4 +1,4 @@
-"""The build of a journal's tag views as a Spark job: arguments in, one call into tagmill, a job report out."""
+"""Spark job that builds a journal's tag views: arguments in, one call into tagmill, a job report out."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""The ids of a topic's delivered events as a Spark job: made again under another rule, or deleted past their window."""
+"""Spark job for the ids of a topic's delivered events: makes them again under another rule, or deletes those past their window."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""Another bucket size for a journal's tag views as a Spark job: arguments in, one call into tagmill, a job report out."""
+"""Spark job that moves a journal's tag views to another bucket size: arguments in, one call into tagmill, a job report out."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""A Kafka Journal replicated to Cassandra, or its expired ids purged, as a Spark job: arguments in, one call, a job report out."""
+"""Spark job that replicates a Kafka Journal to Cassandra, or purges its expired ids: arguments in, one call, a job report out."""
 
 import argparse
 import sys

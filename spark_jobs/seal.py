@@ -1,4 +1,4 @@
-"""The seal step as a Spark job: arguments in, one call into tagmill, a job report out."""
+"""Spark job that seals a planned run: arguments in, one call into tagmill, a job report out."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""An operation on a journal's tag views as a Spark job: arguments in, one call into tagmill, a job report out."""
+"""Spark job for one operation on a journal's tag views: arguments in, one call into tagmill, a job report out."""
 
 import argparse
 import sys

@@ -145,7 +145,7 @@ class JobOperator(SparkSubmitOperator):
         ]
 
     def _report_file(self, settings: Settings, context: Context) -> Path:
-        """Return the path of a new report for this attempt; its folder is created.
+        """Return the path of a new report for this attempt, whose folder is created and which does not exist yet.
 
         It lies below the storage root, or below AIRFLOW_HOME if the root is not a folder.
         """

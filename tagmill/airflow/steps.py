@@ -1,4 +1,4 @@
-"""The tasks that run in Airflow's own worker process: plan, push, close, cleanup. Each calls one function of the library.
+"""Tasks that run in Airflow's own worker process: plan, push, close, cleanup. Each calls one function of the library.
 
 What they return goes to XCom: figures and short texts.
 """

@@ -106,7 +106,7 @@ class TagState:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What a pipeline's newest audit says of a partition: its rows, and whether all of them are in ClickHouse and nothing is missing."""
+    """Result of a pipeline's newest audit of a partition: its rows, and whether ClickHouse has all of them and nothing is missing."""
 
     audited_at: datetime
     rows: int

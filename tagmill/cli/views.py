@@ -1,4 +1,4 @@
-"""`tagmill views`: build, repair, delete and list the tag views of a journal."""
+"""`tagmill views`: build, rebuild, delete and list the tag views of a journal."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Delivered:
 
     @property
     def reached(self) -> int:
-        """The last sequence_nr that can count as delivered."""
+        """Last sequence_nr that can count as delivered."""
         return 0 if self.progress is None or self.hold in NUMBERS_IN_DOUBT else self.progress.sequence_nr
 
     def shown(self, sequence_nr: int, ticks: int) -> None:
