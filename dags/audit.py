@@ -1,4 +1,4 @@
-"""One Airflow DAG `audit_<pipeline>` for each configured pipeline; a bad file is an import error that names the key."""
+"""Airflow DAG `audit_<pipeline>` for each configured pipeline; a wrong configuration is an import error that names the key."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""One Airflow DAG `erase_<pipeline>` for each configured pipeline; only a person triggers it."""
+"""Airflow DAG `erase_<pipeline>` for each configured pipeline; only a person triggers it."""
 
 from tagmill.airflow.erase import erase_dag
 from tagmill.settings import Settings

@@ -1,4 +1,4 @@
-"""One Airflow DAG `journal_clean_<pipeline>` for each configured pipeline; only a person triggers it."""
+"""Airflow DAG `journal_clean_<pipeline>` for each configured pipeline; only a person triggers it."""
 
 from tagmill.airflow.journal_clean import journal_clean_dag
 from tagmill.settings import Settings

@@ -1,4 +1,4 @@
-"""One Airflow DAG `views_rebucket_<pipeline>` for each configured pipeline, without a schedule."""
+"""Airflow DAG `views_rebucket_<pipeline>` for each configured pipeline, without a schedule."""
 
 from pathlib import Path
 

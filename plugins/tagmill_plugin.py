@@ -8,14 +8,14 @@ from tagmill.airflow.lazy import LazyApp
 
 
 def create_app() -> Any:
-    """Import the web app only where it is served."""
+    """Create the web app; its modules are imported only in a process that serves it."""
     from tagmill.airflow import web
 
     return web.create_app()
 
 
 class TagmillPlugin(AirflowPlugin):
-    """What the plugin manager looks for."""
+    """Plugin that Airflow's plugin manager finds."""
 
     name = "tagmill"
     fastapi_apps = [{"app": LazyApp(create_app), "url_prefix": "/tagmill", "name": "Tagmill"}]

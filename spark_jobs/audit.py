@@ -1,4 +1,4 @@
-"""The audit of a pipeline as a Spark job: arguments in, one call into tagmill, a job report out."""
+"""Spark job that audits a pipeline: arguments in, one call into tagmill, a job report out."""
 
 import argparse
 import sys
@@ -13,7 +13,7 @@ from tagmill.sparksession import spark_session
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Arguments of the job."""
+    """Parse the arguments of the job."""
     parser = job_arguments(__doc__)
     parser.add_argument("--tag", action="append", help="only this tag; may be given several times")
     parser.add_argument("--repair", metavar="WHY", help="repair what is found, for this reason, and audit again; all tags")
@@ -21,7 +21,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Audit, and end with 3 when something doesn't agree."""
+    """Audit the pipeline, with --repair also repair it; end with 3 if something doesn't agree."""
     args = parse(argv)
     with job_report("audit", args) as report:
         settings = Settings.load(args.config)

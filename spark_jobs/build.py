@@ -1,4 +1,4 @@
-"""The build of a journal's tag views as a Spark job: arguments in, one call into tagmill, a job report out."""
+"""Spark job that builds a journal's tag views: arguments in, one call into tagmill, a job report out."""
 
 import argparse
 import sys
@@ -11,14 +11,14 @@ from tagmill.views.build import build, check
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Arguments of the job."""
+    """Parse the arguments of the job."""
     parser = job_arguments(__doc__)
     parser.add_argument("--adopt", action="store_true")
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Build what is new."""
+    """Number the new events of the pipeline's journal and write its tag views."""
     args = parse(argv)
     with job_report("build", args) as report:
         settings = Settings.load(args.config)

@@ -1,4 +1,4 @@
-"""The ids of a topic's delivered events as a Spark job: made again under another rule, or deleted past their window."""
+"""Spark job for the ids of a topic's delivered events: makes them again under another rule, or deletes those past their window."""
 
 import argparse
 import sys
@@ -13,7 +13,7 @@ from tagmill.topics.rekey import rekey
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Arguments of the job."""
+    """Parse the arguments of the job."""
     parser = job_arguments(__doc__)
     parser.add_argument("--operation", required=True, choices=("rekey", "expire"))
     parser.add_argument("--drop-unreadable", action="store_true", help="let ids go whose payload gives none under the new rule")
@@ -22,7 +22,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Do it, or say what it would do."""
+    """Make the ids again or delete expired ones; with --dry-run only report what would change."""
     args = parse(argv)
     with job_report(f"dedup_{args.operation}", args) as report:
         settings = Settings.load(args.config)

@@ -1,4 +1,4 @@
-"""Another bucket size for a journal's tag views as a Spark job: arguments in, one call into tagmill, a job report out."""
+"""Spark job that moves a journal's tag views to another bucket size: arguments in, one call into tagmill, a job report out."""
 
 import argparse
 import sys
@@ -14,7 +14,7 @@ from tagmill.sparksession import spark_session
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Arguments of the job."""
+    """Parse the arguments of the job."""
     parser = job_arguments(__doc__)
     parser.add_argument("--to", type=BucketSize, choices=list(BucketSize), required=True)
     parser.add_argument("--table", help="name of the new table")
@@ -26,7 +26,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str]) -> int:
-    """One step of a rebucket."""
+    """Run one step of a rebucket: copy, switch (--offline), drop the old table, or abandon."""
     args = parse(argv)
     with job_report("rebucket", args) as report:
         settings = Settings.load(args.config)

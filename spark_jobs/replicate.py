@@ -1,4 +1,4 @@
-"""A Kafka Journal replicated to Cassandra, or its expired ids purged, as a Spark job: arguments in, one call, a job report out."""
+"""Spark job that replicates a Kafka Journal to Cassandra, or purges its expired ids: arguments in, one call, a job report out."""
 
 import argparse
 import sys
@@ -15,7 +15,7 @@ from tagmill.sparksession import session_when_asked
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Arguments of the job."""
+    """Parse the arguments of the job."""
     parser = job_arguments(__doc__)
     parser.add_argument("--operation", required=True, choices=("replicate", "purge_expired"))
     parser.add_argument("--accept-lost", action="store_true", help="go on although records are gone from Kafka")
@@ -25,14 +25,14 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def operation_of(args: argparse.Namespace) -> Callable[..., Any]:
-    """What the arguments ask for."""
+    """Return the function for the operation that the arguments name, its options bound."""
     if args.operation == "replicate":
         return partial(replicate, accept_lost=args.accept_lost)
     return partial(purge_expired, until=args.until, dry_run=args.dry_run)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Do it."""
+    """Replicate the topics, or purge expired ids, as the arguments say."""
     args = parse(argv)
     with job_report(args.operation, args) as report:
         settings, operation = Settings.load(args.config), operation_of(args)

@@ -1,4 +1,4 @@
-"""The seal step as a Spark job: arguments in, one call into tagmill, a job report out."""
+"""Spark job that seals a planned run: arguments in, one call into tagmill, a job report out."""
 
 import argparse
 import sys
@@ -12,7 +12,7 @@ from tagmill.topics import steps as topic_steps
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Arguments of the job."""
+    """Parse the arguments of the job."""
     parser = job_arguments(__doc__)
     parser.add_argument("--run", type=int, required=True)
     parser.add_argument("--fence", type=int, required=True)
@@ -20,7 +20,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Seal one planned run."""
+    """Seal one planned run, of tag views, a topic or a Kafka Journal."""
     args = parse(argv)
     with job_report("seal", args) as report:
         settings = Settings.load(args.config)

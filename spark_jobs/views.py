@@ -1,4 +1,4 @@
-"""An operation on a journal's tag views as a Spark job: arguments in, one call into tagmill, a job report out."""
+"""Spark job for one operation on a journal's tag views: arguments in, one call into tagmill, a job report out."""
 
 import argparse
 import sys
@@ -19,7 +19,7 @@ from tagmill.views.rebuild import rebuild
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Arguments of the job."""
+    """Parse the arguments of the job."""
     parser = job_arguments(__doc__)
     parser.add_argument("--operation", required=True, choices=("rebuild", "delete", "truncate", "pids", "migrate"))
     parser.add_argument("--persistence-id", action="append", default=[], help="only this one; may be given several times")
@@ -37,7 +37,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def operation_of(args: argparse.Namespace) -> Callable[..., Any]:
-    """What the arguments ask for."""
+    """Return the function for the operation that the arguments name, its options bound."""
     if args.operation == "pids":
         return rebuild_ids
     if args.operation == "migrate":
@@ -55,7 +55,7 @@ def operation_of(args: argparse.Namespace) -> Callable[..., Any]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Do it, or say what it would do."""
+    """Run one operation on the tag views; with --dry-run only report what it would change."""
     args = parse(argv)
     with job_report(args.operation, args) as report:
         settings, operation = Settings.load(args.config), operation_of(args)

@@ -1,6 +1,6 @@
-"""DAG `audit_<pipeline>`: journal, tag views, progress and ClickHouse held against each other; it fails when they don't agree.
+"""DAG `audit_<pipeline>`: compare journal, tag views, progress and ClickHouse; it fails when they don't agree.
 
-It changes nothing unless the param `repair` is set, and may run beside deliveries. docs/audit.md has what it finds.
+It changes nothing unless the param `repair` is set, and may run while deliveries run. docs/audit.md has what it finds.
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ from tagmill.settings import Settings
 
 
 def audit_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
-    """The DAG of one pipeline; `jobs` is the folder of the Spark job scripts."""
+    """Return the DAG `audit_<pipeline>`; `jobs` is the folder of the Spark job scripts."""
     configured = settings.pipeline(pipeline)
     dag = new_dag(
         "audit",

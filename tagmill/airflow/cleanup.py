@@ -1,4 +1,4 @@
-"""DAG `ttl_cleanup_<pipeline>`: one task, plain Python. It is always there; it has a schedule where cleanup is enabled."""
+"""DAG `ttl_cleanup_<pipeline>`: one task, plain Python. It always exists; it has a schedule where cleanup is enabled."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from tagmill.settings import Settings
 
 
 def cleanup_dag(settings: Settings, pipeline: str) -> DAG:
-    """The DAG of one pipeline."""
+    """Return the DAG `ttl_cleanup_<pipeline>`."""
     if pipeline in settings.streams:
         what, schedule = "", settings.stream(pipeline).cleanup_schedule
     else:

@@ -24,7 +24,7 @@ Store = TypeVar("Store", CassandraSettings, ClickHouseSettings, KafkaSettings)
 
 
 class _Extra(BaseModel):
-    """What the extra of a store's connection may say; a misspelt key must not mean 'no TLS'."""
+    """Keys that the extra of a store's connection may have; a misspelt key is refused, since it must not mean 'no TLS'."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -33,14 +33,14 @@ class _Extra(BaseModel):
 
 
 def config_file() -> Path:
-    """The configuration file that Settings.load() reads without an argument."""
+    """Return the path of the configuration file that Settings.load() reads without an argument."""
     return Path(os.environ.get(CONFIG_VARIABLE) or "tagmill.toml").resolve()
 
 
 def load_settings() -> Settings:
-    """The configuration with credentials and TLS of the Airflow connections that it names.
+    """Load the configuration with credentials and TLS of the Airflow connections that it names.
 
-    Raises ConfigurationError: the file, or the extra of a connection, is wrong.
+    Raises ConfigurationError if the file, or the extra of a connection, is wrong.
     """
     settings = Settings.load()
     return settings.model_copy(
@@ -53,7 +53,7 @@ def load_settings() -> Settings:
 
 
 def find(conn_id: str) -> Connection | None:
-    """An Airflow connection, None if nobody made it."""
+    """Return an Airflow connection, or None if it does not exist."""
     try:
         connection: Connection = Connection.get(conn_id)
     except AirflowNotFoundException:
@@ -62,9 +62,9 @@ def find(conn_id: str) -> Connection | None:
 
 
 def spark_environment(settings: Settings, *stores: Literal["cassandra", "kafka"]) -> dict[str, str]:
-    """Variables that carry these stores' credentials and TLS to a Spark driver (no job has any business in ClickHouse).
+    """Return variables that carry these stores' credentials and TLS to a Spark driver (no job needs ClickHouse).
 
-    To be given to the process or written to a file of mode 0600, never to a command line.
+    Give them to the process or write them to a file of mode 0600, never to a command line.
     """
     found: dict[str, str] = {}
     for name in stores:

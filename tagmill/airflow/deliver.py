@@ -2,7 +2,7 @@
 
 Where Tagmill keeps the view itself (views = "tagmill"), build comes before plan.
 
-Airflow's interval is only a label: a late, manual or repeated run does the same right thing. See docs/ for what each task does.
+Airflow's interval is only a label: a late, manual or repeated run delivers the same. See docs/ for what each task does.
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ from tagmill.viewsettings import PipelineSettings
 
 
 def deliver_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
-    """The DAG of one pipeline; `jobs` is the folder of the Spark job scripts. Holds names and figures, no secret."""
+    """Return the DAG `deliver_<pipeline>`; `jobs` is the folder of the Spark job scripts. The DAG holds names and figures, no secret."""
     configured = settings.pipeline(pipeline)
     asset = Asset(name=f"tagmill_{pipeline}", uri=f"tagmill://delivered/{pipeline}", group="tagmill")
     dag = new_dag(
@@ -80,7 +80,7 @@ def _tasks(pipeline: str, configured: PipelineSettings, asset: Asset, spark_conn
 
 
 def _params(configured: PipelineSettings) -> dict[str, Param]:
-    """What a person may choose when triggering; the JSON schema is checked by Airflow before the run exists."""
+    """Return the params that a person may set when triggering; Airflow checks their JSON schema before the run exists."""
     moment: dict[str, Any] = {"type": ["null", "string"], "format": "date-time", "pattern": MOMENT}
     return {
         "tags": tags_param(configured, "deliver only these tags of the pipeline"),

@@ -1,4 +1,4 @@
-"""Decide if a run of a DAG may change something: by the configuration's schedule and the person's param, not by the kind of run alone."""
+"""Decides if a run of a DAG may change something: by the configuration's schedule and the person's param, not by the kind of run alone."""
 
 import logging
 from datetime import UTC, datetime, timedelta
@@ -6,14 +6,14 @@ from datetime import UTC, datetime, timedelta
 from airflow.sdk import Context
 
 log = logging.getLogger(__name__)
-# A scheduled run that begins later makes up for a missed one, as after a pause.
+# A scheduled run that begins later than this makes up for a missed one, as after a pause.
 ON_TIME = timedelta(minutes=5)
 
 
 def reports_only(context: Context, schedule: str | None) -> bool:
     """Return True if this run only says what it would change.
 
-    A run that the schedule starts on time changes, any other one as its param `dry_run` says.
+    A run that the schedule starts on time makes changes; for any other run its param `dry_run` decides.
 
     Args:
         context: of the task.

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 def erase_dag(settings: Settings, pipeline: str) -> DAG:
-    """The DAG of one pipeline."""
+    """Return the DAG `erase_<pipeline>`."""
     dag = new_dag(
         "erase",
         pipeline,
@@ -38,8 +38,8 @@ def erase_dag(settings: Settings, pipeline: str) -> DAG:
 def erase(pipeline: str, context: Context) -> dict[str, Any]:
     """Erase the persistence ids that the params name: journal, snapshots, views, sealed files, ClickHouse, ledger. For good.
 
-    It only counts them, unless the param `dry_run` is switched off. Airflow keeps the params of a run: name a file rather than the ids, or
-    delete the run afterwards. Out: persistence_ids, unknown, erased_before, erasures, message.
+    Unless the param `dry_run` is switched off, it only counts them. Airflow keeps the params of a run: name a file rather than the ids,
+    or delete the run afterwards. Out: persistence_ids, unknown, erased_before, erasures, message.
     """
     from tagmill.erasure import erase as library
     from tagmill.errors import ConfigurationError

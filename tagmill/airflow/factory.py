@@ -1,4 +1,4 @@
-"""What the DAGs of all kinds share: how one is made for a pipeline, limits, retries, and params with their JSON schema."""
+"""Shared by the DAGs of all kinds: the DAG of a pipeline, limits, retries, and params with their JSON schema."""
 
 from datetime import timedelta
 
@@ -9,14 +9,16 @@ from tagmill.errors import ConfigurationError
 from tagmill.viewsettings import PipelineSettings
 
 SPARK_POOL, CLICKHOUSE_POOL = "spark", "clickhouse"
-# steps whose work doesn't grow with a run's rows; Spark, the inserts and the progress of a capped run (some 3000 persistence ids a second)
+# Timeouts. SHORT: for steps whose work doesn't grow with a run's rows. LONG: for Spark, and for the inserts and the progress of a
+# capped run (some 3000 persistence ids a second).
 SHORT, LONG = timedelta(minutes=10), timedelta(hours=6)
-# the format gives the UI its date picker, but Airflow doesn't check it; the pattern also asks for a time zone
+# The format date-time gives the UI its date picker, but Airflow doesn't check it; this pattern is checked, and asks for a time zone.
 MOMENT = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?(Z|[+-]\d{2}:\d{2})$"
 DAY = r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])$"
-# Airflow's schedules that no cron expression stands for
+# Airflow's schedules that are not short for a cron expression.
 NOT_CRON = frozenset({"@once", "@continuous"})
-# Of a moment that has passed; not zero, which a database may give back to Airflow as an integer, and that means False.
+# The first run of a DAG is for a missed moment only if that passed less than this ago. Not zero: a database may return that to
+# Airflow as an integer, which means False.
 AT_ONCE = timedelta(milliseconds=1)
 RETRIES = {
     "retries": 4,
@@ -29,7 +31,7 @@ RETRIES = {
 def new_dag(
     kind: str, pipeline: str, *, description: str, doc: str | None, schedule: str | None, params: dict[str, Param]
 ) -> DAG:
-    """The DAG `<kind>_<pipeline>`; one run at a time, no catching up. Raises ConfigurationError for a schedule that is none."""
+    """Return the DAG `<kind>_<pipeline>`: one run at a time, no catching up. Raises ConfigurationError for an invalid schedule."""
     dag = DAG(
         dag_id=f"{kind}_{pipeline}",
         description=description,
@@ -51,7 +53,7 @@ def new_dag(
 def _timetable(schedule: str | None) -> CronTriggerTimetable | str | None:
     """Return a timetable with nothing to catch up: a DAG that is switched on first runs at the schedule's next moment.
 
-    A start_date would let Airflow begin with the missed one, also when a person only triggers a dry run by the form.
+    With a start_date Airflow would begin with the missed one, also when a person only triggers a dry run by the form.
     """
     if schedule is None or schedule in NOT_CRON:
         return schedule
@@ -64,7 +66,7 @@ def dry_run_param(description: str) -> Param:
 
 
 def tags_param(configured: PipelineSettings, description: str) -> Param:
-    """Some of the pipeline's tags, all by default; Airflow checks the schema before a run exists."""
+    """Return a param for some of the pipeline's tags, all by default; Airflow checks its schema before a run exists."""
     tags = list(configured.tags)
     return Param(
         tags, title="Tags", description=description, type="array", items={"type": "string", "enum": tags}, examples=tags,

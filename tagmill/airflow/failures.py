@@ -1,11 +1,11 @@
-"""What an error of a step, or the report of a job, means to Airflow: fail at once, try again, or come back later.
+"""Translates an error of a step, or the report of a job, to Airflow: fail at once, try again, or come back later.
 
 | error | exit code | Airflow |
 |---|---|---|
 | wrong input or configuration, a batch that differs | 2 | fails at once |
 | data quality | 3 | fails at once, the text names the page |
 | the lease is another run's | 75 | the task comes back after a pause; no attempt is used up |
-| the run was taken over | 75 | the task is skipped: whoever took the run finishes it |
+| the run was taken over | 75 | the task is skipped: the process that took the run finishes it |
 | transient, unknown outcome | 75 | retried |
 | anything else, and a death without a report | | retried |
 """
@@ -35,7 +35,7 @@ LEASE_PAUSE = timedelta(seconds=30)
 
 @contextmanager
 def told_to_airflow() -> Iterator[None]:
-    """Turn the TagmillError of a step that runs in this process into what Airflow understands."""
+    """Translate the errors of a step that runs in this process to Airflow's exceptions."""
     try:
         yield
     except TagmillError as error:
@@ -52,7 +52,7 @@ def told_to_airflow() -> Iterator[None]:
 
 
 def failure(kind: str, exit_code: int, message: str, docs: str | None = None) -> AirflowException:
-    """The exception to raise: `kind` is the name of the error's class, `docs` the page that shows why."""
+    """Return the exception to raise for an error; `kind` is the name of its class, `docs` the page that shows why."""
     text = f"{message}\nData Docs: {docs}" if docs else message
     if kind == LeaseTaken.__name__:
         log.info("%s. Comes back in %s s", text, LEASE_PAUSE.seconds)  # Airflow logs no reason
@@ -65,7 +65,7 @@ def failure(kind: str, exit_code: int, message: str, docs: str | None = None) ->
 
 
 def failure_of_job(report: Mapping[str, Any] | None, job: str) -> AirflowException:
-    """The exception for a job that did not succeed; `report` is None when it left none."""
+    """Return the exception for a job that did not succeed; `report` is None if the job left none."""
     if report is None:
         return AirflowException(
             f"{job} died without a report: killed, out of memory, or Spark did not start (its own words are in this log). "
@@ -77,7 +77,7 @@ def failure_of_job(report: Mapping[str, Any] | None, job: str) -> AirflowExcepti
 
 
 def read_report(file: Path) -> dict[str, Any] | None:
-    """The job's report; None when there is none, or only half of one."""
+    """Read a job's report; return None if there is none, or only half of one."""
     try:
         report = json.loads(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError):
@@ -86,7 +86,7 @@ def read_report(file: Path) -> dict[str, Any] | None:
 
 
 def small(report: Mapping[str, Any]) -> dict[str, Any]:
-    """The report as an XCom: figures and short texts only, a list becomes its length."""
+    """Return the report as an XCom: figures and short texts only, a list becomes its length."""
     flat = {**(report.get("result") or {}), **{key: value for key, value in report.items() if key != "result"}}
     return {key: _short(value) for key, value in flat.items() if not isinstance(value, Mapping)}
 

@@ -1,6 +1,6 @@
 """Files that the params of a DAG name: regular files of one configured folder, of limited size, and no link out of it.
 
-Whoever may trigger a DAG must not read the worker's files with its rights.
+A person who may trigger a DAG must not read the worker's files with the worker's rights.
 """
 
 import os
@@ -17,7 +17,7 @@ from tagmill.names import quoted
 from tagmill.settings import AirflowSettings
 
 FILE_PARAM = "persistence_ids_file"
-# a pipe without a writer must not keep the task waiting
+# O_NONBLOCK: a pipe without a writer must not keep the task waiting.
 FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -41,7 +41,7 @@ def ids_params() -> dict[str, Param]:
 
 
 def ids_of(params: Mapping[str, Any], section: AirflowSettings) -> Iterable[str]:
-    """Return the persistence ids that the params name; raises ConfigurationError before the first where one is none."""
+    """Return the persistence ids that the params name; raises ConfigurationError for an invalid one before any is used."""
     name = params[FILE_PARAM]
     stream = open_input(FILE_PARAM, name, section) if name else None
     return ids_from(params["persistence_ids"], stream, f"param {FILE_PARAM}")
@@ -76,7 +76,7 @@ def open_input(param: str, name: str, section: AirflowSettings) -> BinaryIO:
 
 
 def _open_below(folder: Path, relative: PurePosixPath) -> int:
-    """Open step by step, so that no part of the path is a link, not even one that is made meanwhile."""
+    """Open a path below the folder part by part, so that no part is a link, not even one that is made meanwhile."""
     descriptor = os.open(folder.resolve(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     for part in relative.parts:
         above = descriptor

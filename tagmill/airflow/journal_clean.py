@@ -23,7 +23,7 @@ NONE_NAMED = "no persistence id is named, so nothing would be deleted: fill in p
 
 
 def journal_clean_dag(settings: Settings, pipeline: str) -> DAG:
-    """The DAG of one pipeline."""
+    """Return the DAG `journal_clean_<pipeline>`."""
     dag = new_dag(
         "journal_clean",
         pipeline,
@@ -45,8 +45,8 @@ def journal_clean_dag(settings: Settings, pipeline: str) -> DAG:
 def clean(pipeline: str, context: Context) -> dict[str, Any]:
     """Delete events, or snapshots, of the persistence ids that the params name, as the plugin's Cleanup does.
 
-    It only says what would go, unless the param `dry_run` is switched off. A persistence id with events that are not delivered is left as
-    it is: the task does the others and fails. Out: persistence_ids, events, view_rows, snapshots, refused, unknown, message.
+    Unless the param `dry_run` is switched off, it only says what would go. A persistence id with undelivered events is left as it is: the
+    task cleans the others and fails. Out: persistence_ids, events, view_rows, snapshots, refused, unknown, message.
     """
     from tagmill.journal import clean as library
 
@@ -77,7 +77,7 @@ def clean(pipeline: str, context: Context) -> dict[str, Any]:
 
 
 def wanted_of(params: Mapping[str, Any]) -> "Wanted":
-    """What the params want; raises ConfigurationError for what doesn't go together."""
+    """Return the options that the params give; raises ConfigurationError for those that don't go together."""
     from tagmill.journal.model import Wanted, What
 
     newer = params["keep_newer_than"]

@@ -1,4 +1,4 @@
-"""An ASGI app that is made at its first request: every Airflow process, each task too, imports the plugins, few serve them."""
+"""An ASGI app that is created at its first request: every Airflow process imports the plugins, each task too, but few serve them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ class LazyApp:
         self.app: Any = None
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Pass the request on."""
+        """Pass a request to the app, which the first request creates."""
         if self.app is None:
             self.app = self.create()
         await self.app(scope, receive, send)

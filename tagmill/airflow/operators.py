@@ -1,4 +1,4 @@
-"""Spark jobs from Airflow: the provider's operator with secrets kept out of sight, failures told apart by the job's report."""
+"""Runs Spark jobs from Airflow: the provider's operator, with secrets kept out of sight and failures classified by the job's report."""
 
 import os
 import re
@@ -39,7 +39,7 @@ class QuietSparkSubmitHook(SparkSubmitHook):
         self._secrets, self._own = dict(secrets), own
         if connections.find(self._conn_id) is None:  # the provider would silently go to YARN
             self._connection["master"] = default_master
-        if self.master.startswith("local"):  # else the driver listens where the host's name leads
+        if self.master.startswith("local"):  # else the driver listens on the address of the host's name
             self._conf = self._conf | {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
     @property
@@ -61,7 +61,7 @@ class QuietSparkSubmitHook(SparkSubmitHook):
         return driver
 
     def on_kill(self) -> None:
-        """Stop the JVM and the Python driver below it, which the provider would leave."""
+        """Stop the JVM and the Python driver below it, which the provider would leave running."""
         super().on_kill()
         if self._submit_sp is not None:
             with suppress(ProcessLookupError):
@@ -78,7 +78,7 @@ class JobOperator(SparkSubmitOperator):
 
     ui_color = "#d8e8f8"
     operator_extra_links = (ReportLink(),)
-    # those that the job logs in to
+    # The stores that the job logs in to.
     stores: Sequence[Literal["cassandra", "kafka"]] = ("cassandra",)
 
     def __init__(self, *, pipeline: str, application: str, **kwargs: Any) -> None:
@@ -90,8 +90,8 @@ class JobOperator(SparkSubmitOperator):
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
         """Run the job. Out: its report as figures and short texts.
 
-        Raises AirflowFailException for wrong configuration and data quality (with the link to the page), AirflowException for
-        what a retry may mend.
+        Raises AirflowFailException for wrong configuration and data quality (with the link to the page), AirflowException for what a
+        retry may solve.
         """
         from tagmill.sparksession import LOCAL_DIR, names_disks
 
@@ -106,19 +106,19 @@ class JobOperator(SparkSubmitOperator):
         return small(report)
 
     def _job(self) -> str:
-        """What it does, for messages."""
+        """Return a description of the job for messages."""
         return f"{self.step} of {self.pipeline}"
 
     def _job_arguments(self) -> Sequence[str]:
-        """Arguments that only this job has."""
+        """Return the arguments that only this job has."""
         return ()
 
     def _report_folder(self) -> str:
-        """Below the pipeline's folder."""
+        """Return the folder of the job's reports, relative to the pipeline's folder."""
         return "reports"
 
     def _run(self, settings: Settings, report_file: Path, context: Context) -> dict[str, Any]:
-        """Run Spark; what the job's report says decides, not how spark-submit ended."""
+        """Run Spark and return the job's report, which decides if the job succeeded, however spark-submit ended."""
         job = self._job()
         died: AirflowException | None = None
         try:
@@ -145,7 +145,10 @@ class JobOperator(SparkSubmitOperator):
         ]
 
     def _report_file(self, settings: Settings, context: Context) -> Path:
-        """A new file for each attempt: below the storage root, or below AIRFLOW_HOME when the root is no folder."""
+        """Return the path of a new report for this attempt, whose folder is created and which does not exist yet.
+
+        It lies below the storage root, or below AIRFLOW_HOME if the root is not a folder.
+        """
         root = Path(settings.storage.root)
         if "://" in settings.storage.root:
             root = Path(os.environ.get("AIRFLOW_HOME", "~/airflow")).expanduser() / "tagmill-reports"
@@ -157,9 +160,9 @@ class JobOperator(SparkSubmitOperator):
 
     @contextmanager
     def _hook_for(self, settings: Settings, own: Workspace, arguments: Sequence[str]) -> Iterator[QuietSparkSubmitHook]:
-        """Make the hook; arguments go by a file, since a command line is limited, and everybody's to read.
+        """Make the hook. Arguments travel in a file, since a command line is limited in length and readable for every user.
 
-        A driver on a cluster inherits neither our environment nor our folder for temporary files.
+        A driver on a cluster inherits neither the environment of this process nor its folder for temporary files.
         """
         from tagmill.jobreport import write_arguments
         from tagmill.sparksession import names_disks, spark_conf
@@ -236,12 +239,12 @@ class SealOperator(JobOperator):
 
 
 class TopicSealOperator(SealOperator):
-    """The same for a run of a topic, which may be sealed and have ids that are not noted yet: then the job does that."""
+    """Runs spark_jobs/seal.py for a run of a topic, also for a sealed one whose ids are not noted yet: then the job notes them."""
 
     stores = ("cassandra", "kafka")
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
-        """Seal the run, or finish that."""
+        """Run the job in any state of the run: it seals the run, or finishes a sealed one."""
         return JobOperator.execute(self, context)
 
 
@@ -262,12 +265,12 @@ class AuditOperator(JobOperator):
     why: str | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
-        """Audit."""
+        """Run the audit that the params ask for. Out: the job's report as figures and short texts."""
         self.chosen(context["params"], context["dag_run"])
         return super().execute(context)
 
     def chosen(self, params: Mapping[str, Any], dag_run: Any) -> None:
-        """What a run's params say."""
+        """Set the tags, and the reason for a repair, from the run's params."""
         self.tags = list(params["tags"])
         self.why = f"param repair of DAG run {dag_run.run_id}" if params["repair"] else None
 
@@ -292,7 +295,7 @@ class ByParamsOperator(JobOperator):
         self.unattended = unattended
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
-        """Do it, or say what it would do."""
+        """Run the job, or let it only report what it would do, as the schedule and the param `dry_run` decide."""
         params = dict(context["params"])
         if "dry_run" in params:
             params["dry_run"] = reports_only(context, self.unattended)
@@ -301,7 +304,7 @@ class ByParamsOperator(JobOperator):
         return super().execute(context)
 
     def chosen(self, params: Mapping[str, Any]) -> None:
-        """Set the arguments."""
+        """Set the job's arguments from the run's params; each subclass implements it."""
         raise NotImplementedError
 
     def _job_arguments(self) -> Sequence[str]:
@@ -320,7 +323,7 @@ class ViewsOperator(ByParamsOperator):
         self.step = operation
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
-        """Do it, or say what it would do; a dry run of the form's defaults, which name nothing, says what they lack."""
+        """Run the operation; a dry run whose params name nothing says what they lack, without Spark."""
         params = context["params"]
         if params["dry_run"] and (lacking := self._lacks(params)):
             message = f"{self._job()} would change nothing: {lacking}"
@@ -329,7 +332,10 @@ class ViewsOperator(ByParamsOperator):
         return super().execute(context)
 
     def chosen(self, params: Mapping[str, Any]) -> None:
-        """Set the arguments; a value may begin with a dash. Raises ConfigurationError where the params lack something."""
+        """Set the job's arguments from the run's params; a value may begin with a dash.
+
+        Raises ConfigurationError if the params lack something.
+        """
         if lacking := self._lacks(params):
             raise ConfigurationError(f"{self._job()}: {lacking}. Nothing was changed")
         arguments = ["--operation", self.step]
@@ -341,7 +347,7 @@ class ViewsOperator(ByParamsOperator):
         self.arguments = [*arguments, *(f"--{name.replace('_', '-')}" for name in flags if params.get(name))]
 
     def _lacks(self, params: Mapping[str, Any]) -> str | None:
-        """Return what the form requires and the params lack."""
+        """Return a sentence that says what the operation requires and the params lack, or None."""
         if self.step in ("rebuild", "delete") and not (params["persistence_ids"] or params["offline"]):
             return "name persistence_ids, or switch offline on for all of the journal"
         if self.step == "truncate" and not (params["offline"] or params["dry_run"]):
@@ -363,7 +369,7 @@ class ReplicateOperator(ByParamsOperator):
         self.step = operation
 
     def chosen(self, params: Mapping[str, Any]) -> None:
-        """What a run's params say. Raises ConfigurationError: `until` is no day of the calendar."""
+        """Set the job's arguments from the run's params. Raises ConfigurationError if `until` is not a day of the calendar."""
         arguments = ["--operation", self.step]
         if until := params.get("until"):
             arguments.append(f"--until={_day('until', until)}")
@@ -383,7 +389,7 @@ class DedupOperator(ByParamsOperator):
         self.operation, self.step = operation, f"dedup_{operation}"
 
     def chosen(self, params: Mapping[str, Any]) -> None:
-        """What a run's params say."""
+        """Set the job's arguments from the run's params."""
         flags = ("drop_unreadable", "dry_run")
         self.arguments = ["--operation", self.operation, *(f"--{name.replace('_', '-')}" for name in flags if params.get(name))]
 
@@ -392,7 +398,7 @@ class RebucketOperator(ByParamsOperator):
     """Runs spark_jobs/rebucket.py as the run's params say: by default it only counts."""
 
     def chosen(self, params: Mapping[str, Any]) -> None:
-        """What a run's params say."""
+        """Set the job's arguments from the run's params."""
         table = [f"--table={params['table']}"] if params["table"] else []
         flags = [f"--{name.replace('_', '-')}" for name in ("offline", "drop_old", "abandon", "dry_run") if params[name]]
         self.arguments = ["--to", params["to"], *table, *flags]
@@ -403,7 +409,7 @@ def _without_master(conf: Mapping[str, str]) -> dict[str, str]:
 
 
 def _day(param: str, text: str) -> date:
-    """A param's pattern knows no calendar."""
+    """Return a param's text as a date. Raises ConfigurationError if the calendar has no such day, which the param's pattern can't tell."""
     try:
         return date.fromisoformat(text)
     except ValueError:
@@ -413,7 +419,7 @@ def _day(param: str, text: str) -> date:
 
 
 class DrainBacklogOperator(TriggerDagRunOperator):
-    """Triggers the same DAG once more when the plan was capped, so that a backlog drains without waiting for the schedule."""
+    """Triggers the same DAG once more if the plan was capped, so that a backlog drains without waiting for the schedule."""
 
     template_fields: Sequence[str] = (*TriggerDagRunOperator.template_fields, "planned")
 
@@ -422,12 +428,12 @@ class DrainBacklogOperator(TriggerDagRunOperator):
         self.planned = planned
 
     def execute(self, context: Context) -> None:
-        """Trigger with the same params; skipped when nothing was left."""
+        """Trigger the DAG again with the same params; the task is skipped if nothing was left over."""
         if not self.planned.get("more"):
             raise AirflowSkipException("nothing is left over")
         params = context["params"]
         self.conf = {"tags": list(params["tags"])} if "tags" in params else {}
-        # an unfinished run came first: what was asked of a topic is still to be done
+        # This run only finished an earlier one, so what its params ask of a topic is still to be done.
         if not self.planned.get("planned_now", True):
             self.conf |= {name: True for name in ("accept_lost", "replay_dead_letters") if params.get(name)}
         if reread := self.planned.get("reread"):
@@ -436,7 +442,10 @@ class DrainBacklogOperator(TriggerDagRunOperator):
 
 
 def driver_variables(master: str, variables: Mapping[str, str]) -> dict[str, str]:
-    """Spark properties that set a remote driver's environment."""
+    """Return the Spark properties that set a remote driver's environment, on YARN or Kubernetes.
+
+    Raises ConfigurationError for any other master.
+    """
     if "yarn" in master:
         prefix = "spark.yarn.appMasterEnv"
     elif "k8s" in master:
@@ -447,6 +456,6 @@ def driver_variables(master: str, variables: Mapping[str, str]) -> dict[str, str
 
 
 def properties(values: Mapping[str, str]) -> str:
-    """Text of a Java properties file with these values, whatever characters they hold: each is written as its UTF-16 code."""
+    """Return the text of a Java properties file with these values; each character is written as its UTF-16 code, whatever it is."""
     escaped = {key: value.encode("utf-16-be").hex(" ", 2).split() for key, value in values.items()}
     return "".join(f"{key}={''.join(f'{chr(92)}u{unit}' for unit in units)}\n" for key, units in escaped.items())

@@ -1,6 +1,6 @@
-"""Each pipeline for the page in Airflow's UI: what is delivered by ledger and ClickHouse, newest runs, last audit.
+"""Reads each pipeline for the page in Airflow's UI: what is delivered by ledger and ClickHouse, newest runs, last audit.
 
-Counts views only when asked.
+Views are counted only when asked.
 """
 
 from collections.abc import Iterator
@@ -67,7 +67,7 @@ class RunLine:
 
 @dataclass(frozen=True)
 class AuditLine:
-    """The last audit that came to its end: when, what it says, and its page."""
+    """The last audit that was completed: when, what it says, and its page."""
 
     audit: int
     done_at: datetime | None
@@ -98,9 +98,9 @@ class PipelineView:
 
 
 def overview(settings: Settings, *, count_view: bool = False) -> list[PipelineView]:
-    """Return all pipelines of the configuration; one that cannot be read says why in `problem`.
+    """Return all pipelines of the configuration; for one that cannot be read, `problem` says why.
 
-    Raises StoreUnavailable or ConfigurationError where the ledger cannot be read.
+    Raises StoreUnavailable or ConfigurationError if the ledger cannot be read.
     """
     with Ledger(settings.cassandra) as ledger:
         of_views = [_of_views(ledger, settings, name, count_view=count_view) for name in settings.pipelines]
@@ -127,7 +127,7 @@ def _stream(ledger: Ledger, settings: Settings, name: str) -> PipelineView:
 
 
 def _without_lines(ledger: Ledger, settings: Settings, name: str, destination: str) -> PipelineView:
-    """Return what the ledger alone can say of a pipeline."""
+    """Return a pipeline with its newest runs, which need no other store than the ledger."""
     runs = tuple(_runs(ledger, settings, name))
     return PipelineView(name, f"deliver_{name}", f"{settings.clickhouse.database}.{destination}", runs=runs)
 

@@ -18,7 +18,7 @@ class NoSuchPage(Exception):
 
 
 def docs_link(settings: Settings, page: str | None) -> str | None:
-    """Where Airflow's UI serves a page that the gate wrote; a page that it doesn't serve stays as it is.
+    """Return the address at which Airflow's UI serves a page that the gate wrote; any other page is returned unchanged.
 
     `page`: path or URL of a file below <storage root>/<pipeline>/docs/.
     """
@@ -29,7 +29,7 @@ def docs_link(settings: Settings, page: str | None) -> str | None:
 
 
 def page_of(settings: Settings, pipeline: str, folder: str) -> str | None:
-    """A run's or an audit's page relative to the plugin's own address; None when it has none."""
+    """Return the address of a run's or an audit's page, relative to the plugin's own; None if it has no page."""
     from tagmill.stores.files import RunFiles
 
     names = RunFiles(settings.storage.root).names(f"{pipeline}/{FOLDER}/{folder}")
@@ -37,7 +37,10 @@ def page_of(settings: Settings, pipeline: str, folder: str) -> str | None:
 
 
 def read_page(settings: Settings, pipeline: str, path: str) -> bytes:
-    """A page's bytes. Raises NoSuchPage for whatever isn't an .html file in the folder of the pipeline's pages, also by link."""
+    """Return a page's bytes.
+
+    Raises NoSuchPage for anything but an .html file in the folder of the pipeline's pages, also for a link that leads out of it.
+    """
     from tagmill.stores.files import RunFiles
 
     steps = path.split("/")
@@ -50,17 +53,17 @@ def read_page(settings: Settings, pipeline: str, path: str) -> bytes:
             raise NoSuchPage(path)
     try:
         return RunFiles(root).read(relative)
-    except SealedFileDamaged as error:  # gone
+    except SealedFileDamaged as error:  # the file is gone
         raise NoSuchPage(path) from error
 
 
 def base_url() -> str:
-    """Airflow's own address, without a slash at its end."""
+    """Return Airflow's own address, without a slash at its end."""
     return (conf.get("api", "base_url", fallback="") or "").rstrip("/")
 
 
 def _below_root(settings: Settings, page: str) -> str:
-    """The page's path below the storage root, empty if it isn't there."""
+    """Return a page's path below the storage root, or an empty string if it lies elsewhere."""
     root = settings.storage.root
     if "://" in root:
         return page.removeprefix(f"{root.rstrip('/')}/") if page.startswith(root) else ""

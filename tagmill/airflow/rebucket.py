@@ -1,7 +1,7 @@
-"""DAG `views_rebucket_<pipeline>`: brings the tag views of the pipeline's journal into buckets of another size. Only by hand.
+"""DAG `views_rebucket_<pipeline>`: moves the tag views of the pipeline's journal to buckets of another size. Only by hand.
 
-First a dry run, then a copy while the application writes (`dry_run` off), then, with the application stopped, `offline`: what came since
-is copied, everything is verified, and the new table is the view. The task's log ends with what the configurations have to say then.
+Start with a dry run, then copy while the application writes (`dry_run` off). Then stop the application and set `offline`: the run copies
+what came since, verifies everything, and makes the new table the view. The task's log ends with what the configurations must say then.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ from tagmill.settings import Settings
 
 
 def rebucket_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
-    """The DAG of one pipeline; `jobs` is the folder of the Spark job scripts."""
+    """Return the DAG `views_rebucket_<pipeline>`; `jobs` is the folder of the Spark job scripts."""
     configured = settings.pipeline(pipeline)
     sizes = [size.value for size in BucketSize]
     dag = new_dag(

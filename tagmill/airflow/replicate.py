@@ -1,7 +1,7 @@
-"""DAG `replicate_<pipeline>`: the topics of a Kafka Journal brought into its tables in Cassandra. docs/kafka-journal.md has the rules.
+"""DAG `replicate_<pipeline>`: replicates the topics of a Kafka Journal to its tables in Cassandra. docs/kafka-journal.md has the rules.
 
-It may be triggered by hand at any time; where nothing is new, no Spark starts. The DAG `purge_expired_<pipeline>` publishes Purge actions
-for ids that have expired, which the next replication follows.
+It may be triggered by hand at any time; if nothing is new, Spark does not start. The DAG `purge_expired_<pipeline>` publishes Purge
+actions for ids that have expired, which the next replication follows.
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ from tagmill.settings import Settings
 
 
 def replicate_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
-    """The DAG of one pipeline; `jobs` is the folder of the Spark job scripts."""
+    """Return the DAG `replicate_<pipeline>`; `jobs` is the folder of the Spark job scripts."""
     configured = settings.kafka_journal(pipeline)
     dag = new_dag(
         "replicate",
@@ -43,7 +43,7 @@ def replicate_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
 
 
 def purge_expired_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
-    """The DAG that purges expired ids of one pipeline."""
+    """Return the DAG `purge_expired_<pipeline>`; `jobs` is the folder of the Spark job scripts."""
     configured = settings.kafka_journal(pipeline)
     dag = new_dag(
         "purge_expired",
@@ -69,7 +69,7 @@ def purge_expired_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
 
 
 def look_for_records(pipeline: str) -> None:
-    """Where nothing waits to be replicated, what follows is skipped, so no JVM starts."""
+    """Skip the tasks that follow if no record waits to be replicated, so that no JVM starts."""
     from tagmill.kafkajournal.replicate import pending
 
     with told_to_airflow():

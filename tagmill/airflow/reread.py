@@ -1,8 +1,8 @@
-"""Which range of time a DAG run reads again, if any. Pure: no clock, no store.
+"""Decides which range of time a DAG run reads again, if any. Pure: no clock, no store.
 
-A run reads from each tag's watermark whatever Airflow's interval says. Only two things read a range again: the params
-reread_from and reread_until, and a backfill. Airflow 3's cron timetable gives a backfill's runs intervals of no length, and
-logical_date may be null, so an interval is used only where it is one.
+A run reads from each tag's watermark whatever Airflow's interval says. Only two things read a range again: the params reread_from and
+reread_until, and a backfill. Airflow 3's cron timetable gives a backfill's runs intervals of no length, and logical_date may be null, so
+an interval is used only if it has a length.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from tagmill.errors import ConfigurationError
 
 
 class DagRun(Protocol):
-    """What is looked at of Airflow's DagRun."""
+    """Attributes of Airflow's DagRun that this module reads."""
 
     run_type: Any
     run_id: str
@@ -25,9 +25,9 @@ class DagRun(Protocol):
 
 
 def reread_range(params: Mapping[str, Any], dag_run: DagRun, schedule: str | None) -> tuple[str, str] | None:
-    """The range [from, until) to read again as ISO 8601 texts in UTC, None for an ordinary run.
+    """Return the range [from, until) to read again as ISO 8601 texts in UTC, or None for an ordinary run.
 
-    Raises ConfigurationError: one of two params, no time zone, an empty range, or a backfill whose range can't be told.
+    Raises ConfigurationError if only one of the two params is given or one has no time zone, and for an empty or unknown range.
     """
     given = {name: params.get(name) for name in ("reread_from", "reread_until")}
     if any(given.values()):
@@ -61,7 +61,7 @@ def _range(start: datetime, end: datetime) -> tuple[str, str]:
 
 
 def _interval(dag_run: DagRun, schedule: str | None) -> tuple[datetime, datetime]:
-    """A backfill run's interval; where it has no length, from the schedule's tick before it to its own."""
+    """Return a backfill run's interval; if it has no length, the one from the schedule's tick before it to its own tick."""
     start, end = dag_run.data_interval_start, dag_run.data_interval_end
     if start and end and start < end:
         return start, end

@@ -1,4 +1,4 @@
-"""The tasks that run in Airflow's own worker process: plan, push, close, cleanup. Each calls one function of the library.
+"""Tasks that run in Airflow's own worker process: plan, push, close, cleanup. Each calls one function of the library.
 
 What they return goes to XCom: figures and short texts.
 """
@@ -19,16 +19,16 @@ log = logging.getLogger(__name__)
 
 
 def owner(context: Context) -> str:
-    """Whom the ledger names as the one who works on a run: the same for each attempt of a DAG run's tasks.
+    """Return the name under which the ledger records the work of a DAG run: the same for each attempt of its tasks.
 
-    DAGs that are due at the same moment have runs of the same id; with one owner each would take the lease of the other for its own.
+    It names the DAG, too: DAGs due at the same moment have runs of the same id, and would take each other's lease for their own.
     """
     dag_run = context["dag_run"]
     return f"airflow/{dag_run.dag_id}/{dag_run.run_id}"
 
 
 def plan(pipeline: str, context: Context) -> dict[str, Any]:
-    """Plan a run, or take over one that was left unfinished. Nothing to do skips all that follows, so no JVM starts.
+    """Plan a run, or take over an unfinished one. If there is nothing to do, all tasks that follow are skipped, so that no JVM starts.
 
     Out: run, fence, state, slices, more, message, and `reread` (two ISO 8601 texts) if a range is read again.
     """
@@ -58,7 +58,7 @@ def push(pipeline: str, planned: Mapping[str, Any], context: Context) -> dict[st
 
 
 def close(pipeline: str, planned: Mapping[str, Any], pushed: Mapping[str, Any], asset: Asset, context: Context) -> dict[str, Any]:
-    """Move progress and watermarks, give the lease back, and tell the asset's consumers which run brought how many rows."""
+    """Move progress and watermarks, release the lease, and tell the asset's consumers how many rows which run brought."""
     from tagmill.delivery import steps
 
     with told_to_airflow():
@@ -91,7 +91,7 @@ def cleanup(pipeline: str, schedule: str | None, context: Context) -> dict[str, 
 
 
 def _deletes_by_old_param(context: Context) -> bool:
-    """Return True for the param of the release before, which a form no longer has."""
+    """Return True if the param `delete` of the previous release, which a form no longer has, is on."""
     if "delete" in context["params"]:
         log.warning("the param delete is called dry_run now, with the opposite meaning; the next release ignores it")
     return bool(context["params"].get("delete"))

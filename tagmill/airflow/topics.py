@@ -1,7 +1,8 @@
 """DAG `deliver_<pipeline>` of a topic or a Kafka Journal: plan → seal → push → close, as for tag views; docs/topics.md has what each does.
 
-Nothing new, or too few records that are too young, skips all that follows, so no Spark starts. The DAG `dedup_expire_<pipeline>` deletes
-ids that are past the window, `dedup_rekey_<pipeline>` makes them again after the rule or the number of shards was changed.
+If nothing is new, or too few and too young records are, all that follows is skipped, so Spark does not start. The DAG
+`dedup_expire_<pipeline>` deletes ids that are past the window, `dedup_rekey_<pipeline>` makes them again after the rule or the number of
+shards was changed.
 """
 
 import logging
@@ -24,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def topic_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
-    """The DAG of one pipeline of kind topic or journal; `jobs` is the folder of the Spark job scripts."""
+    """Return the DAG `deliver_<pipeline>` of a topic or a Kafka Journal; `jobs` is the folder of the Spark job scripts."""
     configured = settings.stream(pipeline)
     asset = Asset(name=f"tagmill_{pipeline}", uri=f"tagmill://delivered/{pipeline}", group="tagmill")
     dag = new_dag(
@@ -70,7 +71,7 @@ def topic_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
 
 
 def _params() -> dict[str, Param]:
-    """Of topics."""
+    """Return the params that only pipelines of kind topic have."""
     return {
         "accept_lost": Param(
             False, title="Accept lost records", type="boolean", description="go on although records are gone from Kafka"
@@ -82,7 +83,10 @@ def _params() -> dict[str, Param]:
 
 
 def planned_run(pipeline: str, context: Context) -> dict[str, Any]:
-    """Plan a run, or take over one that was left unfinished. Out: run, fence, state, records, more, message."""
+    """Plan a run, or take over an unfinished one; if there is none, the tasks that follow are skipped.
+
+    Out: run, fence, state, records, more, message.
+    """
     from tagmill.topics import steps
 
     with told_to_airflow():
@@ -96,7 +100,7 @@ def planned_run(pipeline: str, context: Context) -> dict[str, Any]:
 
 
 def step(name: str, pipeline: str, planned: Mapping[str, Any], context: Context) -> dict[str, Any]:
-    """Push or close. Out: run, batches, rows, the counts, message."""
+    """Push or close the planned run, as `name` says. Out: run, batches, rows, the counts, message."""
     from tagmill.topics import steps
 
     with told_to_airflow():
@@ -108,7 +112,7 @@ def step(name: str, pipeline: str, planned: Mapping[str, Any], context: Context)
 
 
 def rekey_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
-    """The DAG that makes the ids of one pipeline again, by the rule that is configured now: by hand, and by default it only counts."""
+    """Return the DAG that makes a pipeline's ids again by the configured rule: only by hand, and by default it only counts."""
     params = {
         "dry_run": dry_run_param("only say what would become of the ids"),
         "drop_unreadable": Param(
@@ -119,7 +123,7 @@ def rekey_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
 
 
 def expire_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
-    """The DAG that deletes the ids of one pipeline that are past the window."""
+    """Return the DAG that deletes a pipeline's ids past the window."""
     params = {"dry_run": dry_run_param("only count; the schedule's own runs delete")}
     return _dedup_dag(
         settings, pipeline, jobs, "expire", "past the window deleted", settings.topic(pipeline).expire_schedule, params

@@ -24,9 +24,9 @@ RETURNED = 100
 DRY_RUN = dry_run_param("only count and show what would change; switch it off to change it")
 STOPPED = "the application, or whoever else numbers, is stopped"
 OFFLINE = Param(False, title="Offline", type="boolean", description=f"all persistence ids: {STOPPED}; else name persistence ids")
-# a key of the application's tables, which a log can show
+# A key of the application's tables: not empty, and without the character NUL.
 TEXT = {"type": "string", "minLength": 1, "pattern": "^[^\\u0000]*$"}
-# the form sends null for a list that was emptied
+# The type allows null because the form sends null for a list that was emptied.
 TEXTS: dict[str, Any] = {"type": ["array", "null"], "items": TEXT, "uniqueItems": True, "maxItems": 1000}
 CHOICE = {
     "persistence_ids": Param(
@@ -35,7 +35,7 @@ CHOICE = {
     "offline": OFFLINE,
     "tags": Param([], title="Tags", description="only rows of these tags; empty: all", **TEXTS),
 }
-# those of tagmill.views.model.Step, which is not loaded where DAGs are parsed
+# The values of tagmill.views.model.Step, which is not loaded when DAG files are parsed.
 STEPS = ["tables", "tags-column", "columns", "pids", "tags"]
 MIGRATION = {
     "steps": Param(
@@ -54,7 +54,7 @@ MIGRATION = {
     ),
 }  # fmt: skip
 TRUNCATE_OFFLINE = Param(False, title="Offline", type="boolean", description=f"{STOPPED}; required to truncate")
-# what each does, and its params
+# Each operation's description and its params.
 OPERATIONS: dict[str, tuple[str, dict[str, Param]]] = {
     "rebuild": ("makes {0}.tag_views what the journal says, as the plugin would number it", CHOICE),
     "delete": ("deletes rows of {0}.tag_views, and their progress, that a rebuild can bring back", CHOICE),
@@ -65,7 +65,7 @@ OPERATIONS: dict[str, tuple[str, dict[str, Param]]] = {
 
 
 def views_dags(settings: Settings, pipeline: str, jobs: Path) -> Iterator[DAG]:
-    """The DAGs of one pipeline; `jobs` is the folder of the Spark job scripts."""
+    """Yield the DAGs `views_<operation>_<pipeline>` of one pipeline; `jobs` is the folder of the Spark job scripts."""
     keyspace = settings.pipeline(pipeline).keyspace
     for operation, (description, params) in OPERATIONS.items():
         with new_dag(
@@ -109,7 +109,7 @@ def _tags_dag(keyspace: str, pipeline: str) -> DAG:
 
 
 def listed(pipeline: str, context: Context) -> dict[str, Any]:
-    """List the tags that the view has rows of; of a persistence id, those that it was numbered for. All of them are in the task's log.
+    """List the tags that the view has rows of; for a persistence id, those that it was numbered for. The task's log has all of them.
 
     Out: tags (the first hundred lines), message.
     """

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 log = logging.getLogger(__name__)
-# names and rows come from applications: no page may run a script, or load anything from elsewhere
+# Pages show names and rows of applications, so none of them may run a script, or load anything from elsewhere.
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'self'; "
     "base-uri 'none'; form-action 'none'",
@@ -35,7 +35,7 @@ HEADERS = {
 
 
 def create_app() -> FastAPI:
-    """The app to be mounted under pages.PREFIX."""
+    """Create the app, which Airflow mounts under pages.PREFIX."""
     app = FastAPI(title="Tagmill", dependencies=[Depends(get_user)], docs_url=None, redoc_url=None, openapi_url=None)
     app.add_api_route("/", pipelines_page, response_class=HTMLResponse)
     app.add_api_route("/api/pipelines", pipelines)
@@ -46,12 +46,12 @@ def create_app() -> FastAPI:
 
 
 def pipelines(count_view: bool = False) -> list[dict[str, Any]]:
-    """Pipelines with their tags and newest runs; `count_view` counts the rows of the applications' views too."""
+    """Return the pipelines with their tags and newest runs; `count_view` counts the rows of the applications' views, too."""
     return [asdict(view) for view in overview(connections.load_settings(), count_view=count_view)]
 
 
 def pipelines_page(count_view: bool = False) -> HTMLResponse:
-    """The same as a page; where ledger or ClickHouse can't be read, the reason in its place."""
+    """Render the pipelines as a page, or the reason (status 503) why ledger or ClickHouse can't be read."""
     status, values = 200, dict[str, Any]()
     try:
         values["pipelines"] = overview(connections.load_settings(), count_view=count_view)
@@ -61,7 +61,7 @@ def pipelines_page(count_view: bool = False) -> HTMLResponse:
 
 
 def page(pipeline: str, path: str) -> Response:
-    """A page of the quality gate."""
+    """Serve a page of the quality gate; status 404 if there is none."""
     try:
         content = read_page(connections.load_settings(), pipeline, path)
     except NoSuchPage:
@@ -70,7 +70,7 @@ def page(pipeline: str, path: str) -> Response:
 
 
 async def _login_first(request: Request, error: Exception) -> Response:
-    """A stranger's browser goes to the login, and comes back from there; everything else gets the status."""
+    """Send a browser without a login to the login page, which leads back; any other request gets the status."""
     assert isinstance(error, HTTPException)  # noqa: S101 - what it is registered for
     if error.status_code == 401 and "text/html" in request.headers.get("accept", ""):
         return RedirectResponse(f"{base_url()}/api/v2/auth/login?next={quote(request.url.path)}", 302)

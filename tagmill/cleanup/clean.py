@@ -1,4 +1,4 @@
-"""One cleanup of one pipeline, as the command line and Airflow call it: what goes, what stays and why."""
+"""Cleanup of one pipeline, as the command line and Airflow call it: deletes what may go and reports what stays, and why."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -21,11 +21,11 @@ OLDER_THAN_NOT_SET = "cleanup.older_than_days is not set: rows of the view stay"
 def clean(
     settings: Settings, pipeline: str, *, owner: str, delete: bool, tell: Callable[[str], None] = lambda _: None
 ) -> dict[str, Any]:
-    """Delete what is proven and past its time; without `delete`, only say what would go.
+    """Clean up one pipeline: delete proven view partitions, and runs and audits past retention; without `delete`, only report them.
 
-    Out: dry_run, buckets and rows of the view that go, refused_buckets, runs, batches and audits past retention, more,
-    `partitions` (one line each), `refused` (one line a tag and reason), warnings, message.
-    Raises GuardRefused while cleanup.enabled is false, LeaseTaken while the pipeline, or one beside it, is at work.
+    Out: dry_run, buckets and rows of the view that go, refused_buckets, runs, batches and audits past retention, more, `partitions` (one
+    line each), `refused` (one line a tag and reason), warnings, message. Raises GuardRefused for a deletion while cleanup.enabled is
+    false, LeaseTaken while the pipeline, or another one that delivers the same rows, is at work.
     """
     if pipeline in settings.streams:
         return _of_stream(settings, pipeline, owner, delete)
@@ -50,7 +50,7 @@ def clean(
 
 
 def _of_stream(settings: Settings, pipeline: str, owner: str, delete: bool) -> dict[str, Any]:
-    """The same of a topic or a Kafka Journal, which has no view: only what is past retention."""
+    """Clean up after a topic or a Kafka Journal: only what is past retention, since it has no view."""
     chosen = settings.stream(pipeline)
     with Ledger(settings.cassandra) as ledger, ExitStack() as kept:
         if delete:
@@ -61,7 +61,7 @@ def _of_stream(settings: Settings, pipeline: str, owner: str, delete: bool) -> d
 
 
 def stated_ttl(pipeline: PipelineSettings) -> Iterator[str]:
-    """A sentence for each way in which the application's own TTL, as the configuration states it, comes before Tagmill."""
+    """Yield a warning for each setting that exceeds the application's own TTL, so that rows expire before Tagmill is done with them."""
     ttl, days = pipeline.cleanup.application_ttl_seconds, pipeline.cleanup.older_than_days
     if ttl is None:
         return
@@ -76,7 +76,10 @@ def stated_ttl(pipeline: PipelineSettings) -> Iterator[str]:
 
 @contextmanager
 def _ledger(settings: Settings, pipeline: str, owner: str, delete: bool) -> Iterator[Ledger]:
-    """A dry run needs no lease. A cleanup keeps those of all pipelines that read the same rows: a withdrawal needs them in the view."""
+    """Open the ledger, with the leases of all pipelines that deliver the same rows if `delete`; a dry run takes none.
+
+    The leases keep a withdrawal out, which needs those rows in the view.
+    """
     with Ledger(settings.cassandra) as ledger, ExitStack() as kept:
         for name in sorted([pipeline, *beside(settings, pipeline)]) if delete else ():
             chosen = settings.pipeline(name)

@@ -1,4 +1,4 @@
-"""How far other readers of a view are: projections of the application, by their own offsets."""
+"""Reads how far other readers of a view are: projections of the application, by their own offsets."""
 
 from collections.abc import Iterator
 from uuid import UUID
@@ -9,14 +9,14 @@ from tagmill.stores.cassandra import Cassandra
 from tagmill.timeuuid import from_datetime, ticks
 from tagmill.viewsettings import OffsetStore, OtherReader
 
-# Pekko and Akka Projection spread a projection's keys over this many partitions (CassandraOffsetStore), with the manifest
-# TBU for the TimeBasedUUID offsets of eventsByTag
+# Pekko and Akka Projection spread a projection's keys over these partitions (CassandraOffsetStore). TBU is the manifest of the
+# TimeBasedUUID offsets of eventsByTag.
 PARTITIONS = (0, 1, 2, 3, 4)
 TIME_BASED_UUID = "TBU"
 
 
 def positions(cassandra: Cassandra, readers: list[OtherReader], tag: str) -> Iterator[ReadTo]:
-    """How far each reader of a tag is."""
+    """Yield how far each reader of the tag has read, as the configuration states it or by the reader's stored offset."""
     for reader in readers:
         if reader.tags is not None and tag not in reader.tags:
             continue

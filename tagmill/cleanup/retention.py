@@ -1,7 +1,8 @@
 """Removes what is past retention_days: rows and files of finished runs, the gate's pages, old audits, job reports.
 
-Of each batch one row stays that proves it, so `check` goes on judging every delivered row. Order: the proof is written, then the run
-leaves the ledger, then its files go; files whose run is not in the ledger any more are found by their folder's name.
+One row of each batch stays as its proof, so that `check` still judges every delivered row. The order is: write the proof, delete the run
+from the ledger, remove its files. If the process is killed in between, the next cleanup removes folders named after a run that the ledger
+no longer has.
 """
 
 import re
@@ -31,7 +32,7 @@ _RUN_FOLDER = re.compile(r"run-(\d{8,})")
 
 @dataclass(slots=True)
 class Removed:
-    """How many."""
+    """Counts of runs, batches and audits that were removed, or would be; `more`: runs beyond RUNS_AT_ONCE are left for the next cleanup."""
 
     runs: int = 0
     batches: int = 0
@@ -40,7 +41,7 @@ class Removed:
 
 
 class Retention:
-    """What one pipeline has left behind."""
+    """Removes runs, files, pages, audits and job reports past retention of one pipeline."""
 
     def __init__(self, settings: Settings, ledger: Ledger, name: str, now: datetime) -> None:
         self.ledger, self.name = ledger, name
@@ -54,7 +55,7 @@ class Retention:
         self.last_run = ledger.last_run(name)
 
     def run(self, *, delete: bool) -> Removed:
-        """Count what is due; remove it if told to."""
+        """Count the runs, batches and audits past retention, and remove them if `delete`."""
         removed = Removed()
         for row, batches in self._due():
             if removed.runs == RUNS_AT_ONCE:
@@ -74,9 +75,10 @@ class Retention:
     # -- runs
 
     def _due(self) -> Iterator[tuple[RunRow, list[BatchRow]]]:
-        """Finished runs past retention, the oldest first; the newest run stays: its number says which one comes next.
+        """Yield finished runs past retention with their batches, the oldest first.
 
-        None while a run is open: it may withdraw batches of older ones.
+        The newest run stays, since its number determines the next one. While a run is open, none is yielded: it may withdraw batches of
+        older runs. A run with a batch that is NEW is skipped.
         """
         if self.ledger.open_run(self.name):
             return
@@ -95,7 +97,7 @@ class Retention:
         if there:
             sealed = {batch.number: batch for batch in self.read(self.files, row).batches}
             checksums = {number: batch.checksum for number, batch in sealed.items()}
-            # before the proof: a batch that is retired and has no times counts as past the destination's retention
+            # Times are written before the proof, since a retired batch without times counts as past the destination's retention.
             self.times.write(row.run, readable_times(self.files, (sealed[batch.number] for batch in there)))
             self.retired.keep(
                 RetiredBatch(row.run, b.number, b.batch_id, b.generation, b.tag, b.rows, checksums[b.number]) for b in there
@@ -105,7 +107,7 @@ class Retention:
         checkpoints.reached("retention.after_delete")
 
     def _move_mark(self) -> None:
-        """Up to the first run that stays."""
+        """Raise the mark of retired runs to the last run before the first one that stays."""
         known = mark = self.retired.up_to()
         while mark + 1 < self.last_run and self.ledger.run(self.name, mark + 1) is None:
             mark += 1
@@ -113,10 +115,13 @@ class Retention:
             self.retired.move_up_to(mark)
 
     def _sweep(self, old_audits: list[AuditRow]) -> None:
-        """Files of runs that are not in the ledger any more, and of these audits. A run under way is the newest run, or newer."""
+        """Remove the files of runs that left the ledger, the given audits with their pages, and job reports past retention.
+
+        Files of a run under way stay: it is the newest run, or newer.
+        """
         mark, docs_dir = self.retired.up_to(), f"{self.name}/docs"
         for folder, number in self._gone(self.name, mark):
-            self.ledger.delete_batches(self.name, number)  # the one who took the run out may have died before it did
+            self.ledger.delete_batches(self.name, number)  # a process that deleted the run may have been killed before this
             self.files.remove_folder(f"{self.name}/{folder}")
         pages = [page for page, _ in self._gone(docs_dir, mark)] + [f"audit-{row.audit:08d}" for row in old_audits]
         if pages:
@@ -136,7 +141,7 @@ class Retention:
     # -- audits
 
     def _old_audits(self) -> list[AuditRow]:
-        """Those past retention, but for the newest and the newest that is done."""
+        """Return the audits past retention, except the newest one and the newest one that is done."""
         newest, done = self.audits.newest(1), self.audits.last_done()
         kept = {row.audit for row in (*newest, done) if row}
         return [

@@ -1,7 +1,7 @@
-"""Which partitions of a view may be deleted, and why not the others. Pure; docs/cleanup.md has the table.
+"""Decides which partitions of a view may be deleted, and why the others stay. Pure; docs/cleanup.md has the table.
 
-A partition goes only where every guard is silent. Each guard is a function of its own; the first that speaks gives the reason.
-Moments are ticks (100 ns since 1970), timebuckets milliseconds.
+Each guard is a function that returns a Refusal or None. A partition is deleted only if all of them return None; the first Refusal gives
+the reason. Moments are ticks (100 ns since 1970), timebuckets milliseconds.
 """
 
 from bisect import bisect_right
@@ -46,18 +46,18 @@ class Bucket:
 
     @property
     def begin(self) -> int:
-        """Its first tick."""
+        """First tick of the bucket."""
         return first_ticks(self.timebucket)
 
     @property
     def end(self) -> int:
-        """The first tick behind it."""
+        """First tick after the bucket."""
         return self.begin + self.size.ticks
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Timebuckets first to last (milliseconds) that an open hold may still find rows in."""
+    """Timebuckets from first to last (milliseconds) in which an open hold may still find rows."""
 
     first: int
     last: int
@@ -66,10 +66,10 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """How a pipeline stands with a tag.
+    """Delivery state of one tag in one pipeline.
 
-    start: where its delivery begins; needs_from: from here on runs read again (None: no watermark yet); holds: disjoint, in order;
-    open_run: the run that is not finished: one that withdraws batches is to find their events in the view.
+    start: where its delivery begins. needs_from: from here on runs read again (None: no watermark yet). holds: disjoint, in order.
+    open_run: the run that is not finished; one that withdraws batches needs their events in the view.
     """
 
     pipeline: str
@@ -81,7 +81,7 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class ReadTo:
-    """How far another reader of the view is with a tag: everything up to `ticks`; None: that can't be told, `why` says why."""
+    """How far another reader of the view has read a tag: everything up to `ticks`; None: unknown, and `why` gives the reason."""
 
     name: str
     ticks: int | None
@@ -90,7 +90,7 @@ class ReadTo:
 
 @dataclass(frozen=True, slots=True)
 class TagState:
-    """What is known of a tag before any of its partitions is looked at.
+    """What is known of a tag before any of its partitions is examined.
 
     cleaning: the pipeline that cleans; others: those that deliver the tag from the same journal; readers: None if not stated.
     """
@@ -100,13 +100,13 @@ class TagState:
     readers: Sequence[ReadTo] | None = None
 
     def must_prove(self, bucket: Bucket) -> list[str]:
-        """Pipelines whose audit has to agree: all that are to deliver the bucket."""
+        """Return the pipelines whose audits must agree: all that deliver the bucket."""
         return [self.cleaning.pipeline, *(one.pipeline for one in self.others if one.start < bucket.end)]
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What a pipeline's newest audit says of a partition: its rows, and whether all of them are in ClickHouse and nothing is missing."""
+    """Result of a pipeline's newest audit of a partition: its rows, and whether ClickHouse has all of them and nothing is missing."""
 
     audited_at: datetime
     rows: int
@@ -115,7 +115,7 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """What a partition holds now.
+    """Current content of a partition.
 
     newest_write: microseconds since 1970; in_clickhouse: rows by pipeline; cleaned: rows that earlier cleanups deleted of it.
     """
@@ -127,17 +127,17 @@ class Now:
 
 
 def limit(now: datetime, older_than_days: int) -> int:
-    """Partitions that end at or before this tick are candidates."""
+    """Return the tick at or before which a partition must end to be a candidate for deletion."""
     return from_datetime(now) - older_than_days * 86_400 * 10_000_000
 
 
 def refused_by_tag(bucket: Bucket, state: TagState) -> Refusal | None:
-    """What is known of the tag and forbids it, before anything is asked about the partition itself."""
+    """Return a refusal if the tag's readers or deliveries forbid deleting the bucket; the partition itself is not read."""
     return refused_by_readers(bucket, state.readers) or _deliveries(bucket, state)
 
 
 def refused_by_audit(bucket: Bucket, state: TagState, proofs: dict[str, Proof]) -> Refusal | None:
-    """What the newest audits of all pipelines that deliver the partition say."""
+    """Return a refusal if a pipeline that delivers the bucket has no audit of it, or its newest audit disagrees."""
     for pipeline in state.must_prove(bucket):
         proof = proofs.get(pipeline)
         if proof is None:
@@ -152,7 +152,7 @@ def refused_by_audit(bucket: Bucket, state: TagState, proofs: dict[str, Proof]) 
 
 
 def refused_by_rows(proofs: dict[str, Proof], now: Now) -> Refusal | None:
-    """Whether the partition is still what the audits saw, and ClickHouse still has it."""
+    """Return a refusal if the partition has changed since its audits, or ClickHouse no longer has all of its rows."""
     for pipeline, proof in proofs.items():
         if now.rows != proof.rows:
             return Refusal(
@@ -164,7 +164,7 @@ def refused_by_rows(proofs: dict[str, Proof], now: Now) -> Refusal | None:
 
 
 def refused_by_clickhouse(in_clickhouse: Mapping[str, int], wanted: int) -> Refusal | None:
-    """Whether ClickHouse has all rows of a partition, by pipeline."""
+    """Return a refusal if ClickHouse has fewer than the `wanted` rows of a partition for any pipeline."""
     for pipeline, found in in_clickhouse.items():
         if found < wanted:
             return Refusal(
@@ -174,17 +174,17 @@ def refused_by_clickhouse(in_clickhouse: Mapping[str, int], wanted: int) -> Refu
 
 
 def delete_up_to(proofs: dict[str, Proof]) -> datetime:
-    """Writes up to this moment are deleted: the oldest audit's, so that what came after any of them survives."""
+    """Return the moment up to which writes are deleted: that of the oldest audit, so that rows written after any audit survive."""
     return min(proof.audited_at for proof in proofs.values())
 
 
 def microseconds(moment: datetime) -> int:
-    """What USING TIMESTAMP and WRITETIME count in."""
+    """Return a moment in microseconds since 1970, the unit of USING TIMESTAMP and WRITETIME."""
     return from_datetime(moment) // 10
 
 
 def merged(holds: Iterable[Held]) -> list[Held]:
-    """Disjoint ranges in order that cover the same buckets; each names one of its persistence ids."""
+    """Merge holds into disjoint ranges in order that cover the same buckets; each range names one of its persistence ids."""
     result: list[Held] = []
     for one in sorted(holds, key=lambda held: held.first):
         if result and one.first <= result[-1].last:
@@ -196,7 +196,10 @@ def merged(holds: Iterable[Held]) -> list[Held]:
 
 
 def refused_by_readers(bucket: Bucket, readers: Sequence[ReadTo] | None) -> Refusal | None:
-    """What other readers still need: one bucket more, for they go back to the start of the bucket before the one that they stand in."""
+    """Return a refusal if the other readers are not stated, or one of them may still need the bucket.
+
+    A reader must be one more bucket ahead, since readers go back to the start of the bucket before their current one.
+    """
     if readers is None:
         return Refusal(
             Reason.READERS_NOT_STATED,
@@ -228,7 +231,10 @@ def _deliveries(bucket: Bucket, state: TagState) -> Refusal | None:
 
 
 def still_read(bucket: Bucket, one: Delivered) -> Refusal | None:
-    """Whether runs of a pipeline read the bucket again."""
+    """Return a refusal if runs of the pipeline read the bucket again.
+
+    They do while a run is open, without a watermark, or if needs_from lies before the bucket's end.
+    """
     if one.open_run is not None:
         return Refusal(Reason.STILL_READ, f"run {one.open_run} of pipeline {one.pipeline} is not finished")
     if one.needs_from is None or bucket.end > one.needs_from:
@@ -247,5 +253,5 @@ def _moment(ticks: int) -> str:
 
 
 def past_retention(is_open: bool, finished_at: datetime | None, before: datetime) -> bool:
-    """Whether a run or an audit may go by its age; one that is under way never."""
+    """Return True if a run or an audit finished before the moment `before`; an open one never is past retention."""
     return not is_open and finished_at is not None and finished_at < before

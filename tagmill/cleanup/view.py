@@ -1,7 +1,7 @@
-"""Deletes proven partitions of a journal's view, the oldest first; a dry run does all of it but the deletion.
+"""Deletes proven partitions of a journal's view, the oldest first; a dry run does everything but the deletion.
 
-The decision is recorded (CLEANING) before anything is deleted, with the moment up to which writes go: whoever is killed in between
-is followed by one who deletes the same again.
+The decision is recorded (CLEANING) before anything is deleted, with the moment up to which writes are deleted. If the process is killed
+in between, the next cleanup deletes the same again.
 """
 
 import time
@@ -29,7 +29,7 @@ from tagmill.timeuuid import TICKS_PER_SECOND, to_datetime
 from tagmill.viewsettings import PipelineSettings
 
 JUDGED_AT_ONCE = 256
-# chDB, the local engine, refuses a bound array of more than about 1 KB
+# Buckets per count in ClickHouse: chDB, the local engine, refuses a bound array of more than about 1 KB.
 COUNTED_AT_ONCE = 50
 HOLDS_AT_ONCE = 500
 ROWS_AT_ONCE = 1000
@@ -38,18 +38,18 @@ Tell = Callable[[str], None]
 
 @dataclass(slots=True)
 class Found:
-    """What became of the candidates; one line a partition that goes (bounded by a run), one line a tag and reason for those that stay."""
+    """Result for all candidates: one line per partition that goes (bounded by a run), one per tag and reason for those that stay."""
 
     gone: list[dict[str, Any]] = field(default_factory=list)
     refused: dict[tuple[str, Reason], dict[str, Any]] = field(default_factory=dict)
     more: bool = False
 
     def goes(self, tag: str, timebucket: int, rows: int) -> None:
-        """One more partition."""
+        """Add a line for a partition that is deleted, or would be."""
         self.gone.append({"tag": tag, "timebucket": timebucket, "begins": _begins(timebucket), "rows": rows})
 
     def stays(self, bucket: Bucket, why: Refusal) -> None:
-        """One more that stays; the oldest of its kind gives the sentence."""
+        """Count a partition that stays under its tag and reason; the oldest one of the line gives the sentence."""
         begins = _begins(bucket.timebucket)
         line = self.refused.setdefault(
             (bucket.tag, why.reason),
@@ -62,7 +62,7 @@ class Found:
 
 
 class Standing(NamedTuple):
-    """How a pipeline stands: watermarks and late rows (ticks) by tag, and the run that is not finished."""
+    """Delivery state of a pipeline: watermarks by tag, ticks from which late rows are read again by tag, and the run that is open."""
 
     marks: dict[str, Watermark]
     late: dict[str, int]
@@ -70,13 +70,13 @@ class Standing(NamedTuple):
 
 
 class ViewCleanup:
-    """The view of one pipeline's journal, for the pipeline's tags."""
+    """Cleans up the view of one pipeline's journal, for the pipeline's tags."""
 
     def __init__(self, settings: Settings, ledger: Ledger, clickhouse: ClickHouse, name: str, now: datetime) -> None:
         self.settings, self.ledger, self.clickhouse, self.name = settings, ledger, clickhouse, name
         self.pipeline = settings.pipeline(name)
         self.views = Views(ledger.cassandra, self.pipeline.journal)
-        self.views.columns()  # the keyspace is a journal's
+        self.views.columns()  # raises unless the keyspace is a journal's
         self.cleaned = Cleaned(ledger.cassandra, settings.cassandra.ledger_keyspace, self.pipeline.keyspace, self.pipeline.view)
         self.erasures = Erasures(ledger.cassandra, settings.cassandra.ledger_keyspace, self.pipeline.keyspace)
         self.beside = beside(settings, name)
@@ -87,7 +87,7 @@ class ViewCleanup:
         self.found = Found()
 
     def run(self, *, delete: bool, tell: Tell) -> Found:
-        """Finish what was decided before, then delete what is proven, up to the limit of a run."""
+        """Finish the deletions decided earlier, then delete proven partitions, at most max_buckets_per_run of them."""
         for cleaning in self.decided:
             if self._is_still_delivered(cleaning):
                 self._goes(cleaning, cleaning.rows, delete=delete)
@@ -127,7 +127,7 @@ class ViewCleanup:
         return found
 
     def _proven(self) -> Iterator[tuple[Bucket, dict[str, Proof]]]:
-        """Candidates that the audits of all their pipelines prove, in no order."""
+        """Yield the candidates that the audits of all their pipelines prove, with these proofs, in no particular order."""
         size, decided = self.pipeline.bucket_size, {(one.tag, one.timebucket) for one in self.decided}
         undecided = (key for key in self.views.partitions() if key[0] in self.states and key not in decided)
         all_of_them = (Bucket(tag, timebucket, size) for tag, timebucket in undecided)
@@ -139,24 +139,24 @@ class ViewCleanup:
                     yield bucket, proofs
 
     def _proofs(self, buckets: list[Bucket]) -> list[dict[str, Proof]]:
-        """Of each bucket, by pipeline."""
+        """Return the newest audits of each bucket by pipeline, in the order of `buckets`."""
         found: list[dict[str, Proof]] = [{} for _ in buckets]
         for name in {name for bucket in buckets for name in self.states[bucket.tag].must_prove(bucket)}:
             wanted = [(at, b) for at, b in enumerate(buckets) if name in self.states[b.tag].must_prove(b)]
             rows = self.cleaned.audited(name, ((bucket.tag, bucket.timebucket) for _, bucket in wanted))
             for (at, _), row in zip(wanted, rows, strict=True):
-                # an audit from the future ran under a wrong clock: what came since then is not known to it
+                # An audit from the future ran under a wrong clock, so it does not cover the rows written since then.
                 if row and row.audited_at <= self.now:
                     found[at][name] = Proof(row.audited_at, row.rows, row.agrees)
         return found
 
     def _unchanged(self, group: list[tuple[Bucket, dict[str, Proof]]]) -> Iterator[tuple[Cleaning, int]]:
-        """Those that still are what the audits saw, with their rows."""
+        """Yield a Cleaning, and the current number of rows, for each partition that is still as its audits saw it."""
         counts = self.views.written((bucket.tag, bucket.timebucket) for bucket, _ in group)
         there = self._in_clickhouse(group)
         for (bucket, proofs), (rows, newest_write) in zip(group, counts, strict=True):
             before = self.cleaned.rows_before(bucket.tag, bucket.timebucket)
-            if not rows or before is None:  # another cleanup was here, or is
+            if not rows or before is None:  # another cleanup has deleted it, or is deleting it
                 continue
             in_clickhouse = {name: there.get((name, bucket.tag, bucket.timebucket), 0) for name in proofs}
             now = Now(rows, newest_write, in_clickhouse, before)
@@ -164,7 +164,10 @@ class ViewCleanup:
                 yield Cleaning(bucket.tag, bucket.timebucket, before + rows, rules.delete_up_to(proofs)), rows
 
     def _is_still_delivered(self, cleaning: Cleaning) -> bool:
-        """Whether what was decided may go on: since then batches may have been withdrawn, and they are delivered from the view again."""
+        """Return True if a deletion decided earlier may still proceed.
+
+        Batches may have been withdrawn since the decision, and those are delivered from the view again.
+        """
         bucket, state = Bucket(cleaning.tag, cleaning.timebucket, self.pipeline.bucket_size), self.states[cleaning.tag]
         must_prove = state.must_prove(bucket)
         there = self._in_clickhouse([(bucket, must_prove)])
@@ -173,9 +176,10 @@ class ViewCleanup:
         return self._passes(bucket, rules.refused_by_tag(bucket, state) or counted)
 
     def _unless_erased(self, bucket: Bucket, refused: Refusal | None, pipelines: Collection[str]) -> Refusal | None:
-        """The same, but where ClickHouse has each row that the partition holds: it may lack some that were cleaned before.
+        """Drop a NOT_IN_CLICKHOUSE refusal if an erasure explains it: ClickHouse must have each row that the partition still holds.
 
-        An erasure has taken them; it is known how many of a tag went, not of which partitions.
+        ClickHouse may lack rows that were cleaned before and erased later. Erasures record how many rows of a tag they took, not from
+        which partitions.
         """
         if refused is None or refused.reason != Reason.NOT_IN_CLICKHOUSE:
             return refused
@@ -189,7 +193,7 @@ class ViewCleanup:
         return None
 
     def _in_clickhouse(self, group: Iterable[tuple[Bucket, Iterable[str]]]) -> dict[tuple[str, str, int], int]:
-        """Rows by pipeline, tag and timebucket, of the pipelines that each bucket is asked for."""
+        """Return the rows in ClickHouse by pipeline, tag and timebucket, for the pipelines that each bucket is paired with."""
         wanted: dict[tuple[str, str], list[int]] = {}
         for bucket, pipelines in group:
             for name in pipelines:
@@ -221,14 +225,17 @@ class ViewCleanup:
 
 
 def standing(settings: Settings, ledger: Ledger, name: str) -> Standing:
-    """How a pipeline stands now."""
+    """Read a pipeline's watermarks, late rows and unfinished run."""
     late = Builds(ledger.cassandra, settings.cassandra.ledger_keyspace, settings.pipeline(name).keyspace).late(name)
     unfinished = ledger.open_run(name)
     return Standing(ledger.delivered.watermarks(name), late, unfinished.run if unfinished else None)
 
 
 def delivered(pipeline: PipelineSettings, name: str, tag: str, stands: Standing, holds: Sequence[Held] = ()) -> Delivered:
-    """How a pipeline stands with a tag. Runs read again what is in their look-back windows, and what builds have written late."""
+    """Return the delivery state of a tag in a pipeline.
+
+    needs_from is the earliest moment that runs read again: their look-back windows, and what builds have written late.
+    """
     mark = stands.marks.get(tag)
     again: list[int] = []
     if mark:
@@ -238,7 +245,7 @@ def delivered(pipeline: PipelineSettings, name: str, tag: str, stands: Standing,
 
 
 def beside(settings: Settings, name: str) -> list[str]:
-    """Other pipelines of the configuration that deliver a tag of this one from the same journal."""
+    """Return the other configured pipelines that deliver a tag of this one from the same journal."""
     chosen = settings.pipeline(name)
     return [
         other
@@ -248,7 +255,7 @@ def beside(settings: Settings, name: str) -> list[str]:
 
 
 def expiring(settings: Settings, ledger: Ledger, name: str) -> Iterable[str]:
-    """A sentence for each tag whose undelivered rows the application's own TTL deletes soon."""
+    """Yield a warning for each tag whose undelivered rows the application's own TTL deletes within min_ttl_warning_seconds."""
     pipeline = settings.pipeline(name)
     views, marks = Views(ledger.cassandra, pipeline.journal), ledger.delivered.watermarks(name)
     after = {tag: marks[tag].ticks if tag in marks else pipeline.start_ticks(tag) - 1 for tag in pipeline.tags}

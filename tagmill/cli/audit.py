@@ -1,4 +1,4 @@
-"""`tagmill audit` and `tagmill audits`: journal, view, progress and ClickHouse held against each other."""
+"""`tagmill audit` and `tagmill audits`: compare journal, view, progress and ClickHouse."""
 
 import json
 from pathlib import Path
@@ -41,7 +41,7 @@ def audit(
     as_json: AsJson = False,
     despite_views: DespiteViews = False,
 ) -> None:
-    """Hold journal, tag views, progress and ClickHouse against each other; exit status 0 only if all agree.
+    """Compare journal, tag views, progress and ClickHouse; exit status 0 only if all agree.
 
     Changes nothing, unless --repair is given.
     """
@@ -110,7 +110,7 @@ def audits(
     limit: Annotated[int, typer.Option(min=1, help="At most so many lines a pipeline, the newest first.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """Audits of the ledger, the newest first."""
+    """List the ledger's audits, the newest first."""
     from tagmill.stores.audits import Audits, in_words
     from tagmill.stores.ledger import Ledger
 

@@ -20,7 +20,7 @@ COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "bytes", "reason"
 
 @app.callback()
 def deadletters() -> None:
-    """Look at them, read them again."""
+    """List dead letters, or read them again."""
 
 
 @app.command("list")
@@ -30,7 +30,7 @@ def list_letters(
     limit: Annotated[int, typer.Option("--limit", min=1, max=100_000, help="Show so many.")] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """Show where each came from and why it could not be read; with --json its bytes, too (in hexadecimal)."""
+    """List where each dead letter came from and why it could not be read; --json adds its bytes (in hexadecimal)."""
     from tagmill.stores.cassandra import Cassandra
     from tagmill.stores.deadletters import DeadLetters
 
@@ -58,7 +58,7 @@ def _row(one: "DeadLetter") -> dict[str, Any]:
 
 
 def _print_all(found: "Iterable[DeadLetter]") -> None:
-    """A JSON array, one after the other: each may have megabytes."""
+    """Print the dead letters as a JSON array, one at a time, since each may have megabytes."""
     before = "["
     for one in found:
         value = None if one.record.value is None else one.record.value.hex()

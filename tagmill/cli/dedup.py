@@ -21,7 +21,7 @@ def rekey(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make all ids again, from the stored payloads, by the rule and the shards that are configured now. Safe to stop and to start again."""
+    """Make all ids again from the stored payloads, by the rule and the shards that are configured now. Safe to stop and start again."""
     from tagmill.sparksession import session_when_asked
     from tagmill.stores.lease import this_process
     from tagmill.topics.rekey import rekey as library

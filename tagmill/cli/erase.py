@@ -41,10 +41,10 @@ def erase(
     as_json: AsJson = False,
     despite_views: DespiteViews = False,
 ) -> None:
-    """Erase persistence ids wherever they went: journal, snapshots, views, sealed files, ClickHouse, ledger. Asks first.
+    """Erase persistence ids everywhere: journal, snapshots, views, sealed files, ClickHouse, ledger. Asks first.
 
-    In all pipelines on the journal, delivered or not. Their actors must not be running. It can't be taken back. Safe to stop and to start
-    again at any moment; without persistence ids it finishes what was begun and not finished.
+    Erases them in all pipelines on the journal, delivered or not. Their actors must not be running. It can't be undone. Safe to stop and
+    to start again at any moment; without persistence ids it finishes an unfinished erasure.
     """
     from tagmill.erasure.erase import erase as erase_ids
     from tagmill.idlists import ids_of
@@ -83,7 +83,7 @@ def erasures(
     limit: Annotated[int, typer.Option(min=1, help="At most so many lines a journal, the newest first.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """What was erased, when, by whom and why, the newest first."""
+    """List what was erased, when, by whom and why, the newest first."""
     from tagmill.stores.erasures import Erasures
     from tagmill.stores.ledger import Ledger
 

@@ -1,4 +1,4 @@
-"""`tagmill events`: a look at the events of a journal, by tag or by persistence_id."""
+"""`tagmill events`: show events of a journal, by tag or by persistence_id."""
 
 import base64
 import json
@@ -29,7 +29,7 @@ def events(
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many.")] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="A line of JSON an event instead of a table.")] = False,
 ) -> None:
-    """Look at events in the plugin's order, gaps or not. One of --tag and --persistence-id."""
+    """Show events in the plugin's order, gaps or not. Give one of --tag and --persistence-id."""
     from tagmill.queries import ReadJournal
     from tagmill.spark.errors import explained
     from tagmill.sparksession import spark_session
@@ -58,7 +58,7 @@ def _events(journal: "ReadJournal", tag: str | None, persistence_id: str | None,
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """Bytes as the text that they are, else as base64; moments in UTC."""
+    """Return the row with bytes as text, or as base64 if they are not UTF-8, and moments in UTC."""
     return {name: _shown(value) for name, value in row.items()}
 
 

@@ -1,4 +1,4 @@
-"""`tagmill journal`: what is deleted of an application's journal by hand."""
+"""`tagmill journal`: delete from an application's journal by hand."""
 
 import json
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ app = typer.Typer(help="The journal of an application.", no_args_is_help=True)
 
 @app.callback()
 def journal() -> None:
-    """Clean it."""
+    """Clean an application's journal."""
 
 
 @app.command()
@@ -57,10 +57,10 @@ def clean(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete events, and snapshots, of persistence ids that are named, as the plugin's Cleanup does. Asks first.
+    """Delete events and snapshots of persistence ids that are named, as the plugin's Cleanup does. Asks first.
 
-    Exactly one of --to, --before-snapshot, --snapshots and --all. What is not delivered stays, with all of its persistence id; the exit
-    status is 3 then. Beside a running actor all but --all is safe. Safe to stop and to start again at any moment.
+    Give exactly one of --to, --before-snapshot, --snapshots and --all. A persistence id with undelivered events is left as it is, and the
+    exit status is 3 then. While the actor runs, all but --all is safe. Safe to stop and to start again at any moment.
     """
     from tagmill.idlists import ids_of
     from tagmill.journal.clean import clean as clean_journal

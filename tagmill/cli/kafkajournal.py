@@ -1,4 +1,4 @@
-"""`tagmill kafka-journal`: a Kafka Journal's topics replicated to Cassandra, expired ids purged, one id looked at."""
+"""`tagmill kafka-journal`: replicate a Kafka Journal's topics to Cassandra, purge expired ids, show one id."""
 
 import json
 from datetime import datetime
@@ -27,7 +27,7 @@ def replicate(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Bring everything that is in the topics now into journal, metajournal and pointer2. Safe to stop and to start again."""
+    """Replicate everything that is in the topics now to journal, metajournal and pointer2. Safe to stop and to start again."""
     from tagmill.kafkajournal.replicate import replicate as library
     from tagmill.sparksession import session_when_asked
     from tagmill.stores.lease import this_process
@@ -114,7 +114,7 @@ def head(
     ] = 30,
     as_json: AsJson = False,
 ) -> None:
-    """Show an id as its readers see it now: seq_nr, delete_to and events, of Cassandra and of what is only in Kafka yet."""
+    """Show an id as its readers see it now: seq_nr, delete_to and events, from Cassandra and, if not replicated yet, from Kafka."""
     from tagmill.kafkajournal.head import heads
 
     found = heads(settings(), pipeline, key, most=limit, seconds=seconds)

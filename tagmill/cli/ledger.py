@@ -13,7 +13,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what was found, and
 @app.command("accept-journal")
 @one_line_errors
 def accept_journal(pipeline: Pipeline, why: Why, yes: Yes = False) -> None:
-    """Go on with tables that were created again and hold the same events, from a backup. Not for a new life of the journal."""
+    """Continue with tables that were created again and hold the same events, from a backup. Not for a new life of the journal."""
     from tagmill.delivery.interventions import Interventions
     from tagmill.stores.lease import this_process
 
@@ -30,7 +30,7 @@ def restore(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Bring the ledger forward to what ClickHouse has, and above rows that another program has written. Safe to stop and to start again."""
+    """Bring the ledger forward to what ClickHouse has, and above rows that another program wrote. Safe to stop and start again."""
     from tagmill.restore.restoring import Restoring
     from tagmill.sparksession import session_when_asked
     from tagmill.stores.lease import this_process

@@ -42,7 +42,7 @@ def up(
     kafka_port: KafkaPort = None,
     airflow_port: AirflowPort = None,
 ) -> None:
-    """Start the stack; it goes on running until `tagmill local down`."""
+    """Start the stack; it keeps running until `tagmill local down`."""
     with _one_line():
         places = _local("places").resolve(
             home, {"cassandra": cassandra_port, "clickhouse": clickhouse_port, "kafka": kafka_port, "airflow": airflow_port}
@@ -57,7 +57,7 @@ def up(
 
 @app.command()
 def down(home: Home = None, part: Parts = None) -> None:
-    """Stop the stack; data stay."""
+    """Stop the stack; its data stay."""
     with _one_line():
         _stack(home).down(part or (), console.print)
 
@@ -94,7 +94,10 @@ def _stack(home: Path | None) -> Any:
 
 
 def _local(module: str) -> Any:
-    """A module of the folder `local` of the checkout that this package was installed from."""
+    """Import a module of the folder `local` in the checkout that this package was installed from.
+
+    Raises ConfigurationError if this package was not installed from a checkout, or a package is missing.
+    """
     root = Path(tagmill.__file__).resolve().parents[1]
     if not (root / "local" / "stack.py").is_file():
         raise ConfigurationError(
@@ -120,7 +123,7 @@ def _table(found: list[Any]) -> Table:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """SIGTERM ends a start as Ctrl-C does: what was started is stopped again."""
+    """End a start at SIGTERM as at Ctrl-C: the parts that were started are stopped again."""
     before: dict[int, Callable[..., Any] | int | None] = {}
 
     def stop(number: int, _: Any) -> None:
@@ -137,7 +140,7 @@ def _interruptible() -> Iterator[None]:
 
 @contextmanager
 def _one_line() -> Iterator[None]:
-    """Mistakes and troubles are one line on stderr and an exit code, never a trace."""
+    """End the command with one line on stderr and an exit code for Ctrl-C, a TagmillError or an OSError, without a trace."""
     try:
         yield
     except KeyboardInterrupt:

@@ -55,7 +55,7 @@ def _without_unused(columns: Iterable[str], rows: Rows) -> list[str]:
 
 
 def _must_be_known(configured: Settings, pipeline: str | None) -> None:
-    """Raise before anything is read: an unknown pipeline, or a ledger without which nothing can be said of any."""
+    """Raise before anything is read if the pipeline is unknown, or the ledger, which all verdicts need, can't be opened."""
     from tagmill.stores.ledger import Ledger
 
     if pipeline not in configured.kafka_journals:
@@ -65,10 +65,10 @@ def _must_be_known(configured: Settings, pipeline: str | None) -> None:
 
 @one_line_errors
 def status(pipeline: MaybePipeline = None, as_json: AsJson = False, count_view: bool = False) -> None:
-    """Show how far each pipeline is, by the ledger and by what is there; --count-view counts the rows of the views, too.
+    """Show how far each pipeline is, by the ledger and the stores; --count-view also counts the rows of the views.
 
-    Exit status: 0 when all is well, waits or is held back; 3 when something differs, failed, or is held for too long; else that of a
-    pipeline that could not be read (2: somebody has to act, 75: try again).
+    Exit status: 0 when all is well, waits or is held back; 3 when something differs, failed, or is held for too long. Otherwise it is
+    that of a pipeline that could not be read (2: an operator has to act, 75: try again).
     """
     configured = settings()
     _must_be_known(configured, pipeline)
@@ -80,12 +80,12 @@ def status(pipeline: MaybePipeline = None, as_json: AsJson = False, count_view: 
 
 @one_line_errors
 def check(pipeline: MaybePipeline = None, as_json: AsJson = False) -> None:
-    """Read every delivered row in ClickHouse again, hold it against the sealed batches, and keep the result for `status`.
+    """Compare every delivered row in ClickHouse with the sealed batches, and keep the result for `status`.
 
-    Of a replication of a Kafka Journal, Kafka's offsets are held against what is replicated.
+    For a replicated Kafka Journal, Kafka's offsets are compared with what is replicated.
 
-    Exit status: 0 only when everything is delivered exactly once (dead letters are named); 3 when anything differs, waits or is held; else
-    that of a pipeline that could not be read (2: somebody has to act, 75: try again).
+    Exit status: 0 only when everything is delivered exactly once (dead letters are named); 3 when anything differs, waits or is held.
+    Otherwise it is that of a pipeline that could not be read (2: an operator has to act, 75: try again).
     """
     configured = settings()
     _must_be_known(configured, pipeline)
@@ -101,7 +101,7 @@ def check(pipeline: MaybePipeline = None, as_json: AsJson = False) -> None:
 
 @one_line_errors
 def runs(pipeline: MaybePipeline = None, limit: Limit = 20, as_json: AsJson = False) -> None:
-    """Runs of the ledger, the newest first."""
+    """List the ledger's runs, the newest first."""
     show(
         list(_runs(pipeline, limit)),
         ("pipeline", "run", "kind", "state", "batches", "rows", "planned_at", "closed_at", "reason"),
@@ -111,14 +111,14 @@ def runs(pipeline: MaybePipeline = None, limit: Limit = 20, as_json: AsJson = Fa
 
 @one_line_errors
 def batches(pipeline: MaybePipeline = None, limit: Limit = 50, as_json: AsJson = False) -> None:
-    """Batches of the ledger, the newest first."""
+    """List the ledger's batches, the newest first."""
     columns = ("pipeline", "run", "batch", "batch_id", "tag", "state", "generation", "rows", "bytes", "verified_at")
     show(list(_batches(pipeline, limit)), columns, as_json=as_json)
 
 
 @one_line_errors
 def holds(pipeline: MaybePipeline = None, as_json: AsJson = False) -> None:
-    """What is kept back, and the numbers that it waits for."""
+    """List the holds, with the numbers that each of them waits for."""
     from tagmill.stores.ledger import Ledger
 
     configured = settings()

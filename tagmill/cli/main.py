@@ -1,4 +1,4 @@
-"""The commands, put together."""
+"""All commands of `tagmill`, put together."""
 
 import json
 from pathlib import Path
@@ -64,14 +64,14 @@ def configure(
     config: Annotated[Path | None, typer.Option(help="Configuration file; default $TAGMILL_CONFIG, else ./tagmill.toml.")] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what the steps do, as JSON lines on stderr.")] = False,
 ) -> None:
-    """Options of all commands."""
+    """Apply the options that all commands share."""
     shared.config_file[0] = config
     shared.quiet_logs(verbose)
 
 
 @app.command()
 def version() -> None:
-    """The version."""
+    """Print the version."""
     out.print(tagmill.__version__)
 
 
@@ -108,6 +108,6 @@ def diff_schema(pipeline: Pipeline, as_json: AsJson = False) -> None:
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the command line; other users can't read the files that it writes."""
     keep_from_others()
     app()

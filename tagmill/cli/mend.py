@@ -23,7 +23,7 @@ PersistenceId = Annotated[str, typer.Option("--persistence-id", help="The persis
 
 @holds.callback()
 def list_holds(context: typer.Context, pipeline: MaybePipeline = None, as_json: AsJson = False) -> None:
-    """List what is kept back."""
+    """List the holds."""
     if context.invoked_subcommand is None:
         look.holds(pipeline, as_json)
 
@@ -31,7 +31,7 @@ def list_holds(context: typer.Context, pipeline: MaybePipeline = None, as_json: 
 @holds.command("close")
 @one_line_errors
 def close_hold(pipeline: Pipeline, tag: Tag, persistence_id: PersistenceId, why: Why, yes: Yes = False) -> None:
-    """Give up the missing numbers of a hold: the next run delivers what is behind them. If they turn up later, they come flagged late."""
+    """Give up the missing numbers of a hold: the next run delivers what is behind them. Numbers that turn up later come flagged late."""
     confirm(f"Give up the missing numbers of {persistence_id!r}, tag {tag!r}?", yes)
     out.print(interventions(pipeline, why).close_hold(tag, persistence_id), markup=False)
 
@@ -39,7 +39,7 @@ def close_hold(pipeline: Pipeline, tag: Tag, persistence_id: PersistenceId, why:
 @holds.command("release")
 @one_line_errors
 def release_hold(pipeline: Pipeline, tag: Tag, persistence_id: PersistenceId, why: Why) -> None:
-    """Judge a persistence_id again that `run give-up --set-apart` holds: the next run delivers what can be delivered of it."""
+    """Judge a persistence_id that `run give-up --set-apart` holds again: the next run delivers what can be delivered of it."""
     out.print(release(pipeline, why, tag, persistence_id), markup=False)
 
 
@@ -54,7 +54,7 @@ def rebase(
     sequence_nr: Annotated[int | None, typer.Option(min=1, help="Its sequence_nr.")] = None,
     yes: Yes = False,
 ) -> None:
-    """After a view was renumbered: go on behind the last delivered event under its new number (looked up by its sequence_nr)."""
+    """Continue a persistence_id of a renumbered view behind its last delivered event, under its new number (looked up by sequence_nr)."""
     if (number is None) != (sequence_nr is None):
         raise typer.BadParameter("give both --number and --sequence-nr, or neither")
     confirm(f"Rebase the progress of {persistence_id!r}, tag {tag!r}?", yes)
@@ -64,7 +64,7 @@ def rebase(
 @progress.command("restart")
 @one_line_errors
 def restart(pipeline: Pipeline, tag: Tag, persistence_id: PersistenceId, why: Why, yes: Yes = False) -> None:
-    """Deliver another life of a persistence id, whose numbers began again, from number 1 on. ClickHouse keeps the earlier life."""
+    """Deliver the new life of a persistence id, whose numbers began again, from number 1 on. ClickHouse keeps the earlier life."""
     confirm(f"Deliver {persistence_id!r}, tag {tag!r}, from number 1 on again?", yes)
     out.print(interventions(pipeline, why).restart(tag, persistence_id), markup=False)
 
@@ -79,7 +79,7 @@ def list_batches(context: typer.Context, pipeline: MaybePipeline = None, limit: 
 @batches.command("resend")
 @one_line_errors
 def resend(batch_id: UUID, pipeline: Pipeline, run: Run, why: Why, yes: Yes = False, despite_views: DespiteViews = False) -> None:
-    """Take a batch's rows out of ClickHouse and push the sealed bytes again, under the next generation."""
+    """Remove a batch's rows from ClickHouse and push the sealed bytes again, under the next generation."""
     confirm(f"Remove batch {batch_id} from ClickHouse and send it again?", yes)
     out.print(ways_out(pipeline, why, despite_views=despite_views).resend(batch_id, run), markup=False)
 
@@ -89,7 +89,7 @@ def resend(batch_id: UUID, pipeline: Pipeline, run: Run, why: Why, yes: Yes = Fa
 def withdraw(
     batch_id: UUID, pipeline: Pipeline, run: Run, why: Why, yes: Yes = False, despite_views: DespiteViews = False
 ) -> None:
-    """Take a batch out of ClickHouse for good and note its events as not delivered; read again, they are delivered, flagged late."""
+    """Remove a batch from ClickHouse for good and note its events as undelivered; read again, they are delivered, flagged late."""
     confirm(f"Remove batch {batch_id} from ClickHouse, so that its events are delivered again from the view?", yes)
     out.print(interventions(pipeline, why, despite_views=despite_views).withdraw(batch_id, run), markup=False)
 

@@ -1,4 +1,4 @@
-"""`tagmill views migrate`: a journal of an older plugin becomes one of today's."""
+"""`tagmill views migrate`: bring a journal of an older plugin to today's schema."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tagmill views rebucket`: a view in buckets of another size."""
+"""`tagmill views rebucket`: move a view to another bucket size."""
 
 import json
 import time
@@ -36,7 +36,7 @@ def rebucket(
     go: Annotated[bool, typer.Option("--yes/--dry-run", help="Do it; without --yes only count and say what would be.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Bring the view into a table with another bucket size. A dry run unless --yes; each step may be stopped and run again."""
+    """Move the view to a table with another bucket size. A dry run unless --yes; each step may be stopped and run again."""
     from tagmill.rebucket import rebucket as library
     from tagmill.sparksession import spark_session
     from tagmill.stores.lease import this_process

@@ -78,7 +78,7 @@ def deliver(
 @app.command()
 @one_line_errors
 def abandon(pipeline: Pipeline, why: Why, yes: Yes = False) -> None:
-    """Give up the run that is PLANNED. Nothing of it was delivered; the next run plans its range again."""
+    """Abandon the run that is PLANNED. Nothing of it was delivered; the next run plans its range again."""
     confirm(f"Abandon the planned run of pipeline {pipeline}?", yes)
     out.print(ways_out(pipeline, why).abandon(), markup=False)
 
@@ -106,7 +106,7 @@ def give_up(
     ] = None,
     yes: Yes = False,
 ) -> None:
-    """Give up the open run, whatever state it and its files are in. What is not delivered of it is read again by the next run.
+    """Give up the open run, whatever state it and its files are in. The next run reads again what it did not deliver.
 
     Without an open run: a view's build or a replication that is sealed and cannot be finished, or lost files of a closed run.
     """
@@ -123,7 +123,7 @@ def take_back(
     column: Annotated[str | None, typer.Option("--column", help="A column of a topic that was set apart.")] = None,
     key: Annotated[str | None, typer.Option("--id", help="An id of a Kafka Journal that was set apart.")] = None,
 ) -> None:
-    """Deliver a topic's column or a Kafka Journal's id again that was set apart. A persistence_id: `holds release`."""
+    """Deliver a topic's column or a Kafka Journal's id that was set apart again. For a persistence_id use `holds release`."""
     configured = settings()
     of_topic = not (pipeline in configured.streams and configured.stream(pipeline).kind == "journal")
     item = column if of_topic else key
@@ -147,7 +147,7 @@ def _giving_up(pipeline: str, why: str) -> Any:
 
 
 def release(pipeline: str, why: str, tag: str, persistence_id: str) -> str:
-    """End the hold of a persistence_id that was set apart; what was done."""
+    """End the hold of a persistence_id that was set apart; return a sentence that says what was done."""
     from tagmill.delivery.giveup import GiveUp
     from tagmill.stores.lease import this_process
 
@@ -155,7 +155,7 @@ def release(pipeline: str, why: str, tag: str, persistence_id: str) -> str:
 
 
 def interventions(pipeline: str, why: str, *, despite_views: bool = False) -> Any:
-    """What a person may do to one pipeline of tag views, in the name of who runs this."""
+    """Return the interventions in one pipeline of tag views, to be recorded under the current user's name."""
     from tagmill.delivery.interventions import Interventions
     from tagmill.stores.lease import this_process
 
@@ -163,7 +163,7 @@ def interventions(pipeline: str, why: str, *, despite_views: bool = False) -> An
 
 
 def ways_out(pipeline: str, why: str, *, despite_views: bool = False) -> Any:
-    """What a person may do to the runs of a pipeline that delivers, of tag views, a topic or a Kafka Journal."""
+    """Return the interventions in the runs of any pipeline that delivers: of tag views, a topic or a Kafka Journal."""
     from tagmill.stores.lease import this_process
     from tagmill.topics.interventions import TopicInterventions
 
@@ -174,7 +174,7 @@ def ways_out(pipeline: str, why: str, *, despite_views: bool = False) -> Any:
 
 
 class _Delivery:
-    """Runs one after the other."""
+    """Delivers one pipeline, run by run, and shows the progress."""
 
     def __init__(
         self, configured: Settings, pipeline: str, tags: list[str] | None, reread: tuple[str, str] | None, display: Progress,
@@ -192,7 +192,7 @@ class _Delivery:
         self.reread_done = False
 
     def run(self, max_runs: int) -> list[dict[str, Any]]:
-        """What each run did."""
+        """Deliver run by run, until nothing is left or `max_runs` is reached; return what each run did."""
         done: list[dict[str, Any]] = []
         while len(done) < max_runs:
             outcome = self._one()
@@ -212,7 +212,7 @@ class _Delivery:
         run, fence = planned["run"], planned["fence"]
         if run is None:
             return None
-        # an unfinished run is finished first (it has no slices of ours), then the range is read
+        # A run without slices is an earlier one, which is finished first; the range is read by the run after it.
         self.reread_done = self.reread is not None and planned["slices"] > 0
         if planned["state"] == RunState.PLANNED:
             self.display.update(task, description=f"run {run}: reading and judging {planned['slices'] or ''} slices")
@@ -229,7 +229,7 @@ class _Delivery:
 
 
 def _sums(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Per tag, over all runs; held is the last run's word."""
+    """Sum up what the runs did, by tag; `held` is that of the last run."""
     sums: dict[str, dict[str, Any]] = {}
     for run in runs:
         for line in run["tags"]:

@@ -1,4 +1,4 @@
-"""What all commands share: the configuration, one line for a user's mistake, tables and JSON."""
+"""Shared by all commands: options, the configuration, one-line errors, tables and JSON."""
 
 import getpass
 import json
@@ -26,7 +26,7 @@ from tagmill.runs import trace_log
 from tagmill.settings import Settings
 from tagmill.spark import errors
 
-# a table that goes to a file or a pipe is not squeezed to 80 columns
+# Width in columns of a table that goes to a file or a pipe, which rich would squeeze to 80.
 out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 200)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 R = TypeVar("R")
@@ -41,17 +41,17 @@ DespiteViews = Annotated[
     typer.Option("--despite-views", help="Also where materialized views depend on the destination: you complete them by hand."),
 ]
 config_file: list[Path | None] = [None]
-# libraries whose errors come as exceptions, too, and are told in one line
+# Libraries that log errors which they also raise; the command shows these errors in one line.
 QUIET = frozenset({"cassandra", "py4j", "great_expectations", "urllib3", "clickhouse_connect"})
 
 
 def settings() -> Settings:
-    """The configuration that the command line names."""
+    """Load the configuration that the command line names, or the default one."""
     return Settings.load(config_file[0])
 
 
 def _log_folder() -> Path:
-    """Return where traces go, also while the configuration is wrong."""
+    """Return the folder for traces, also while the configuration is wrong."""
     try:
         return trace_log.folder_of(settings().storage.root)
     except TagmillError:
@@ -59,7 +59,7 @@ def _log_folder() -> Path:
 
 
 def quiet_logs(verbose: bool) -> None:
-    """Send logs to stderr, the steps' as JSON lines: errors only unless asked for more."""
+    """Send logs to stderr, the steps' as JSON lines; unless `verbose`, only the steps' errors and the libraries' warnings."""
     level = logging.INFO if verbose else logging.WARNING
     structlog.configure(
         processors=[
@@ -67,7 +67,7 @@ def quiet_logs(verbose: bool) -> None:
             structlog.processors.TimeStamper(fmt="iso"),
             structlog.processors.JSONRenderer(),
         ],
-        # warnings of a step are in what the command shows; a lease that can't be renewed comes with the error that says why
+        # Commands show a step's warnings themselves; a lease that can't be renewed ends in an error that says why.
         wrapper_class=structlog.make_filtering_bound_logger(level if verbose else logging.ERROR),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
@@ -79,12 +79,12 @@ def quiet_logs(verbose: bool) -> None:
 
 
 def _is_told_otherwise(record: logging.LogRecord) -> bool:
-    """Return True for what a library logs about an error that it raises; py4j logs some of it in nobody's name."""
+    """Return True for a record that a library logs about an error which it also raises; py4j logs some without its name."""
     return record.name.partition(".")[0] in QUIET or record.module == "java_gateway"
 
 
 def one_line_errors(command: Callable[..., R]) -> Callable[..., R]:
-    """Tagmill's errors as one line and an exit code; the trace of a defect goes to a log."""
+    """Decorate a command so that an error ends it with one line and an exit code; the trace of a defect goes to a log."""
 
     @wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> R:
@@ -96,7 +96,7 @@ def one_line_errors(command: Callable[..., R]) -> Callable[..., R]:
 
 
 def must_be_keys(options: Iterable[Any]) -> None:
-    """Raise ConfigurationError for an option that is text and that Cassandra could not have as a key: most of them are looked up."""
+    """Raise ConfigurationError for a text option that Cassandra could not have as a key: most of them are looked up."""
     for option in options:
         for text in option if isinstance(option, list) else [option]:
             if isinstance(text, str):
@@ -105,7 +105,7 @@ def must_be_keys(options: Iterable[Any]) -> None:
 
 @contextmanager
 def one_line() -> Iterator[None]:
-    """The same for a block."""
+    """End the command with one line and an exit code for an error in this block; the trace of a defect goes to a log."""
     try:
         with signals.raised():
             yield
@@ -128,7 +128,7 @@ def _ended(error: TagmillError) -> typer.Exit:
 
 @contextmanager
 def telling(pipeline: str, begin: str) -> Iterator[Callable[[str], None]]:
-    """A line on the terminal that says what is being done to a pipeline; what is yielded changes it."""
+    """Show a line on the terminal that says what is being done to a pipeline; yield a function that changes it."""
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as display:
         task = display.add_task(f"{pipeline}: {begin}", total=None)
@@ -136,7 +136,7 @@ def telling(pipeline: str, begin: str) -> Iterator[Callable[[str], None]]:
 
 
 def show(rows: Sequence[dict[str, Any]], columns: Sequence[str], *, as_json: bool, title: str | None = None) -> None:
-    """Rows as a table, or as JSON."""
+    """Print rows as a table, or as JSON."""
     if as_json:
         out.print_json(json.dumps(list(rows), default=str)) if out.is_terminal else print(json.dumps(list(rows), default=str))
         return
@@ -158,24 +158,24 @@ def _cell(value: Any) -> str | Text:
 
 
 def person() -> str:
-    """Who runs this, for the ledger."""
+    """Return the name of the current user, for the ledger."""
     return getpass.getuser()
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask before something that can't be taken back; without a terminal --yes is needed."""
+    """Ask before something that can't be undone, and exit with 2 unless it is confirmed; without a terminal --yes is needed."""
     if not yes and not (sys.stdin.isatty() and typer.confirm(question)):
         err.print("nothing was done (answer yes, or give --yes)")
         raise typer.Exit(2)
 
 
 def chosen(configured: Settings, pipeline: str | None) -> list[str]:
-    """One pipeline that delivers (of tag views, a topic, a Kafka Journal), or all."""
+    """Return the named pipeline, or all that deliver (tag views, a topic, a Kafka Journal); raises for one that doesn't."""
     if pipeline and pipeline not in configured.streams:
         configured.pipeline(pipeline)
     return [pipeline] if pipeline else [*configured.pipelines, *configured.streams]
 
 
 def tag_view_pipelines(configured: Settings, pipeline: str | None) -> list[str]:
-    """The same, of tag views only."""
+    """Return the named pipeline if it delivers tag views, or all that do."""
     return [name for name in chosen(configured, pipeline) if name in configured.pipelines]

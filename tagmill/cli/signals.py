@@ -15,7 +15,7 @@ TEXT = "stopped; nothing is lost, the same command goes on where this one was"
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal ends this process."""
+    """Raised when a signal ends this process."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ def raised() -> Iterator[None]:
 
 
 def ended(error: BaseException) -> typer.Exit:
-    """Return the end of a command that an error interrupted: 130 for Ctrl-C, 143 for SIGTERM."""
+    """Print that the command was stopped, and return its exit: 130 for Ctrl-C, 143 for SIGTERM."""
     numbers = [one.number for one in chain(error) if isinstance(one, Stopped)]
     typer.echo(TEXT, err=True)
     return typer.Exit(128 + (numbers[0] if numbers else signal.SIGINT))

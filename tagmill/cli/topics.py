@@ -20,7 +20,10 @@ def deliver(
     letters: bool = False,
     max_runs: int = 1000,
 ) -> list[dict[str, Any]]:
-    """Run by run until nothing is new; what each did. With `letters`, what was left is finished, then the dead letters are read once."""
+    """Deliver run by run until nothing is new; return what each run did.
+
+    With `letters`, an unfinished run is finished, then the dead letters are read once.
+    """
     from tagmill.sparksession import session_when_asked
     from tagmill.stores.lease import this_process
     from tagmill.topics import steps
@@ -47,7 +50,7 @@ def _pushing(run: int, tell: Callable[[str], None]) -> Callable[[int, int], None
 
 
 def shown(pipeline: str, runs: list[dict[str, Any]], *, as_json: bool) -> None:
-    """What each run did, as a table or as JSON."""
+    """Print what each run did, as a table or as JSON."""
     if as_json:
         print(json.dumps({"pipeline": pipeline, "runs": runs}, default=str))
         return

@@ -9,12 +9,15 @@ from tagmill.domain.verdict import Level, unknown
 from tagmill.errors import TagmillError
 
 Line = dict[str, Any]
-# the worst first; what is not known to be wrong comes behind what is
+# The worst first: data known to be wrong rank before a pipeline that could not be read.
 EXIT_STATUSES = (3, 2, 1, 75)
 
 
 def lines_of(names: Iterable[str], read: Callable[[str], Iterable[Line]], *, named: str | None = None) -> list[Line]:
-    """Return the lines of each pipeline; of one that cannot be read a line that says why, unless it is the one that was `named`."""
+    """Return the lines of each pipeline, or of the `named` one.
+
+    A pipeline that cannot be read gets a line that says why; for the `named` one the error is raised.
+    """
     lines: list[Line] = []
     for name in names:
         if named not in (None, name):
@@ -32,12 +35,12 @@ def lines_of(names: Iterable[str], read: Callable[[str], Iterable[Line]], *, nam
 
 
 def level_of(line: Mapping[str, Any]) -> Level:
-    """Return how bad a line is."""
+    """Return the level of a line's verdict."""
     return Level[line["level"].upper()]
 
 
 def end(lines: Iterable[Line], *, worst: Level) -> None:
-    """End with the worst exit status of lines that are worse than `worst`: 3 for data, that of the error for what is not known."""
+    """Exit with the worst status among lines worse than `worst`: 3 for data, the error's own for a pipeline that cannot be read."""
     statuses = {line.get("exit_status", 3) for line in lines if level_of(line) > worst}
     for exit_status in EXIT_STATUSES:
         if exit_status in statuses:

@@ -1,4 +1,4 @@
-"""`tagmill views`: what is done with the tag views of a journal."""
+"""`tagmill views`: build, rebuild, delete and list the tag views of a journal."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ app.command()(rebucket)
 
 @app.callback()
 def views() -> None:
-    """Build them, rebuild them, delete them, and say what they hold."""
+    """Build, rebuild, delete and list tag views."""
 
 
 @app.command()
@@ -91,7 +91,7 @@ def rebuild(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make tag_views what the journal says, as the plugin would number it. Safe to stop and to start again at any moment."""
+    """Make tag_views match the journal, as the plugin would number it. Safe to stop and to start again at any moment."""
     from tagmill.views.rebuild import rebuild
 
     chosen = _chosen(persistence_id, persistence_ids, offline, tag)
@@ -141,7 +141,7 @@ def tags(
     persistence_id: Annotated[str | None, typer.Option("--persistence-id", help="Those of this one, with its numbers.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the tags that the view has rows of; of a persistence_id, those that it was numbered for."""
+    """List the tags that the view has rows of; for a persistence_id, those that it was numbered for."""
     from tagmill.views import tags as library
 
     lines = library.tags(settings(), pipeline, persistence_id)
@@ -151,7 +151,7 @@ def tags(
 @app.command()
 @one_line_errors
 def pids(pipeline: Pipeline, dry_run: DryRun = False, as_json: AsJson = False) -> None:
-    """Add to all_persistence_ids those that have events and are not listed there."""
+    """Add the persistence ids that have events to all_persistence_ids, if they are not listed there."""
     from tagmill.sparksession import spark_session
     from tagmill.views.ids import rebuild_ids
 
@@ -166,7 +166,7 @@ def pids(pipeline: Pipeline, dry_run: DryRun = False, as_json: AsJson = False) -
 
 
 def named(ids: list[str] | None, file: Path | None) -> list[str]:
-    """The persistence ids of the options."""
+    """Return the persistence ids that the options name."""
     from tagmill.idlists import ids_of
 
     return list(ids_of(ids, file))
@@ -184,7 +184,7 @@ def _what(chosen: Chosen) -> str:
 
 
 def _do(pipeline: str, question: str, operation: Operation, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Ask, do it, and show what changed."""
+    """Ask for confirmation, run the operation, and show what changed."""
     from tagmill.sparksession import spark_session
     from tagmill.stores.lease import this_process
 
@@ -202,7 +202,7 @@ def _do(pipeline: str, question: str, operation: Operation, dry_run: bool, yes: 
 
 
 def show_view(done: ViewReport) -> None:
-    """What changed in a view, or would."""
+    """Print what changed in a view, or would change."""
     show([line.model_dump() for line in done.tags], TAG_COLUMNS, as_json=False)
     if done.changes:
         columns = ("tag", "persistence_id", "sequence_nr", "tag_pid_sequence_nr", "what")

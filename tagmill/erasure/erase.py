@@ -1,8 +1,8 @@
-"""One erasure, as the command line and Airflow call it: what there is, the record, and then place by place.
+"""One erasure, as the command line and Airflow call it: count what exists, write the record, erase place by place.
 
-What feeds others goes before what is fed: the journal, the views, the sealed files, ClickHouse, the ledger. From the record on, whoever
-is killed is followed by one who does all steps again: each finds what is left, and all figures are in the plan. Meanwhile every other work
-on the journal's pipelines is refused (stores.erasures).
+Sources are erased before copies: the journal, the views, the sealed files, ClickHouse, the ledger. If the process is killed after the
+record was written, the next call does all steps again: each erases what is left, and the plan has all figures. Until the erasure is done,
+every other work on the journal's pipelines is refused (stores.erasures).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -39,7 +39,7 @@ from tagmill.stores.ledger import Ledger
 from tagmill.stores.twooffsets import TwoOffsets
 
 KIND = "erase"
-# persistence ids of one erasure; a longer list is several
+# Persistence ids per erasure; a longer list takes several erasures.
 AT_ONCE = 10_000
 Tell = Callable[[str], None]
 
@@ -56,14 +56,16 @@ def erase(
     tell: Tell = lambda _: None,
     despite_views: bool = False,
 ) -> dict[str, Any]:
-    """Erase persistence ids of the pipeline's journal wherever they went, in all pipelines on it; without `delete`, only count them.
+    """Erase persistence ids of the pipeline's journal everywhere, in all pipelines on it; without `delete`, only count them.
 
-    An erasure that was begun and not finished is finished first; without persistence ids, nothing else is done.
+    An unfinished erasure is finished first; without persistence ids, nothing else is done.
 
     Out: pipeline, journal, dry_run, persistence_ids, unknown, `unknown_ids` (the first), erased_before, `erasures` (their numbers),
-    `counts` (model.PLACES), warnings, message. Raises GuardRefused while a run, build, cleanup or resend is not finished, LeaseTaken while
-    anything is at work on the journal, ConfigurationError when nobody knows any of the persistence ids, BatchDiffers when all is erased and
-    ClickHouse has other rows of a batch than it should.
+    `counts` (model.PLACES), warnings, message.
+
+    Raises GuardRefused while a run, build, cleanup or resend is not finished, and LeaseTaken while other work on the journal is under
+    way. Raises ConfigurationError if none of the persistence ids is known. Raises BatchDiffers if all is erased and ClickHouse has other
+    rows of a batch than it should.
     """
     names = settings.on_journal(settings.pipeline(pipeline).keyspace)
     kept: list[str] = []
@@ -91,7 +93,7 @@ def erase(
 
 
 class _Erasing:
-    """The erasures of one call."""
+    """Carries out the erasures of one call."""
 
     def __init__(
         self,
@@ -111,7 +113,7 @@ class _Erasing:
         self.of_ids = JournalOfIds(settings, ledger, pipeline)
 
     def left(self, total: Total, *, delete: bool) -> None:
-        """Finish the one that was begun and not finished."""
+        """Finish an unfinished erasure; a dry run only warns of it. If there is none, a deletion removes leftover plans."""
         row = self.erasures.unfinished()
         if row is None:
             if delete:
@@ -127,11 +129,11 @@ class _Erasing:
         self._finish(row, total)
 
     def group(self, persistence_ids: list[str], total: Total, who: str, why: str, *, delete: bool) -> None:
-        """Look for some persistence ids, and erase what there is."""
+        """Count what exists of some persistence ids, and erase those that are known if `delete`."""
         if delete:
             self._settle_runs(going_on=False)
             self._must_be_cleaned()
-        # asked for before anything is looked at: if somebody who slept has taken it meanwhile, nothing is erased
+        # The numbers are read before anything is counted: if a process that slept claims one meanwhile, nothing is erased.
         runs = {name: self.ledger.free_number(name) for name in self.names}
         self.tell(f"looking for {len(persistence_ids)} persistence ids")
         found = Looking(self.settings, self.ledger, self.clickhouse, self.names).found(persistence_ids, runs)
@@ -146,12 +148,13 @@ class _Erasing:
             return
         self._finish(self._begin(chosen, found, who, why), total)
 
-    # -- what has to be finished first
+    # -- unfinished work
 
     def _settle_runs(self, *, going_on: bool) -> None:
-        """No run, no build may be half done. Raises GuardRefused.
+        """Raise GuardRefused while a run or a build of the journal is not finished.
 
-        While an erasure is not finished nobody else can finish a run; one that somebody who had slept has planned is given up.
+        While an erasure is unfinished (`going_on`), no other process can finish a run. A run that a process planned late, after it had
+        slept, is abandoned.
         """
         for name in self.names:
             row = self.ledger.open_run(name)
@@ -166,7 +169,7 @@ class _Erasing:
             stops.finish(self.ledger, RunFiles(self.settings.storage.root), name)
         builds = Builds(self.ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.journal)
         newest = builds.newest()
-        # a builder that wakes up late can't commit what it has read
+        # After the takeover, a builder that wakes up late can't commit what it has read.
         if newest and builds.take_over(self.owner, newest.bucket_size).state == BuildState.SEALED:
             raise GuardRefused(
                 f"build {newest.build} of journal {self.journal} is not finished. Nothing was erased; first: tagmill views build, or "
@@ -174,7 +177,7 @@ class _Erasing:
             )
 
     def _must_be_cleaned(self) -> None:
-        """Raise GuardRefused while a cleanup is half done: the next one counts in ClickHouse what it had decided on."""
+        """Raise GuardRefused while a cleanup is not finished: the next cleanup counts in ClickHouse the rows that it had decided on."""
         for name in self.names:
             chosen = self.settings.pipeline(name)
             cleaned = Cleaned(self.ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.journal, chosen.view)
@@ -186,7 +189,10 @@ class _Erasing:
     # -- the record
 
     def _begin(self, persistence_ids: list[str], found: Found, who: str, why: str) -> ErasureRow:
-        """The decision. Each pipeline gives the erasure a number among its runs: who planned from what was there before has lost it."""
+        """Write the plan and the record of an erasure, which has to be finished from here on.
+
+        Each pipeline gives the erasure a number among its runs, so that a process which planned a run before has lost that number.
+        """
         for name, of_pipeline in found.pipelines.items():
             self.ledger.claim(name, of_pipeline.run)
             self.ledger.create_run(
@@ -208,7 +214,7 @@ class _Erasing:
         return row
 
     def _forget_plans(self) -> None:
-        """Plans name persistence ids: also one that was written and never recorded goes."""
+        """Remove all plans of erasures, also one that was never recorded: they name persistence ids."""
         for name in self.names:
             self.files.remove_folder(_plans(name))
 
@@ -240,7 +246,7 @@ class _Erasing:
         total.add(plan.counts)
 
     def _pipeline(self, row: ErasureRow, plan: ErasurePlan, name: str) -> list[str]:
-        """Files, ClickHouse, the ledger; the batches that ClickHouse has otherwise than it should."""
+        """Erase files, ClickHouse rows and ledger entries of one pipeline; return the batches that then differ in ClickHouse."""
         ids, of_pipeline = plan.persistence_ids, plan.pipelines[name]
         sealed = SealedBatches(self.settings, self.ledger, name, ids)
         self.tell(f"erasure {row.erasure}: files of {name}")
@@ -265,7 +271,10 @@ class _Erasing:
             )
 
     def _ledger(self, row: ErasureRow, name: str, ids: Sequence[str], of_pipeline: OfPipeline) -> None:
-        """Progress and holds go under the erasure's number; watermarks and `check` count what is left."""
+        """End progress and holds under the erasure's number, and correct watermarks, so that `check` counts what is left.
+
+        Persistence ids in records of the ledger are masked, and the erasure is recorded as an intervention.
+        """
         run, keys = of_pipeline.run, list(of_ledger(self.settings, self.ledger, name, ids))
         self.ledger.delivered.delete_progress(name, run, keys)
         self.ledger.delivered.end_holds(name, run, keys)
@@ -287,7 +296,10 @@ class _Erasing:
 
 @contextmanager
 def _at_work(settings: Settings, pipeline: str, names: Sequence[str], owner: str, delete: bool) -> Iterator[Ledger]:
-    """A dry run needs no lease. An erasure keeps those of all work on the journal: rebuckets, runs, builds, cleanups, and audits."""
+    """Open the ledger, with the leases of all work on the journal if `delete`; a dry run takes none.
+
+    They are the leases of rebuckets, runs, builds, cleanups and audits.
+    """
     journal = settings.pipeline(pipeline).keyspace
     leases = [f"{journal}/rebucket", *names, *(f"{name}/audit" for name in names)]
     with Ledger(settings.cassandra) as ledger, ExitStack() as kept:
@@ -302,5 +314,5 @@ def _at_work(settings: Settings, pipeline: str, names: Sequence[str], owner: str
 
 
 def _plans(pipeline: str) -> str:
-    """The folder of the plans of erasures."""
+    """Return the folder with the plans of a pipeline's erasures."""
     return f"{pipeline}/erasures"

@@ -1,7 +1,7 @@
-"""What else below the storage root names persistence ids: leftovers of finished runs, pages, job reports, the files of audits and builds.
+"""Removes other files below the storage root that name persistence ids: of finished runs, job reports, audits and builds, and pages.
 
-Nobody reads any of it again, so a file that names one is removed as a whole. Sealed batches are not found here: they don't name them any
-more (sealed.py).
+None of them is read again, so a file that names a persistence id is removed as a whole. Sealed batches are not found here: they no longer
+name the persistence ids (sealed.py).
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,20 +15,20 @@ from tagmill.settings import Settings
 from tagmill.stores import audits
 from tagmill.stores.files import RunFiles
 
-# of these folders of a pipeline every file goes: they hold keys or events of all persistence ids, and the next one makes them anew
+# Folders of a pipeline that are removed as a whole: they hold keys or events of all persistence ids, and the next job recreates them.
 WHOLE = ("views", "rebucket")
 REPORTS, DOCS = "reports", "docs"
 
 
 class Evidence:
-    """The files of one pipeline, and some persistence ids."""
+    """Files of one pipeline that name any of some persistence ids."""
 
     def __init__(self, settings: Settings, name: str, persistence_ids: Sequence[str]) -> None:
         self.files, self.name = RunFiles(settings.storage.root), name
         self.ids, self.names = pa.array(persistence_ids, pa.string()), Names(persistence_ids)
 
     def look(self) -> tuple[int, int, set[str]]:
-        """How many files, with those of sealed batches, and how many pages name one; those whose rows there are."""
+        """Return the number of files (sealed batches included) and of pages that name a persistence id, and the ids with rows in them."""
         files, known = 0, set[str]()
         for _, named in self._files():
             files += 1
@@ -36,7 +36,7 @@ class Evidence:
         return files, sum(1 for _ in self._pages()), known
 
     def erase(self) -> None:
-        """Remove them."""
+        """Remove the files and pages that name a persistence id, and the folders that are removed as a whole."""
         for file, _ in self._files():
             self.files.remove(file)
         if pages := list(self._pages()):
@@ -48,7 +48,10 @@ class Evidence:
         return [audits.home(self.name), *(f"{self.name}/{folder}" for folder in WHOLE)]
 
     def _files(self) -> Iterator[tuple[str, set[str]]]:
-        """Files of runs and reports that name one, with those whose rows they have; all of the folders that go whole."""
+        """Yield the files of runs and reports that name a persistence id, each with the ids whose rows it has.
+
+        All files of the folders that are removed as a whole come first, with no ids.
+        """
         for folder in self._whole():
             yield from ((file, set[str]()) for file in self.files.below(folder))
         for folder in self.files.folders(self.name):
@@ -58,14 +61,17 @@ class Evidence:
                     yield file, named
 
     def _named_in(self, file: str) -> set[str] | None:
-        """Those whose rows a file has; None: it has nothing to do with them."""
+        """Return the persistence ids whose rows a file has; None if it names none of them.
+
+        The set is empty if a JSON file names one, or if a Parquet file can't be read.
+        """
         if file.endswith(".parquet"):
             try:
                 with self.files.open(file) as source:
                     return matches(source, self.ids)[1] or None
             except pa.ArrowInvalid:
-                return set()  # half written by one who was killed: what it holds can't be told
-        # a manifest names tags and batches only, and a persistence id may be called as a tag is
+                return set()  # half written when its writer was killed: its rows are unknown
+        # Manifests are skipped: they name only tags and batches, and a persistence id may have the name of a tag.
         is_text = file.endswith(".json") and not file.endswith("/manifest.json")
         return set() if is_text and self.names.are_in_json(self._text(file)) else None
 

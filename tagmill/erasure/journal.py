@@ -1,4 +1,4 @@
-"""Persistence ids in Cassandra: in the application's journal and snapshots, in every table of tag views, and in the records of builds."""
+"""Counts and erases persistence ids in Cassandra: in the application's journal and snapshots, all tag views, and the records of builds."""
 
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -17,12 +17,12 @@ from tagmill.stores.journalviews import JournalViews
 from tagmill.stores.ledger import Ledger
 from tagmill.stores.views import ViewRow, Views
 
-# no event has a higher sequence_nr
+# The highest possible sequence_nr.
 END = 2**63 - 1
 
 
 class JournalOfIds:
-    """One journal keyspace; `name` is a pipeline on it."""
+    """Persistence ids in one journal keyspace; `name` is a pipeline on it."""
 
     def __init__(self, settings: Settings, ledger: Ledger, name: str) -> None:
         chosen, keyspace = settings.pipeline(name), settings.cassandra.ledger_keyspace
@@ -39,7 +39,7 @@ class JournalOfIds:
         self.per_second = chosen.cleanup.persistence_ids_per_second
 
     def _check_snapshots(self) -> None:
-        """Where the configuration says that there are snapshots, there must be a table."""
+        """Raise ConfigurationError if a pipeline configures a table of snapshots that does not exist."""
         named = {snapshots_of(one) for one in self.beside if one.model_fields_set & {"snapshot_keyspace", "snapshot_table"}}
         missing = [store.snapshots_in for store in self.stores if store.snapshot_table is None]
         if wrong := {".".join(place) for place in named} & set(missing):
@@ -49,17 +49,17 @@ class JournalOfIds:
             )
 
     def warnings(self) -> list[str]:
-        """What was not looked at: an application without snapshots can't be told from one that has them elsewhere."""
+        """Return a warning if no snapshots were searched: an application without snapshots looks like one that has them elsewhere."""
         if any(store.snapshot_table for store in self.stores):
             return []
         return [f"there is no table {self.store.snapshots_in} (snapshot_keyspace): no snapshots were looked for, and none erased"]
 
-    # -- what there is
+    # -- counting
 
     def look(self, persistence_ids: Sequence[str]) -> tuple[dict[str, int], set[str]]:
-        """How many events and snapshots there are, and which of the persistence ids the journal or the ledger knows.
+        """Count events and snapshots, and return which of the persistence ids the journal or the ledger knows.
 
-        Raises GuardRefused: a clock that is ahead has written rows which no deletion covers.
+        Raises GuardRefused if a clock that is ahead has written rows which no deletion covers.
         """
         counts, known = dict.fromkeys(PLACES, 0), set[str]()
         with ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="erase") as pool:
@@ -97,22 +97,25 @@ class JournalOfIds:
         return next((table for store in self.stores if (table := store.written_ahead(persistence_id))), None)
 
     def rows(self, persistence_ids: Collection[str]) -> Iterator[tuple[str, ViewRow]]:
-        """Their rows in all tables of views that there are, each with its table: also where no event says that there is one."""
+        """Yield the persistence ids' rows in all existing tables of views, each with its table, also rows whose event is gone."""
         wanted = frozenset(persistence_ids)
         for table in self._tables():
             yield from ((table, row) for row in Views(self.cassandra, replace(self.store.journal, view=table)).of_ids(wanted))
 
     def _tables(self) -> list[str]:
-        """The view in force first; earlier ones that are not dropped, and the one that a rebucket is filling."""
+        """Return the existing tables of views: the one in force, then earlier ones not dropped and the one that a rebucket fills."""
         standing = self.views.standing()
         others = [view.view.table for view in standing.tables.values() if view.dropped_at is None] if standing else []
         there = self.cassandra.tables(self.journal) or {}
         return [table for table in dict.fromkeys([self.view_table, *others]) if table in there]
 
-    # -- without them
+    # -- erasing
 
     def erase_events(self, persistence_ids: Sequence[str]) -> None:
-        """Events, then snapshots; deleted_to goes first: what is left after a kill counts as deleted."""
+        """Delete events, then snapshots, of the persistence ids.
+
+        deleted_to is written before: what is left after a kill counts as deleted.
+        """
         remaining, begun, done = iter(persistence_ids), time.monotonic(), 0
         with ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="erase") as pool:
             while group := list(islice(remaining, AT_ONCE)):
@@ -129,12 +132,12 @@ class JournalOfIds:
             store.delete_snapshots(persistence_id, None)
 
     def erase_rows(self, persistence_ids: Collection[str]) -> None:
-        """Rows of all tables of views."""
+        """Delete the persistence ids' rows from all tables of views."""
         for table, rows in _groups(self.rows(persistence_ids)):
             self.store.delete_view(rows, table)
 
     def erase_names(self, persistence_ids: Sequence[str]) -> None:
-        """What is left of them: metadata, numbers, the names themselves, and the records of builds and cleanings."""
+        """Delete what is left of the persistence ids: metadata, numbers, their names, and the records of builds and journal cleanups."""
         newest = self.builds.newest()
         self.builds.forget(persistence_ids, max(self.builds.cassandra.now_microseconds(), newest.written_at if newest else 0))
         for one in persistence_ids:
@@ -143,7 +146,7 @@ class JournalOfIds:
 
 
 def _groups(rows: Iterable[tuple[str, ViewRow]]) -> Iterator[tuple[str, list[tuple[str, int, Any, str]]]]:
-    """Keys for JournalStore.delete_view, some at a time, of one table each."""
+    """Yield keys for JournalStore.delete_view in groups of at most ROWS_AT_ONCE, each with the one table that they are of."""
     table, group = "", list[tuple[str, int, Any, str]]()
     for of, row in rows:
         if group and (of != table or len(group) == ROWS_AT_ONCE):

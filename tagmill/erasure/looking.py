@@ -1,4 +1,4 @@
-"""Counts what there is of persistence ids, place by place, before anything is erased; changes nothing."""
+"""Counts what exists of persistence ids, place by place, before anything is erased; changes nothing."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,14 +20,14 @@ Key = tuple[str, str]
 
 @dataclass(slots=True)
 class Found:
-    """What there is: by place (model.PLACES), which of the persistence ids anything is known of, and what each pipeline would lose."""
+    """What exists: counts by place (model.PLACES), the persistence ids that are known, and what each pipeline would lose."""
 
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PLACES, 0))
     known: set[str] = field(default_factory=set)
     pipelines: dict[str, OfPipeline] = field(default_factory=dict)
 
     def add(self, **counts: int) -> None:
-        """Count."""
+        """Add counts by place."""
         for place, count in counts.items():
             self.counts[place] += count
 
@@ -41,14 +41,17 @@ class _Shared:
 
 
 class Looking:
-    """All pipelines on one journal."""
+    """Counts what exists in all pipelines on one journal."""
 
     def __init__(self, settings: Settings, ledger: Ledger, clickhouse: ClickHouse, names: Sequence[str]) -> None:
         self.settings, self.ledger, self.clickhouse, self.names = settings, ledger, clickhouse, names
         self.journal = JournalOfIds(settings, ledger, names[0])
 
     def found(self, persistence_ids: Sequence[str], runs: dict[str, int]) -> Found:
-        """`runs`: the number that each pipeline's next run has. Raises GuardRefused, SealedFileDamaged."""
+        """Count what exists of the persistence ids in every place.
+
+        `runs`: the number that each pipeline's next run has. Raises GuardRefused, SealedFileDamaged.
+        """
         found = Found()
         for name in self.names:
             self.clickhouse.sync_replica(self.settings.pipeline(name).destination)
@@ -62,7 +65,7 @@ class Looking:
     # -- the view
 
     def _rows(self, persistence_ids: Sequence[str], found: Found) -> dict[Key, _Shared]:
-        """Count the rows of all views; by pipeline and tag, which of those of the one in force are delivered."""
+        """Count the rows in all views; return by pipeline and tag how many rows of the view in force are in ClickHouse."""
         shared: dict[Key, _Shared] = {}
         remaining = self.journal.rows(persistence_ids)
         while group := list(islice(remaining, ROWS_AT_ONCE)):
@@ -115,7 +118,7 @@ class Looking:
 
 
 def of_ledger(settings: Settings, ledger: Ledger, name: str, persistence_ids: Iterable[str]) -> Iterator[Key]:
-    """The (tag, persistence_id) that the ledger may know progress and holds of; also of tags that were configured once."""
+    """Yield each (tag, persistence_id) that may have progress or holds in the ledger, also for tags that were configured once."""
     tags = sorted({*settings.pipeline(name).tags, *ledger.delivered.watermarks(name)})
     return ((tag, one) for one in persistence_ids for tag in tags)
 

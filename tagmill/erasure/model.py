@@ -1,15 +1,15 @@
-"""The plan of an erasure, a document as plans of runs are: what is erased, and all figures that can't be told once it has begun."""
+"""The plan of an erasure, a document like the plans of runs: what is erased, and figures that can't be counted later."""
 
 from tagmill.delivery.model import Document
 
-# what is counted, in the order in which it is told
+# What is counted, in the order of the reports.
 PLACES = (
     "events", "snapshots", "view_rows", "not_delivered", "batches", "batch_rows", "clickhouse_rows", "progress", "holds", "files", "pages",
 )  # fmt: skip
 
 
 class OfTag(Document):
-    """What ClickHouse loses of a tag: rows, whole batches, and rows that the view has no more (cleaned up, perhaps)."""
+    """What ClickHouse loses of a tag: rows, whole batches, and rows that the view no longer has (cleaned up, perhaps)."""
 
     tag: str
     rows: int
@@ -18,7 +18,7 @@ class OfTag(Document):
 
 
 class RetiredLeft(Document):
-    """What proves a batch past retention from now on; no rows: nothing is left of it."""
+    """Proof of a batch past retention after the erasure; without rows, nothing is left of the batch."""
 
     run: int
     number: int
@@ -38,7 +38,7 @@ class OfPipeline(Document):
 
 
 class ErasurePlan(Document):
-    """Never changed, and removed when the erasure is done: it is the last place that names the persistence ids."""
+    """Plan of an erasure. Never changed, and removed when the erasure is done: it is the last place that names the persistence ids."""
 
     journal: str
     erasure: int

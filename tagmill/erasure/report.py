@@ -1,4 +1,4 @@
-"""What a call of `erase` did, or would do, and the sentences that say so."""
+"""Totals of a call of `erase`, and the messages that report them."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -7,13 +7,13 @@ from typing import Any
 from tagmill import names
 from tagmill.erasure.model import PLACES
 
-# unknown persistence ids that are named
+# Unknown persistence ids that a report names, at most.
 NAMED = 20
 
 
 @dataclass(slots=True)
 class Total:
-    """Of all erasures of one call; `differing`: batches that ClickHouse has otherwise than it should."""
+    """Totals of all erasures of one call; `differing`: batches that ClickHouse has otherwise than it should."""
 
     persistence_ids: int = 0
     unknown: int = 0
@@ -25,12 +25,12 @@ class Total:
     differing: list[str] = field(default_factory=list)
 
     def add(self, counts: Mapping[str, int]) -> None:
-        """Count what was found."""
+        """Add counts by place."""
         for place, count in counts.items():
             self.counts[place] += count
 
     def note_unknown(self, persistence_ids: Collection[str], erased_before: Collection[str]) -> None:
-        """Those that nothing is known of; of some, that they were erased."""
+        """Count persistence ids without any trace, those that an earlier erasure removed apart from the others."""
         never = [one for one in persistence_ids if one not in erased_before]
         self.erased_before += len(erased_before)
         self.unknown += len(never)
@@ -38,12 +38,12 @@ class Total:
 
     @property
     def is_nothing(self) -> bool:
-        """Nothing was named that there is, or ever was, and nothing had to be finished."""
+        """Whether no named persistence id exists or was erased before, and no erasure had to be finished."""
         return not (self.erasures or self.erased_before or self.warnings) and self.unknown == self.persistence_ids
 
 
 def nobody(pipeline: str, journal: str, total: Total) -> str:
-    """The sentence when there is nothing to erase."""
+    """Return the error message of a call that had nothing to erase."""
     if not total.persistence_ids:
         return f"pipeline {pipeline}: no persistence id was named, and no erasure is to be finished. Nothing was erased"
     first = names.quoted(total.unknown_ids, total.unknown)
@@ -54,7 +54,7 @@ def nobody(pipeline: str, journal: str, total: Total) -> str:
 
 
 def differs(pipeline: str, total: Total) -> str:
-    """The sentence when all is erased and some batches are not what they should be."""
+    """Return the error message for batches that are not what they should be, although all is erased."""
     done = ", ".join(map(str, total.erasures))
     return (
         f"pipeline {pipeline}: erasure {done} is done, nothing of these persistence ids is left. But ClickHouse has other rows than it "
@@ -64,7 +64,7 @@ def differs(pipeline: str, total: Total) -> str:
 
 
 def result(pipeline: str, journal: str, total: Total, *, delete: bool) -> dict[str, Any]:
-    """What `erase` gives back."""
+    """Return the report of `erase`: figures, warnings and message."""
     done = "erased" if delete else "would be erased"
     counts = ", ".join(f"{count} {place.replace('_', ' ')}" for place, count in total.counts.items())
     beside = [f"{total.unknown} unknown"] * (total.unknown > 0) + [f"{total.erased_before} erased before"] * (

@@ -1,4 +1,4 @@
-"""Whether a text names one of the persistence ids that are erased, and the same text without them. Pure."""
+"""Finds erased persistence ids in texts, and masks them. Pure."""
 
 import html
 import json
@@ -7,33 +7,33 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 ERASED = "(erased)"
-# what may stand at the ends of a name: with a letter, digit, _ or - there it is another name
+# Next to one of these characters (letter, digit, _ or -) a match is part of another name.
 _BOUND = r"[\w-]"
 
 
 class Names:
-    """The persistence ids that are erased, as texts may have them: as they are, or with the escapes of Python or JSON."""
+    """Erased persistence ids in the forms that texts may have: plain, or with the escapes of Python or JSON."""
 
     def __init__(self, persistence_ids: Iterable[str]) -> None:
         self._forms = sorted({form for one in persistence_ids for form in _forms(one)}, key=len, reverse=True)
 
     def are_in(self, text: str) -> bool:
-        """Whether the text names one of them. It may be said of a name that happens to be a word, too."""
+        """Return True if the text names one of the persistence ids, or has a word that is spelled like one."""
         return any(form in text and _pattern(form).search(text) for form in self._forms)
 
     def are_in_json(self, text: str) -> bool:
-        """The same for a JSON document; one that can't be read is taken as a text."""
+        """Return True if a JSON document names one in a key or a value; invalid JSON is searched as plain text."""
         try:
             return self.are_in("\n".join(_strings(json.loads(text))))
         except ValueError:
             return self.are_in(text)
 
     def are_in_page(self, text: str) -> bool:
-        """The same for a page."""
+        """Return True if an HTML page names one, its entities resolved."""
         return self.are_in(html.unescape(text))
 
     def masked(self, text: str) -> str:
-        """The text without them."""
+        """Return the text with every persistence id replaced by ERASED."""
         for form in self._forms:
             if form in text:
                 text = _pattern(form).sub(ERASED, text)
@@ -41,7 +41,7 @@ class Names:
 
 
 def less(checksum: int, gone: Collection[int]) -> int:
-    """The checksum of a batch without rows that have these (modulo 2^64)."""
+    """Return the checksum (modulo 2^64) of a batch without the rows whose checksums are `gone`."""
     return (checksum - sum(gone)) % 2**64
 
 
@@ -56,7 +56,7 @@ def _pattern(form: str) -> re.Pattern[str]:
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """All texts of a JSON document, keys too."""
+    """Yield all strings of a JSON value, keys included."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):

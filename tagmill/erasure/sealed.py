@@ -1,7 +1,7 @@
-"""Takes rows out of sealed batches: a new file for each, and a new manifest for its run, committed by one conditional update.
+"""Removes rows from sealed batches: each gets a new file, and its run a new manifest, committed by one conditional update.
 
-After the commit `check`, `resend` and `withdraw` know of the new files only. The order within a batch stays, its id and generation too; one
-that is left without rows is VOIDED, so that nobody sends it. Batches past retention have no file: their proof is amended.
+After the commit `check`, `resend` and `withdraw` know only the new files. A batch keeps the order of its rows, its id and its generation;
+one without rows left is VOIDED, so that it is never sent. Batches past retention have no file: their proof is amended.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ ROWS_AT_ONCE = 100_000
 
 @dataclass(slots=True)
 class Found:
-    """What sealed batches have of the persistence ids; `emptied`: how many batches of a tag lose all that ClickHouse has of them."""
+    """What sealed batches have of the persistence ids; `emptied`: by tag, how many batches lose all that ClickHouse has of them."""
 
     batches: int = 0
     rows: int = 0
@@ -42,7 +42,7 @@ class Found:
 
 
 class SealedBatches:
-    """The finished runs of one pipeline, and some persistence ids."""
+    """Sealed batches of one pipeline's finished runs, and the persistence ids to remove from them."""
 
     def __init__(self, settings: Settings, ledger: Ledger, name: str, persistence_ids: Sequence[str]) -> None:
         self.ledger, self.name, self.table = ledger, name, settings.pipeline(name).destination
@@ -50,12 +50,13 @@ class SealedBatches:
         self.retired = Retired(ledger.cassandra, settings.cassandra.ledger_keyspace, name)
         self.ids, self.names = pa.array(persistence_ids, pa.string()), Names(persistence_ids)
 
-    # -- what there is
+    # -- counting
 
     def look(self, delivered: Sequence[OfBatch]) -> Found:
-        """Read the names in all batches; `delivered`: what ClickHouse has of the persistence ids.
+        """Count the batches and rows of the persistence ids in all finished runs; `delivered`: what ClickHouse has of them.
 
-        Raises GuardRefused for a batch that is to be sent again: whoever began to may still have its bytes. Raises SealedFileDamaged.
+        Raises GuardRefused for a batch that is to be sent again, since the process that began to may still have its bytes. Raises
+        SealedFileDamaged.
         """
         found = Found()
         for row, manifest in self._runs():
@@ -69,7 +70,7 @@ class SealedBatches:
                         f"batch {batch.batch_id} of run {row.run}, pipeline {self.name}, was to be sent again and is not. Nothing was "
                         f"erased; finish it: tagmill batches resend {batch.batch_id} --run {row.run} --pipeline {self.name} --why …"
                     )
-                self.files.open_sealed(batch.file, batch.sha256).close()  # what can't be rewritten is told before anything goes
+                self.files.open_sealed(batch.file, batch.sha256).close()  # raises for a damaged file before anything is erased
                 found.batches += 1
                 found.rows += rows
                 found.known |= known
@@ -108,10 +109,13 @@ class SealedBatches:
                     rows=one.rows - sum(part.rows for part in gone), checksum=less(one.checksum, [part.checksum for part in gone]),
                 )  # fmt: skip
 
-    # -- without them
+    # -- erasing
 
     def reseal(self, erasure: int, owner: str, clickhouse: ClickHouse, retired: Sequence[RetiredLeft]) -> None:
-        """Amend every run that names one of them, and what proves retired batches. Raises SealedFileDamaged, FenceRaised."""
+        """Amend every run that names one of the persistence ids, and the proof of retired batches.
+
+        Raises SealedFileDamaged, FenceRaised.
+        """
         for number in range(self.retired.up_to() + 1, self.ledger.last_run(self.name) + 1):
             row = self.ledger.run(self.name, number)
             if row is not None:
@@ -135,11 +139,14 @@ class SealedBatches:
             self.ledger.amend(row, new)
             checkpoints.reached("erase.resealed")
         if manifest and _is_of(new.manifest_file, erasure):
-            # also what one who was killed has committed
+            # The new manifest may also be one that a killed process committed.
             self._settle(self.ledger.raise_fence(new, owner), manifest, erasure, clickhouse)
 
     def _without_names(self, row: RunRow) -> RunRow:
-        """A finished run's plan is read by nobody: one that names them is given up."""
+        """Return the run with its reason masked, and without its plan if that names a persistence id.
+
+        A finished run's plan is never read again.
+        """
         new = replace(row, reason=self.names.masked(row.reason)) if row.reason else row
         if row.plan_file and self.names.are_in_json(self.files.read(row.plan_file).decode()):
             new = replace(new, plan_file="", plan_sha256="")
@@ -154,7 +161,7 @@ class SealedBatches:
         return manifest, replace(row, manifest_file=file, manifest_sha256=sha256)
 
     def _without(self, batch: Batch, target: str) -> Batch:
-        """Write the rows that stay to a file of their own; one row group is in memory at a time."""
+        """Write a batch's remaining rows to the file `target`, one row group in memory at a time; return the batch with its new figures."""
         rows = checksum = 0
         offsets: list[str] = []
         with self.files.open_sealed(batch.file, batch.sha256) as source, self.files.create(target) as sink:
@@ -178,7 +185,7 @@ class SealedBatches:
         )  # fmt: skip
 
     def _settle(self, row: RunRow, manifest: Manifest, erasure: int, clickhouse: ClickHouse) -> None:
-        """The ledger's rows of the batches say what the manifest says; nobody sends one without rows."""
+        """Update the ledger's batches to what the manifest says, and void those without rows, so that they are never sent."""
         anew = {batch.number: batch for batch in manifest.batches if _is_of(batch.file, erasure)}
         for known in self.ledger.batches(self.name, row.run):
             batch = anew.get(known.number)
@@ -197,7 +204,7 @@ class SealedBatches:
     # -- proof
 
     def differing(self, erasure: int, clickhouse: ClickHouse, retired: Sequence[RetiredLeft]) -> Iterator[str]:
-        """The ids of amended batches that ClickHouse has with other rows or another checksum than it should by now."""
+        """Yield the ids of amended batches of which ClickHouse has other rows, or another checksum, than it should by now."""
         for row, manifest in self._runs():
             anew = {batch.number: batch for batch in manifest.batches if _is_of(batch.file, erasure)}
             for known in self.ledger.batches(self.name, row.run) if anew else ():
@@ -215,7 +222,10 @@ class SealedBatches:
 
 
 def matches(source: Any, ids: pa.Array) -> tuple[int, set[str]]:
-    """How many rows of an open Parquet file are of these persistence ids, and of which; a file without that column has none."""
+    """Count the rows of these persistence ids in an open Parquet file, and return which of them it has.
+
+    A file without the column persistence_id has none.
+    """
     parquet = pq.ParquetFile(source)
     rows, known = 0, set[str]()
     if ID not in parquet.schema_arrow.names:
@@ -229,10 +239,10 @@ def matches(source: Any, ids: pa.Array) -> tuple[int, set[str]]:
 
 
 def _mark(erasure: int) -> str:
-    """How the folders of rewritten batches begin, within that of their run."""
+    """Return how the names of folders with rewritten batches begin, within the folder of their run."""
     return f"erased-{erasure:08d}-"
 
 
 def _is_of(file: str | None, erasure: int) -> bool:
-    """Whether this erasure has written the file."""
+    """Return True if this erasure has written the file."""
     return f"/{_mark(erasure)}" in (file or "")

@@ -1,7 +1,8 @@
-"""One cleaning of a journal, as the command line and Airflow call it: persistence id by persistence id, a few side by side.
+"""One journal cleanup, as the command line and Airflow call it; several persistence ids are cleaned at the same time.
 
-Of each one: the record of what is deleted for good, metadata.deleted_to, rows of the view, events, snapshots, and at last its name. So
-whoever is killed in between is followed by one who finds the same events to delete and does the rest; what is done again changes nothing.
+The order for each one is: the record of what is deleted for good, metadata.deleted_to, rows of the view, events, snapshots, and finally
+its name. If the process is killed in between, the next call finds the same events to delete and does the rest; repeating a step changes
+nothing.
 """
 
 import time
@@ -24,9 +25,9 @@ from tagmill.stores.ledger import Ledger
 from tagmill.timeuuid import ticks
 from tagmill.viewsettings import PipelineSettings
 
-# persistence ids that are looked at side by side, and those that are taken from the list at once
+# Persistence ids that are cleaned at the same time, and persistence ids that are taken from the list per group.
 SIDE_BY_SIDE, AT_ONCE = 8, 64
-# rows of the view that are read, then deleted
+# Rows of the view that are read into memory before they are deleted together.
 ROWS_AT_ONCE = 1000
 NAMED = 20
 LAST_SEQUENCE_NR = 2**63 - 1
@@ -42,11 +43,11 @@ def clean(
     delete: bool,
     tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Delete what is wanted of the persistence ids in the pipeline's journal; without `delete`, only say what would go.
+    """Delete what `wanted` says of the persistence ids in the pipeline's journal; without `delete`, only count what would go.
 
     Out: dry_run, persistence_ids, events, view_rows, snapshots, refused, unknown, `refusals` (the first: persistence_id, tag, reason,
-    text), `unknown_ids` (the first), warnings, message. Raises GuardRefused while a run is not finished, LeaseTaken while a pipeline on
-    the journal is at work, ConfigurationError when nobody knows any of the persistence ids.
+    text), `unknown_ids` (the first), warnings, message. Raises ConfigurationError if none of the persistence ids is known. A deletion
+    raises GuardRefused while a run is not finished, and LeaseTaken while a pipeline on the journal is at work.
     """
     chosen = settings.pipeline(pipeline)
     with _ledger(settings, pipeline, owner, delete) as ledger:
@@ -68,18 +69,18 @@ def clean(
 
 
 def raise_if_refused(done: dict[str, Any]) -> None:
-    """Raise PersistenceIdsRefused when a guard spoke for some."""
+    """Raise PersistenceIdsRefused if a guard refused any persistence id."""
     if done["refused"]:
         raise PersistenceIdsRefused(f"{done['message']}. The first refused: {done['refusals'][0]['text']}")
 
 
 def snapshots_of(pipeline: PipelineSettings) -> tuple[str, str]:
-    """Keyspace and table of the application's snapshots."""
+    """Return keyspace and table of the application's snapshots."""
     return pipeline.snapshot_keyspace or f"{pipeline.keyspace}_snapshot", pipeline.snapshot_table
 
 
 class _Cleaning:
-    """Works on one persistence id at a time; safe to call from several threads."""
+    """Judges and cleans one persistence id at a time; safe to call from several threads."""
 
     def __init__(
         self, settings: Settings, ledger: Ledger, store: JournalStore, name: str, wanted: Wanted, *, delete: bool
@@ -91,7 +92,7 @@ class _Cleaning:
         self.for_good = DeletedIds(ledger.cassandra, settings.cassandra.ledger_keyspace, store.keyspace)
 
     def warnings(self) -> Iterator[str]:
-        """What is to be said before anything is done. Raises ConfigurationError where a table is missing that is needed."""
+        """Yield the warnings to show before any deletion; raises ConfigurationError if a table is missing that `wanted` needs."""
         if self.store.snapshot_table is None and self.wanted.what in (What.BEFORE_SNAPSHOT, What.SNAPSHOTS):
             raise ConfigurationError(
                 f"there is no table {self.store.snapshots_in}. Nothing was deleted; set the pipeline's snapshot_keyspace"
@@ -104,14 +105,14 @@ class _Cleaning:
             )
 
     def one(self, persistence_id: str) -> Outcome:
-        """Judge one, and delete what goes of it."""
+        """Judge one persistence id and, unless it is refused or this is a dry run, delete what `wanted` says of it."""
         deleted_to = self.store.deleted_to(persistence_id)
         oldest = self.wanted.oldest_kept(self.store.snapshots(persistence_id)) if self.wanted.what is not What.TO else None
         asked = self._asked(oldest)
         partitions, last = self._there(persistence_id, deleted_to, asked)
         if not (partitions or deleted_to or oldest or self._is_known(persistence_id)):
             return Outcome(persistence_id, unknown=True)
-        # not beyond the last event: a running actor would write events below it, and never see them again
+        # Never beyond the last event: a running actor would write its next events below deleted_to, and never see them again.
         to = asked if self.wanted.what is What.BEFORE_SNAPSHOT else min(asked, last)
         seen = self.guards.look(persistence_id, partitions, to)
         refused = self.guards.refused(persistence_id, seen)
@@ -133,7 +134,7 @@ class _Cleaning:
         return self.store.is_listed(persistence_id) or self.for_good.deleted_to(persistence_id) is not None
 
     def _asked(self, oldest: Snapshot | None) -> int:
-        """Up to which event all are to go, whatever there is; 0: none."""
+        """Return the sequence_nr up to which events are to be deleted, whether or not they exist; 0 for none."""
         if self.wanted.what is What.BEFORE_SNAPSHOT:
             return oldest.sequence_nr if oldest else 0
         if self.wanted.what is What.ALL:
@@ -141,7 +142,10 @@ class _Cleaning:
         return self.wanted.to or 0
 
     def _there(self, persistence_id: str, deleted_to: int, asked: int) -> tuple[list[int], int]:
-        """The partitions that have events, and the last sequence_nr there is or was; behind empty ones where more is asked for."""
+        """Return the partitions that have events, and the last sequence_nr that exists or existed.
+
+        If `asked` is above it, partitions behind empty ones are searched, too.
+        """
         partitions = self.store.partitions(persistence_id, deleted_to)
         last = self._last(persistence_id, deleted_to, partitions)
         if asked > last:
@@ -185,7 +189,10 @@ class _Cleaning:
 
 @contextmanager
 def _ledger(settings: Settings, pipeline: str, owner: str, delete: bool) -> Iterator[Ledger]:
-    """A dry run needs no lease. A cleaning keeps those of all pipelines on the journal: a withdrawal takes back what was delivered."""
+    """Open the ledger, with the leases of all pipelines on the journal if `delete`; a dry run takes none.
+
+    The leases keep withdrawals out, which take back what was delivered. Raises GuardRefused while a run is not finished.
+    """
     with Ledger(settings.cassandra) as ledger, ExitStack() as kept:
         for name in settings.on_journal(settings.pipeline(pipeline).keyspace) if delete else ():
             chosen = settings.pipeline(name)

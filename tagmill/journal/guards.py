@@ -1,4 +1,4 @@
-"""Asks the ledger, and the other readers, whether a persistence id's events and view rows may go."""
+"""Checks with the ledger, and the other readers, whether a persistence id's events and view rows may be deleted."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,7 +21,11 @@ UNTOUCHED = "Its events, snapshots and view rows were left untouched"
 
 @dataclass(slots=True)
 class Seen:
-    """What goes of one persistence id: events and their newest write, rows of the view, by tag the newest event (ticks) and its readers."""
+    """What is to be deleted of one persistence id.
+
+    events, view_rows: their numbers. written: the newest write of an event (microseconds since 1970). last_tagged: the highest event with
+    a tag. newest: by tag the newest event (ticks). delivered: by tag the delivery state in each pipeline.
+    """
 
     events: int = 0
     written: int = 0
@@ -32,7 +36,7 @@ class Seen:
 
 
 class Guards:
-    """All pipelines of the configuration on one journal; `name` is the one that cleans. Safe to ask from several threads."""
+    """Guards of all configured pipelines on one journal; `name` is the pipeline that cleans. Safe to call from several threads."""
 
     def __init__(self, settings: Settings, ledger: Ledger, store: JournalStore, name: str, wanted: Wanted) -> None:
         self.settings, self.ledger, self.store, self.name, self.wanted = settings, ledger, store, name, wanted
@@ -44,7 +48,7 @@ class Guards:
         self.readers: dict[str, Sequence[ReadTo] | None] = {}
 
     def look(self, persistence_id: str, partitions: list[int], to: int) -> Seen:
-        """Read the events that would go, page by page."""
+        """Read the events up to sequence_nr `to`, page by page, the highest first, and collect what the guards need."""
         seen = Seen()
         if to < 1:
             return seen
@@ -64,7 +68,7 @@ class Guards:
         return seen
 
     def refused(self, persistence_id: str, seen: Seen) -> Refused | None:
-        """The first guard that speaks."""
+        """Return the refusal of the first guard that objects, or None if the persistence id may be cleaned."""
         if found := self._written_ahead(persistence_id, seen):
             return found
         if not self.wanted.force_undelivered and (found := self._undelivered(persistence_id, seen)):
@@ -74,17 +78,20 @@ class Guards:
         return None
 
     def _written_ahead(self, persistence_id: str, seen: Seen) -> Refused | None:
-        """Rows that a clock ahead has written outrank their deletion, which no force changes."""
+        """Refuse rows with write times in the future: they outrank their deletion, and no force option changes that."""
         table = self.store.messages if seen.written > now_in_microseconds() else self.store.written_ahead(persistence_id)
         if table is None:
             return None
         said = f"{table} has rows that a clock that was ahead has written: no deletion covers them until that time has come"
         return Refused("", "written_ahead", f"persistence id {persistence_id!r}: {said}. {UNTOUCHED}")
 
-    # -- not delivered yet
+    # -- undelivered events
 
     def _delivered(self, persistence_id: str, tag: str, partitions: list[int], first: Event) -> list[Delivered]:
-        """Of each pipeline that delivers the tag; `first`: the highest of its events that would go."""
+        """Return the delivery state of the tag in each pipeline that delivers it.
+
+        `first`: the highest event with the tag that is to be deleted.
+        """
         found = []
         for name in self.pipelines:
             pipeline = self.settings.pipeline(name)
@@ -96,7 +103,7 @@ class Guards:
             if progress and progress.missing and progress.sequence_nr > first.sequence_nr:
                 events = self.store.events(persistence_id, partitions, progress.sequence_nr, first.sequence_nr)
                 above = sum(tag in event.tags for event in events)
-            # what another pipeline never wanted doesn't bind this one
+            # Events before another pipeline's start don't bind this one: that pipeline never delivers them.
             start = None if name == self.name else pipeline.start_ticks(tag)
             found.append(Delivered(name, progress, hold.reason if hold else None, above, start))
         return found
@@ -114,10 +121,10 @@ class Guards:
             return Refused(tag, "not_built", f"{_named(persistence_id, tag)}: {said}. {forced}")
         return None
 
-    # -- still to be read
+    # -- unread rows
 
     def _unread(self, persistence_id: str, seen: Seen) -> Refused | None:
-        """The newest row of each tag speaks for those before it."""
+        """Return a refusal if a reader or a run still needs the newest row of a tag; older rows need no check of their own."""
         for tag, newest in sorted(seen.newest.items()):
             size = self.pipeline.bucket_size
             bucket = Bucket(tag, size.start(newest), size)

@@ -1,4 +1,4 @@
-"""What is wanted of a cleaning of the journal, and what became of each persistence id; docs/journal-clean.md has the table."""
+"""Options of a journal cleanup, and its outcome for each persistence id; docs/journal-clean.md has the table."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -23,7 +23,7 @@ class What(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """One cleaning. `keep`, `keep_newer_than`: snapshots, for before_snapshot and snapshots; never fewer than `keep` stay."""
+    """Options of one journal cleanup. `keep`, `keep_newer_than`: snapshots, for before_snapshot and snapshots; at least `keep` stay."""
 
     what: What
     to: int | None = None
@@ -35,7 +35,7 @@ class Wanted:
     force_unread: bool = False
 
     def __post_init__(self) -> None:
-        """Raises ConfigurationError for what doesn't go together."""
+        """Raise ConfigurationError for options that are out of range or don't go together."""
         mistakes = {
             "a sequence_nr to delete to is missing, or below 1": self.what is What.TO and (self.to is None or self.to < 1),
             "a sequence_nr is for deleting up to it only": self.what is not What.TO and self.to is not None,
@@ -53,7 +53,7 @@ class Wanted:
 
     @property
     def of_events(self) -> bool:
-        """Whether events go."""
+        """Whether events are deleted."""
         return self.what is not What.SNAPSHOTS
 
     @property
@@ -61,9 +61,9 @@ class Wanted:
         return self.what in (What.BEFORE_SNAPSHOT, What.SNAPSHOTS)
 
     def oldest_kept(self, newest_first: Iterable[Snapshot]) -> Snapshot | None:
-        """The oldest snapshot that stays: those behind keep_newer_than, and at least `keep`; None when there is none at all.
+        """Return the oldest snapshot that stays: at least `keep` stay, and all that are newer than keep_newer_than.
 
-        Source: Cleanup.deleteBeforeSnapshot of the plugin.
+        None if there are no snapshots. Source: Cleanup.deleteBeforeSnapshot of the plugin.
         """
         newer_than = None if self.keep_newer_than is None else from_datetime(self.keep_newer_than) // 10_000
         oldest = None
@@ -85,7 +85,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one persistence id, or would: `to`, events up to here; None: the journal has nothing to delete."""
+    """Outcome for one persistence id, actual or expected: `to`, events up to here; None: the journal has nothing to delete."""
 
     persistence_id: str
     to: int | None = None
@@ -98,7 +98,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class Total:
-    """All of them, with the first examples of those that were not done."""
+    """Sums over all persistence ids, with the first examples of refused and of unknown ones."""
 
     persistence_ids: int = 0
     events: int = 0
@@ -110,7 +110,7 @@ class Total:
     unknown_ids: list[str] = field(default_factory=list)
 
     def add(self, outcomes: Sequence[Outcome], named: int) -> None:
-        """Add some, at most `named` examples of each kind in all."""
+        """Add outcomes to the sums; keep at most `named` examples each of refused and of unknown persistence ids."""
         for one in outcomes:
             self.persistence_ids += 1
             if one.unknown:

@@ -1,16 +1,16 @@
-"""Which events are delivered, by what the ledger says of their tag and persistence id. Pure."""
+"""Decides which events are delivered, from the ledger's progress and hold of their tag and persistence id. Pure."""
 
 from dataclasses import dataclass, field
 
 from tagmill.continuity.model import Progress, Reason
 
-# a hold for one of these says that progress and the view's numbers don't fit: nothing can be told from them
+# A hold for one of these reasons means that progress and the view's numbers don't match, so neither proves a delivery.
 NUMBERS_IN_DOUBT = (Reason.RENUMBERED.value, Reason.BROKEN_KEY.value)
 
 
 @dataclass(slots=True)
 class Delivered:
-    """How far one pipeline is with one tag of one persistence id. Events are shown to it from the highest sequence_nr down.
+    """Delivery state of one tag and persistence id in one pipeline; its events are passed to `shown`, the highest sequence_nr first.
 
     The numbers 1, 2, 3 … go with the events in order, so an event's number is known by counting back from progress. above: how many
     events with the tag lie above the first one shown, up to progress; start: ticks, the pipeline wants nothing before (None: all).
@@ -27,11 +27,11 @@ class Delivered:
 
     @property
     def reached(self) -> int:
-        """The last sequence_nr that can count as delivered."""
+        """Last sequence_nr that can count as delivered."""
         return 0 if self.progress is None or self.hold in NUMBERS_IN_DOUBT else self.progress.sequence_nr
 
     def shown(self, sequence_nr: int, ticks: int) -> None:
-        """The next event with the tag, downwards."""
+        """Count the next lower event with the tag, as delivered or undelivered."""
         delivered = False
         if self.progress is not None and sequence_nr <= self.reached:
             number = self.progress.number - self.above - self._counted
@@ -43,12 +43,12 @@ class Delivered:
 
     @property
     def word(self) -> str:
-        """Why not, in a word."""
+        """Reason in one word why events are undelivered."""
         return "held" if self.hold else "not_delivered"
 
     @property
     def text(self) -> str:
-        """Why not, in a sentence."""
+        """Reason in a sentence why events are undelivered."""
         there = f"delivered to sequence_nr {self.reached}" if self.reached else "not delivered at all"
         if self.progress is not None and self.highest <= self.reached:
             there += ", with numbers below that were never delivered"
