@@ -1,6 +1,6 @@
-"""Applies the rules of continuity to the suspects, one persistence_id and tag at a time, in Spark's Python workers.
+"""Apply the rules of continuity to the suspects, one (tag, persistence_id) at a time, in Spark's Python workers.
 
-The rules themselves are tagmill.continuity; here is only the way in and out: key rows to Row, Judgement to rows.
+The rules are in tagmill.continuity. This module only converts key rows to Row, and a Judgement to rows.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from tagmill.stores.delivered import read_intervals, write_intervals
 if TYPE_CHECKING:
     import pandas as pd
 
-# kind: row (a decision), hole (the journal may know more), closed, held, progress
+# Values of `kind`: row (a decision), hole (a gap to ask the journal about), closed (a gap given up), held, progress.
 JUDGED_SCHEMA = (
     "kind string, tag string, persistence_id string, file string, row_index bigint, tag_pid_sequence_nr bigint, sequence_nr bigint, "
     "ticks bigint, offset string, timebucket bigint, size bigint, action string, reason string, order_ticks bigint, "
@@ -30,7 +30,7 @@ Key = tuple[str, str]
 
 @dataclass(slots=True)
 class Knowledge:
-    """Evidence besides the rows: of gaps, of what a scan found before the range, of rows that are of another life."""
+    """Evidence from outside the rows: about gaps, about lower numbers before the range, and about rows of another life."""
 
     journal: dict[Key, dict[Hole, Evidence]] = field(default_factory=dict)
     earlier: dict[Key, Earlier] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Knowledge:
 def judged(rows: DataFrame, policies: Mapping[str, Policy], knowledge: Knowledge) -> DataFrame:
     """Judge every (tag, persistence_id) of `rows`.
 
-    In: key rows with progress (known_*). Out: JUDGED_SCHEMA, several rows a persistence_id.
+    In: key rows with progress (known_*). Out: JUDGED_SCHEMA, several rows per persistence_id.
     """
     return rows.groupBy("tag", "persistence_id").applyInPandas(_judge_group(dict(policies), knowledge), JUDGED_SCHEMA)
 

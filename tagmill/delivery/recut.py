@@ -1,6 +1,6 @@
-"""Writes rows that can't stay in their staged file into files of their own: ordered streams, cut into batches.
+"""Write rows that can't stay in their staged file into files of their own: ordered streams, cut into batches.
 
-A stream is one staged file without its suspects, or one tag's judged suspects. Payloads are moved only for these.
+A stream is one staged file without its suspects, or the judged suspects of one tag. Payloads are moved only for these.
 """
 
 from collections.abc import Callable
