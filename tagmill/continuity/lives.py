@@ -16,9 +16,9 @@ def is_in_doubt(progress: Progress, row: Row) -> bool:
 
 
 def is_other_life(rows: Collection[Row], strangers: Collection[str]) -> bool:
-    """Return whether the rows of one number are of another life; `strangers`: offsets in doubt that the destination does not have.
+    """Return whether the rows of one number are of another life. A second row of a delivered event, by the same writer, is a copy.
 
-    A second row of a delivered event, by the same writer, is a copy.
+    `strangers`: offsets in doubt that the destination does not have.
     """
     of_life = {(row.sequence_nr, row.writer_uuid) for row in rows if row.offset not in strangers}
     return any(row.offset in strangers and (row.sequence_nr, row.writer_uuid) not in of_life for row in rows)

@@ -1,4 +1,4 @@
-"""The words that the rules speak: what was seen, what is known, what shall happen."""
+"""The vocabulary of the rules: what was seen, what is known, and what happens."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ class Action(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why; stable codes that stand in the ledger, in reports and in the documentation."""
+    """The reason of an action; stable codes in the ledger, in reports and in the documentation."""
 
     NEXT = "next"
     ALREADY_DELIVERED = "already_delivered"
@@ -40,7 +40,7 @@ class Reason(StrEnum):
 
 
 class FirstSeen(StrEnum):
-    """What to do with a first number above 1."""
+    """The policy for a first number above 1."""
 
     REQUIRE_ONE = "require_one"
     ASSUME_FIRST = "assume_first"
@@ -66,7 +66,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What of one persistence_id and tag is delivered: the numbers 1..number, less those in `missing`."""
+    """The delivered numbers of one persistence_id and tag: 1..number, less those in `missing`."""
 
     number: int
     sequence_nr: int
@@ -75,7 +75,7 @@ class Progress:
     missing: tuple[Interval, ...] = ()
 
     def delivered(self, number: int) -> bool:
-        """Whether this number has been delivered."""
+        """Return whether this number has been delivered."""
         return 1 <= number <= self.number and not any(low <= number <= high for low, high in self.missing)
 
     @property
@@ -86,7 +86,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """Missing numbers first..last between two neighbours' sequence_nrs (both exclusive; 0 = before the first event)."""
+    """A gap: missing numbers first..last between the sequence_nrs of two neighbours (both exclusive; 0 = before the first event)."""
 
     first: int
     last: int
@@ -101,10 +101,10 @@ class Hole:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What the journal says of a hole.
+    """The journal's evidence about a gap.
 
     `events`: the journal's events with the tag between the neighbours, in order of sequence_nr; None if not searched.
-    `deleted_to`: of the metadata table, 0 if absent. `seen_at_ticks`: when the hole was first seen.
+    `deleted_to`: of the metadata table, 0 if absent. `seen_at_ticks`: when the gap was first seen.
     """
 
     events: tuple[Row, ...] | None = None
@@ -114,14 +114,14 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """What a scan found before the run's range: the highest number there, None if there is no row."""
+    """The result of a scan before the run's range: the highest number there, None if there is no row."""
 
     highest: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The pipeline's choices, and the clock."""
+    """The pipeline's choices, and the time now."""
 
     first_seen: FirstSeen
     now_ticks: int
@@ -142,7 +142,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A persistence_id is kept back: `hole` are the numbers it waits for (or the number that is in doubt)."""
+    """The hold of a persistence_id: `hole` are the numbers that it waits for, or the number that is in doubt."""
 
     reason: Reason
     hole: Hole

@@ -51,7 +51,7 @@ def in_turn(holds: Iterable[HoldRow], now: datetime) -> list[HoldRow]:
 
 
 def gap_buckets(size: BucketSize, progress: Progress | None, hold: HoldRow, start_ticks: int) -> range:
-    """Return the buckets that may have a hold's missing rows: from one before the last delivered event to one after the first held row."""
+    """Return the buckets that may have a hold's missing rows: from one before the last delivered event to one after the first held."""
     low = progress.ticks if progress and progress.ticks else min(hold.from_ticks, max(start_ticks, 0))
     first, last = size.start(low) - size.milliseconds, size.start(max(hold.from_ticks, low)) + size.milliseconds
     return range(first, last + 1, size.milliseconds)

@@ -307,7 +307,7 @@ def _write_holds(sealed: Sealed, file: str) -> None:
 
 
 def _grown(sealed: Sealed) -> list[dict[str, Any]]:
-    """Return the holds that were not judged again but keep back another number of rows since this run: new rows, or rows that came late."""
+    """Return the holds that were not judged again but keep back another number of rows, because of new rows or late ones."""
     if sealed.frozen_rows is None:
         return []
     new_rows = {

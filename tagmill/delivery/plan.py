@@ -215,7 +215,7 @@ class Planner:
         return part_of(self.pipeline.bucket_size, bucket, after, until)
 
     def _counted(self, parts: Iterable[tuple[str, Slice]]) -> Iterator[tuple[str, Slice]]:
-        """Yield the slices that have rows, with their counts and TTLs. Groups are counted one by one, so a full plan stops the counting."""
+        """Yield the slices that have rows, with their counts and TTLs; counted in groups, so that a full plan stops the counting."""
         remaining = iter(parts)
         while group := list(islice(remaining, COUNT_AT_ONCE)):
             counts = self.views.count((tag, part.timebucket, part.after, part.until) for tag, part in group)
@@ -381,7 +381,10 @@ class Planner:
         )
 
     def _held_ttls(self, draft: _Draft) -> dict[str, int]:
-        """Return, for each tag that is read, the remaining TTL of its earliest held row; the run reads that row only if its hold is due."""
+        """Return, for each tag that is read, the remaining TTL of its earliest held row.
+
+        The run reads that row only if its hold is due.
+        """
         parts = [part for tag in draft.ranges if (part := hold_looks.first_held(self.ledger, self.name, self.pipeline, tag))]
         counts = self.views.count(parts)
         return {tag: ttl for (tag, *_), (_, ttl) in zip(parts, counts, strict=True) if ttl is not None}

@@ -92,7 +92,6 @@ def _hours(rows: pa.Table, size: BucketSize) -> tuple[tuple[int, int], ...]:
 
 def _total(found: pa.RecordBatch, new_units: set[int]) -> FileTotal:
     unit, file, tag = (found[name][0].as_py() for name in ("unit", "file", "tag"))
-    # the checksum wraps
     sums: dict[str, Any] = {
         name: int(found[name].to_numpy().sum()) for name in ("rows", "size", "checksum", "window_rows")
     }  # the checksum wraps

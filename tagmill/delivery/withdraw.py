@@ -185,7 +185,7 @@ class Standing:
                 yield event
 
     def _looked_up(self, rows: list[dict[str, Any]]) -> tuple[list[Event], list[bool]]:
-        """Return the events, and for each whether the view has it in the bucket that it was read from or in the bucket of its time.
+        """Return the events, and for each whether the view has it in the bucket it was read from or that of its time.
 
         The two differ if the view has had another bucket size since.
         """
