@@ -174,8 +174,7 @@ def _clickhouse_rules(quiet: bool) -> Iterator[str]:
     yield _each("cu", "size(r) = 0 AND NOT dead", known_by_now, Kind.EXTRA_IN_CLICKHOUSE, unknown, c="x")
     yield _each("cu", "size(r) > 0", paired, Kind.DIFFERS_IN_CLICKHOUSE, difference, c="x", r="ru[i]", v="v[0]")
     yield _each("cu", "size(r) > 0", left, Kind.DUPLICATED_IN_CLICKHOUSE, twice, c="x", r="r[0]")
-    # If the application has deleted an event and a cleanup took it from the view, only ClickHouse shows how often it was
-    # delivered.
+    # An event that is deleted in the journal and cleaned in the view: only ClickHouse shows how often it was delivered.
     again = "exists(slice(c, 1, i), y -> y.event_hash = x.event_hash)"
     yield _each("c", "size(r) = 0 AND dead", again, Kind.DUPLICATED_IN_CLICKHOUSE, twice, c="x")
     yield _each("c", "true", other_number, Kind.DIFFERS_IN_CLICKHOUSE, number, c="x", v="v[0]")

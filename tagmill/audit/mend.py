@@ -1,7 +1,7 @@
 """Repair tag_views by the findings of an audit, so that it holds what the journal says, as the plugin would have written it.
 
 The findings say where to look. What is written is read from `messages` by its key at that moment, and only a row that was read
-just before is deleted. In each group of findings the right rows are written before the wrong ones go: a kill leaves a row too
+just before is deleted. In each group of findings the right rows are written before the wrong ones go. So a kill leaves a row too
 many, never one too few, and doing it all again does no harm. A number is given only if the writer of numbers (the plugin, or our
 build) has reached it.
 """

@@ -103,7 +103,7 @@ class Line(Document):
 
 
 class BucketLine(Line):
-    """One timebucket of a tag."""
+    """The line of one timebucket of a tag."""
 
     timebucket: int
 
@@ -111,8 +111,8 @@ class BucketLine(Line):
 class AuditReport(Document):
     """The result of one audit in a document; all lines and all findings are next to it as Parquet.
 
-    `tags`: one line per tag; `buckets`: the first buckets with findings; `named`: the first findings of each kind; `findings`:
-    the number of each kind in all, including findings of no tag; `closed_run`: the newest run that was closed before anything was
+    `tags`: one line per tag. `buckets`: the first buckets with findings. `named`: the first findings of each kind. `findings`:
+    the number of each kind in all, including findings of no tag. `closed_run`: the newest run that was closed before anything was
     read.
     """
 

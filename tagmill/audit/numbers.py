@@ -134,7 +134,7 @@ def expected(
 ) -> DataFrame:
     """Return the numbers that the plugin would give. Out: tag, persistence_id, sequence_nr, expected.
 
-    In: `ids`, the persistence ids wanted; nothing is said of those with a broken journal. `progress`: their tag_write_progress,
+    In: `ids`, the persistence ids wanted, without those that have findings in the journal. `progress`: their tag_write_progress,
     as tag, persistence_id, number, reached (the sequence_nr).
 
     The numbers begin where most rows of the view say if earlier events are gone, or their tags (migrated from tag1 to tag3, and
@@ -159,7 +159,7 @@ def expected(
 
 
 def wrong_numbers(view: DataFrame, expected: DataFrame, scope: Scope) -> DataFrame:
-    """Return findings for events of which no row of the view has the expected number. In: `expected` of `expected`."""
+    """Return findings for events of which no row of the view has the expected number. In: `expected` as that function returns it."""
     rows = view.where(scope.judged() & ~F.col("broken")).join(expected, [*KEY, "sequence_nr"])
     row = F.struct("number", "offset", "timebucket", "bucket", "writer_uuid")
     wrong = (

@@ -13,7 +13,7 @@ KEY = ["tag", ID]
 def progress_findings(
     progress: DataFrame, clickhouse: DataFrame, view: DataFrame, by_rows: DataFrame, *, expires: bool = False
 ) -> DataFrame:
-    """Return findings for progress that lags behind ClickHouse, is ahead of it, or calls missing what was delivered.
+    """Return findings for progress that lags behind ClickHouse, is ahead of it or of every store, or calls delivered events missing.
 
     In: `progress` (staging.stage_progress), read before `clickhouse` (stored.IDS) and after the watermarks; `view` as staged;
     `by_rows`, findings of single rows. Rows that ClickHouse lacks or has too often are findings of their own. Only what neither
@@ -31,8 +31,7 @@ def progress_findings(
     due = F.least(F.col("last_due"), F.coalesce("in_view", "last_due"))
     known = F.greatest(F.coalesce("last", F.lit(0)), F.coalesce("in_view", F.lit(0)))
     delivered = F.col("done") - F.col("missing")
-    # After a renumbering there are fewer numbers than events. An event that was delivered under two numbers has a finding of its
-    # own.
+    # A renumbering leaves fewer numbers than events; an event that was delivered under two numbers has a finding of its own.
     there = F.coalesce(F.greatest("events", "numbers"), F.lit(0))
     said = (
         F.when(

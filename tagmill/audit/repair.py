@@ -42,6 +42,7 @@ ROWS_AT_ONCE = 5000
 NOTED_AT_ONCE = 500_000
 # Misplaced rows from which on the bucket size itself may be wrong.
 MIN_MISPLACED = 20
+# Repairs of one command: the second only if the first revealed a wrong batch.
 MAX_REPAIRS = 2
 IN_BATCHES = (Kind.DUPLICATED_IN_CLICKHOUSE, Kind.EXTRA_IN_CLICKHOUSE, Kind.DIFFERS_IN_CLICKHOUSE)
 COLUMNS = [column.split(" ")[0] for column in FINDING_SCHEMA.split(", ")]
@@ -334,7 +335,7 @@ class _Repair:
             ]
 
     def _passed(self, buckets: set[Bucket]) -> Iterator[Bucket]:
-        """Return the buckets that a watermark has passed; an ordinary run delivers what comes after it."""
+        """Return the buckets that a watermark has passed; an ordinary run delivers the others."""
         with Ledger(self.settings.cassandra) as ledger:
             marks = ledger.delivered.watermarks(self.name)
         return ((tag, bucket) for tag, bucket in buckets if tag in marks and first_ticks(bucket) <= marks[tag].ticks)

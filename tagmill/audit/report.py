@@ -19,8 +19,7 @@ from tagmill.viewsettings import PipelineSettings, QualitySettings
 FIGURES = ("journal", "view", "clickhouse", "deleted", "pending", "cleaned")
 # Buckets with findings that a report names at most.
 NAMED_BUCKETS = 100
-# Events per day and tag below which a bucket size is advised; the plugin says: thousands → Day, 100,000s → Hour, millions →
-# Minute.
+# Most events per day and tag for a bucket size (the plugin's guidance: thousands → Day, 100,000s → Hour, millions → Minute).
 EVENTS_A_DAY = {BucketSize.DAY: 100_000, BucketSize.HOUR: 1_000_000}
 MOST_TAGS = 10
 # Empty buckets before the first event above which a report warns, because readers look into each of them.

@@ -145,9 +145,9 @@ def stage_deleted(
     """Write up to where the events of each persistence_id are deleted, and read it back. Out: persistence_id, deleted_to.
 
     metadata.deleted_to is written before the events go: read it after the journal. The plugin's deletion for good
-    (deleteAllEvents with neverUsePersistenceIdAgain) takes the metadata too. So all is deleted (GONE) of a persistence_id that
-    the view has and the journal knows nothing of. What Tagmill deletes for good (`for_good`) was noted before: it is known,
-    whatever is left of it.
+    (deleteAllEvents with neverUsePersistenceIdAgain) takes the metadata too. A persistence_id that the view has and the journal
+    knows nothing of is therefore deleted completely (GONE). Tagmill notes its own deletions for good (`for_good`) first, so they
+    are known whatever is left.
     """
     in_view = view.where((F.col("ticks") <= scope.until) & ~F.col("broken")).select(ID).distinct()
     gone = in_view.join(events.select(ID).distinct(), ID, "left_anti").withColumn("deleted_to", F.lit(GONE))

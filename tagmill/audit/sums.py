@@ -1,4 +1,4 @@
-"""Add up the four parties per tag and bucket: if the sums are equal the rows are, so only the other buckets are compared by row."""
+"""Add up the four parties per tag and bucket: equal sums mean equal rows, so only the other buckets are compared row by row."""
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -50,8 +50,11 @@ def bucket_sums(
 def _sums(rows: DataFrame, party: str, reached_hash: str, scope: Scope) -> DataFrame:
     """Return one row per tag and bucket with row counts of a party, and sums.
 
-    Rows: all; those that live (not deleted); of these, those that were not cleaned, with their sum; those that are due; those up
-    to the watermark, with the sum of reached_hash.
+    Rows that are counted:
+    - all;
+    - those that live (not deleted); of these, those that were not cleaned, with their sum;
+    - those that are due;
+    - those up to the watermark, with the sum of reached_hash.
     """
     living, reached = ~F.col("dead"), scope.is_reached()
     left = living & ~F.col("is_cleaned")

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class RunState(StrEnum):
-    """PLANNED: nothing written yet. SEALED: the batches are fixed. CLOSED: progress is written. ABANDONED: nothing of it is delivered."""
+    """PLANNED: nothing is written yet. SEALED: the batches are fixed. CLOSED: progress is written. ABANDONED: nothing is delivered."""
 
     PLANNED = "PLANNED"
     SEALED = "SEALED"
@@ -20,7 +20,7 @@ class RunState(StrEnum):
 class BatchState(StrEnum):
     """NEW: sealed. IN_CLICKHOUSE: verified there. VOIDED: given up and proven absent, or taken out.
 
-    A later run delivers the events of a VOIDED one, unless they were erased.
+    A later run delivers the events of a VOIDED batch, unless they were erased.
     """
 
     NEW = "NEW"

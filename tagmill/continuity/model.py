@@ -114,7 +114,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """The result of a scan before the run's range: the highest number there, None if there is no row."""
+    """The result of a scan before the run's range: the highest number there, or None without rows."""
 
     highest: int | None
 
@@ -152,7 +152,7 @@ class Held:
 
 @dataclass(slots=True)
 class Judgement:
-    """The outcome for one persistence_id and tag."""
+    """The outcome for one persistence_id and tag: decisions, progress, a hold if there is one, and gaps found and closed."""
 
     decisions: list[Decision] = field(default_factory=list)
     progress: Progress | None = None

@@ -86,9 +86,9 @@ def rebased(
     """Return progress under the numbers of a view that was renumbered, or None if nothing of the view is delivered.
 
     In: rows of the view (number, sequence_nr, offset), the delivered sequence_nrs (`there`), and the last delivered row if a
-    person names it; else it is the row with the highest delivered sequence_nr. Every number below it is missing if its event is
-    not delivered. Numbers without a row are delivered if as many events are delivered between their neighbours as there are
-    numbers.
+    person names it. Otherwise that is the row with the highest delivered sequence_nr. Every number below it is missing if its
+    event is not delivered. Numbers without a row are delivered if as many events are delivered between their neighbours as there
+    are numbers.
     """
     last = last or max((row for row in rows if row[1] in there), key=lambda row: row[1], default=None)
     if last is None:

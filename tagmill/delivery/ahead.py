@@ -25,7 +25,7 @@ def require_up_to_date(
 def require_unsent(settings: Settings, ledger: Ledger, pipeline: str, run: int) -> None:
     """Raise GuardRefused if ClickHouse has batches of a run that is still PLANNED.
 
-    Another process may have sealed and sent the run in the meantime; that is no error.
+    Another process may have sealed and sent the run in the meantime; that is not an error.
     """
     try:
         require_up_to_date(settings, ledger, pipeline, run)

@@ -205,7 +205,7 @@ def _move_watermarks(
     for tag, done in manifest.tags.items():
         known = marks.get(tag)
         mark = known or _nothing_yet(tag, pipeline.start_ticks(tag) - 1, now)
-        if mark.run >= manifest.run:  # an interrupted close of this run has moved it already
+        if mark.run >= manifest.run:  # an interrupted close of this run has moved it
             continue
         there = [batch for batch in batches if batch.tag == tag and batch.state == BatchState.IN_CLICKHOUSE]
         gone = [batch for batch in manifest.withdrawn if batch.tag == tag]

@@ -51,7 +51,10 @@ class Contents:
 
 
 def fit(totals: list[FileTotal], max_bytes: int) -> list[FileTotal]:
-    """Return the new staged files that are small enough for a batch and lie in one month, which is one ClickHouse partition."""
+    """Return the new staged files that are small enough for a batch and lie in one month, which is one ClickHouse partition.
+
+    A file with a single row counts as small enough, whatever its size.
+    """
     return [
         total
         for total in totals
@@ -70,7 +73,7 @@ def rows_to_recut(
 ) -> DataFrame | None:
     """Return the rows that go into new files, as recut.placed takes them, or None if there are none.
 
-    These are the rows that stay of the files in `anew`, in file order, and the judged rows to deliver, in the rules' order.
+    These are the rows that stay of the files to rewrite, in file order, and the judged rows to deliver, in the rules' order.
     """
     columns = ("stream", "file", "row_index", "late", "ticks", "size", "order_ticks", "persistence_id", "tag_pid_sequence_nr")
     rows: DataFrame | None = None
@@ -162,8 +165,9 @@ def _order(stream: int, cut: int, anew: list[FileTotal]) -> tuple[int, int, str,
 def for_gate(keys: DataFrame, plan: Plan, waiting: DataFrame | None) -> DataFrame:
     """Return one row per key row, with the columns that the quality gate judges.
 
-    A row gets the smallest remaining TTL that the plan saw in its new unit or for the held rows of its tag, which may not be
-    read. Rows of `waiting` (tag, persistence_id: open holds) were judged before: their keys and buckets are not judged again.
+    A row gets the smaller of two remaining TTLs that the plan saw: the smallest in its new unit, and that of its tag's earliest
+    held row. The held row counts even if it is not read. Rows of `waiting` (tag, persistence_id: open holds) were judged before:
+    their keys and buckets are not judged again.
     """
     if waiting is None:
         keys = keys.withColumn("waits", F.lit(False))

@@ -13,7 +13,9 @@ from tagmill.timeuuid import from_datetime
 from tagmill.timeuuid import ticks as ticks_of
 from tagmill.viewsettings import PipelineSettings
 
+# Gaps that one run asks the journal about.
 MAX_HOLES = 10_000
+# Events from the journal that one run keeps; gaps that come after them wait for the next run.
 MAX_HEALED_EVENTS = 200_000
 # Bytes of payloads and keys from the journal that the driver keeps; gaps that come after them wait for the next run.
 MAX_HEALED_BYTES = 256 * 1024 * 1024
@@ -85,7 +87,7 @@ class Investigation:
         )
 
     def _earlier(self, key: Key, hole: Hole) -> Earlier:
-        """Return the highest number below the end of a gap that the persistence_id has in buckets up to the start of the run's range."""
+        """Return the highest number, up to the end of a gap, that a persistence_id has in buckets up to the start of the run's range."""
         tag, persistence_id = key
         start = self.pipeline.bucket_size.start(self.plan.tags[tag].after + 1)
         if tag not in self._buckets:

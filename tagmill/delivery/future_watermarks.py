@@ -1,4 +1,4 @@
-"""Find watermarks that lie in the future, left behind by a run under a wrong clock, and where delivery has to go on instead."""
+"""Find watermarks in the future, left behind by a run under a wrong clock, and the ticks from which delivery has to go on instead."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,7 +15,10 @@ from tagmill.timeuuid import TICKS_PER_SECOND, from_datetime
 
 
 def watermarks_ahead(settings: Settings, name: str, marks: Mapping[str, Watermark], now: datetime) -> dict[str, float]:
-    """Return by tag how many seconds each watermark is ahead of the servers' clocks (`now`), if neither they nor start_from allow it."""
+    """Return, by tag, by how many seconds watermarks are ahead of the servers' clocks (`now`).
+
+    Watermarks that max_clock_difference_seconds or start_from allow are left out.
+    """
     limit, pipeline = settings.cassandra.max_clock_difference_seconds, settings.pipeline(name)
     seconds = {tag: (mark.ticks - from_datetime(now)) / TICKS_PER_SECOND for tag, mark in marks.items() if tag in pipeline.tags}
     return {tag: ahead for tag, ahead in seconds.items() if ahead > limit and marks[tag].ticks >= pipeline.start_ticks(tag)}

@@ -16,8 +16,9 @@ from tagmill.timeuuid import TICKS_PER_SECOND, from_datetime
 from tagmill.timeuuid import ticks as ticks_of
 from tagmill.viewsettings import PipelineSettings
 
-# Holds that one plan probes; the others wait for their turn. A probe reads key columns of a hold's buckets on the server.
+# Holds that one plan probes; the others wait for their turn. A probe reads key columns on the server.
 MAX_PROBES = 2000
+# Buckets of a hold that a probe reads, the last ones.
 MAX_BUCKETS = 50
 
 

@@ -103,7 +103,7 @@ class Interventions:
             )
 
     def accept(self, batch_id: UUID, run: int) -> str:
-        """Record that the views on the destination have a batch whose insert ended with an error."""
+        """Record that the views on the destination have a batch whose insert was not confirmed or ended with an error."""
         with self._at_work() as ledger, ClickHouse(self.settings.clickhouse) as clickhouse:
             row, batch = batch_of(ledger, self.name, run, batch_id)
             return accept(ledger, clickhouse, self.pipeline.destination, row, batch, self.who, self.why)

@@ -23,7 +23,8 @@ JUDGED_SCHEMA = (
     "last_missing bigint, after_sequence_nr bigint, before_sequence_nr bigint, held_rows bigint, missing string"
 )
 JUDGED_COLUMNS = [part.strip().split(" ")[0] for part in JUDGED_SCHEMA.split(",")]
-# the 'file' of an event that comes from the journal instead of a staged file; its row_index counts the run's healed events
+# The `file` of an event that comes from the journal and not from a staged file; its row_index counts the run's events from the
+# journal.
 FROM_JOURNAL = "journal"
 Key = tuple[str, str]
 
@@ -54,7 +55,7 @@ def _judge_group(policies: dict[str, Policy], knowledge: Knowledge) -> "Callable
         rows = [_row(record) for record in group.to_dict("records")]
         of_gaps, strangers = knowledge.journal.get(key), knowledge.strangers.get(key, frozenset())
         outcome = judge(_known(first), rows, policies[key[0]], of_gaps, knowledge.earlier.get(key), strangers)
-        # as objects: pandas' own string type comes back from Arrow in chunks, which Spark 3.5 can't take
+        # Columns are objects because pandas' own string type comes back from Arrow in chunks, which Spark 3.5 can't take.
         return pd.DataFrame(_out(key, outcome, _known(first)), columns=JUDGED_COLUMNS, dtype=object)
 
     return judge_group

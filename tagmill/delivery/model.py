@@ -104,7 +104,7 @@ class Withdrawn(Document):
 
 
 class Plan(Document):
-    """What a run reads. Never changed once written.
+    """The plan of a run: what it reads. It never changes once written.
 
     `build`: the newest build of the view, if Tagmill keeps it. `late_left`, in a run that reads only late rows: the tick of each
     tag from which they are left to the next run. `view`: the table and bucket size of the slices. `held_ttl_seconds`: the
@@ -163,7 +163,7 @@ class Batch(Document):
 
 
 class TagOutcome(Document):
-    """What a sealed run did to a tag. `window_rows`: rows read in the look-back window that ends at `until`.
+    """The outcome of a sealed run for a tag. `window_rows`: rows read in the look-back window that ends at `until`.
 
     `hours`: the new rows that it read of each hour that look-back still counts.
     """
@@ -182,7 +182,7 @@ class TagOutcome(Document):
 
 
 class Manifest(Document):
-    """What a run sealed. `sha256` has the digest of every file that the close reads."""
+    """The result of sealing a run. `sha256` has the digest of every file that the close reads."""
 
     pipeline: str
     run: int

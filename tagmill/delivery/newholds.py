@@ -27,7 +27,10 @@ ABOUT_IDS = {"held_share", "keys"}
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What the judgement and the gate saw: decisions (JUDGED_SCHEMA), the gate's rows, the open holds, and the files of new rows."""
+    """The frames that the judgement and the gate used, and the files of new rows.
+
+    `decisions` is JUDGED_SCHEMA, `rows` are the gate's rows, `waiting` the open holds.
+    """
 
     decisions: DataFrame
     rows: DataFrame

@@ -19,8 +19,11 @@ from tagmill.stores.views import Views
 from tagmill.timeuuid import TICKS_PER_SECOND, from_datetime
 from tagmill.viewsettings import PipelineSettings
 
+# Time between two long look-backs of a tag.
 LONG_LOOK_EVERY = timedelta(hours=1)
+# Slices that are counted as a group.
 COUNT_AT_ONCE = 256
+# Of a backlog's neighbouring buckets one in this many is counted (see _sized).
 COUNT_EVERY = 8
 # Possible buckets since the last scan above which the view's partitions are scanned again instead of counting each bucket.
 MAX_GUESSED_BUCKETS = 5000
@@ -28,7 +31,7 @@ MAX_GUESSED_BUCKETS = 5000
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """How far a view is built: the newest build or rebuild, its end, and by tag from where rows have come late (both in ticks).
+    """The extent of a view's builds: the newest build or rebuild, its end, and by tag from where rows have come late (both in ticks).
 
     `to` is None if the application writes what is new.
     """
@@ -166,7 +169,7 @@ class Planner:
             rows += part.rows
             draft.new.append((tag, part))
         if full_at is not None:
-            # every tag ends before the bucket that no longer fits, so that no bucket is half planned
+            # Every tag ends before the bucket that no longer fits, so that no bucket is planned in part.
             draft.new = [(tag, part) for tag, part in draft.new if part.timebucket < full_at] or draft.new[:1]
         for tag in self.tags:
             draft.ranges[tag] = self._range(tag, self._end(tag, full_at, draft))
@@ -192,15 +195,15 @@ class Planner:
                 yield part
 
     def _buckets(self, tag: str, after: int, *, filled: bool) -> list[int]:
-        """Return the buckets that may exist from `after` on: a scan finds those up to its time once, later ones are counted up.
+        """Return the buckets to read from `after` on: up to the last scan those that it found, after it every possible one.
 
-        `filled`: rows may have come into buckets that did not exist when they were scanned, so those are scanned again, once per
-        plan.
+        The view is scanned if it never was, or if the last scan is too old. `filled`: rows may have come into buckets that did
+        not exist when they were scanned, so those are scanned again, once per plan.
         """
         size = self.pipeline.bucket_size
         scanned_to, known = self.ledger.delivered.known_buckets(self.known_as, tag)
         if scanned_to is not None and scanned_to > size.start(from_datetime(self.now)):
-            scanned_to = None  # a wrong clock scanned into the future: buckets have come since then
+            scanned_to = None  # a wrong clock scanned into the future: buckets have come since
         first, now_bucket = size.start(after), size.start(self.until)
         never = scanned_to is None or (now_bucket - max(scanned_to, first)) // size.milliseconds > MAX_GUESSED_BUCKETS
         reach = now_bucket if scanned_to is None or never else scanned_to
@@ -366,7 +369,7 @@ class Planner:
             run=run,
             planned_at=self.now,
             reread=reread,
-            first=run == 1,  # else there may be progress, also where no watermark has moved yet
+            first=run == 1,  # later runs may find progress even where no watermark has moved yet
             tags=draft.ranges,
             units=units,
             holds=looks,

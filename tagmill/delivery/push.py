@@ -173,7 +173,7 @@ class _Pushing:
             reraise=True,
         ):
             with attempt:
-                # absent on this replica must mean absent everywhere
+                # Rows that are absent on this replica must be absent on all.
                 clickhouse.sync_replica(table)
                 found = clickhouse.totals(table, row.batch_id)
                 if not found:

@@ -57,7 +57,7 @@ def _place(max_rows: int, max_bytes: int) -> "Callable[[pd.DataFrame], pd.DataFr
         )
         ordered["cut"] = list(cut(zip(ordered["size"].tolist(), ordered["month"].tolist(), strict=True), max_rows, max_bytes))
         ordered["position"] = ordered.index
-        # as objects: pandas' own string type comes back from Arrow in chunks, which Spark 3.5 can't take
+        # Columns are objects because pandas' own string type comes back from Arrow in chunks, which Spark 3.5 can't take.
         return ordered[["stream", "file", "row_index", "late", "position", "cut"]].astype({"file": object})
 
     return place

@@ -61,7 +61,7 @@ def tag_table(settings: Settings, pipeline: str, *, count_view: bool = True, ver
         else:
             findings = [*against_the_world(settings, pipeline, ledger, clickhouse), *wrong_times(settings, pipeline, ledger)]
             if any(mark.delivered > there.get(tag, 0) for tag, mark in marks.items()):
-                findings += unfinished(settings, pipeline, ledger)  # only then, since it asks for the batches of every run
+                findings += unfinished(settings, pipeline, ledger)  # only then, because it reads the batches of every run
         wrong = {tag: tuple(finding.text for finding in findings if finding.tag in (tag, "")) for tag in chosen.tags}
         if verify:
             record_checks(settings, ledger, pipeline, wrong, at, known, checked)

@@ -1,4 +1,4 @@
-"""Compare a pipeline's journal tables with those that it read before: tables created again may hold another life of the journal."""
+"""Compare a pipeline's journal tables with those that it first read: tables created again may hold another life of the journal."""
 
 from tagmill.errors import GuardRefused
 from tagmill.ledger.journal_tables import JournalTableIds

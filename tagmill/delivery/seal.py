@@ -37,6 +37,7 @@ from tagmill.stores.ledger import Ledger
 from tagmill.stores.views import VIEW_COLUMNS, Views
 
 log = structlog.get_logger()
+# Judgements of one run at most; each may reveal gaps that the journal has to be asked about.
 MAX_PASSES = 20
 KEY = list(suspects.KEY)
 

@@ -38,7 +38,7 @@ def finish(ledger: Ledger, files: RunFiles, pipeline: str) -> None:
     try:
         write_holds(ledger, files, read_manifest(files, row), set())
     except SealedFileDamaged as error:
-        # the next run finds the same gaps again
+        # The next run finds the same gaps again.
         log.warning("holds of a stopped run were not recorded", pipeline=pipeline, run=row.run, error=str(error))
     checkpoints.reached("stop.recorded")
     ledger.stop_recorded(row)

@@ -91,8 +91,7 @@ def with_progress(rows: DataFrame, ledger_keyspace: str, pipeline: str, *, none_
         F.col("missing").alias("known_missing"),
         F.expr("writetime(tag_pid_sequence_nr)").alias("known_written"),
     )
-    # A constant would become a filter, and the join would read the whole table. Spark can't know that this expression is
-    # constant.
+    # With a constant Spark would filter and read the whole table, so this expression hides that it is constant.
     of_pipeline = F.concat(F.lit(pipeline), F.substring("tag", 1, 0))
     joined = rows.withColumn("pipeline", of_pipeline).join(known, ["pipeline", *KEY], "left").drop("pipeline")
     return joined.withColumn("known_ticks", F.coalesce(offset_ticks(F.col("known_offset")), F.lit(0)))

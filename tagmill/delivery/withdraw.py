@@ -166,7 +166,7 @@ def key_rows(files: RunFiles, batch: Batch) -> Iterator[list[dict[str, Any]]]:
 
 
 class Standing:
-    """Where the view has the events of a batch now. An event that it has lost could not be delivered again, so such a batch stays."""
+    """The present places of a batch's events in the view. If the view has lost an event, its batch stays: it can't be delivered again."""
 
     def __init__(self, views: Views, size: BucketSize, what: str) -> None:
         self.views = views

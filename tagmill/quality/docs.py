@@ -41,7 +41,7 @@ def worst(checks: Iterable[Check]) -> Severity:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What the page of a run shows besides its checks: the template, its values, figures for the list of runs, and all of it as JSON."""
+    """The content of a run's page besides its checks: the template, its values, figures for the list of runs, and all of it as JSON."""
 
     template: str
     values: Mapping[str, Any]

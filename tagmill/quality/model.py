@@ -66,10 +66,10 @@ class OffendingRow:
 
 @dataclass(frozen=True)
 class Reports:
-    """All that the gate judges of one run; its size depends on the tags and on `named_rows`, not on the rows read.
+    """Everything that the gate judges of one run; its size depends on the tags and on `named_rows`, not on the rows read.
 
-    `newly_held` rows are of `newly_held_ids` persistence_ids without an open hold before this run. `other_size`: the bucket size that
-    the partitions of the view have instead of the configured one, where rows lie outside their buckets.
+    `newly_held` rows are of `newly_held_ids` persistence_ids without an open hold before this run. `other_size`: the bucket size
+    that the partitions of the view have instead of the configured one, if rows lie outside their buckets.
     """
 
     bucket_size: BucketSize
@@ -134,7 +134,7 @@ class Check:
 class GateVerdict:
     """The gate's answer: `passed` is False only for a stop; `failures` say why it stops, `warnings` what was tolerated.
 
-    `stopped_by` names the rules whose failures those are.
+    `stopped_by` names the rules of those failures.
     """
 
     passed: bool
