@@ -24,7 +24,7 @@ _J = (
 )
 _V = "event_hash bigint, ticks bigint, bucket bigint, offset string, number bigint, writer_uuid string, timebucket bigint"
 _C = "event_hash bigint, ticks bigint, bucket bigint, offset string, number bigint, writer_uuid string, batch_id string"
-# Condition that nearly all events meet: once on each side and equal. They are set apart before anything is computed.
+# Condition of nearly all events: once on each side and equal, or rightly absent. They are left out before anything is computed.
 _PLAIN = (
     "size(v) = 1 AND (size(j) = 1 AND j[0].event_hash = v[0].event_hash AND j[0].flaw IS NULL OR size(j) = 0 AND dead)"
     " AND (size(c) = 1 AND c[0].event_hash = v[0].event_hash AND c[0].number = v[0].number OR size(c) = 0"

@@ -37,7 +37,7 @@ IN_VIEW = (
 KEY = ("tag_name", "timebucket", "timestamp", "persistence_id", "tag_pid_sequence_nr")
 PAYLOAD = tuple(name for name in VIEW_COLUMNS if name not in KEY)
 META = ("meta_ser_id", "meta_ser_manifest", "meta")
-# Findings that are worked on together, requests under way at once, and findings that one task sorts.
+# Findings that are worked on as a group, requests under way at once, and findings that one task sorts.
 AT_ONCE, REQUESTS, ROWS_PER_TASK = 500, 32, 200_000
 Row = dict[str, Any]
 

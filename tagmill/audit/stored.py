@@ -30,7 +30,7 @@ ROWS = (
 
 
 class Stored:
-    """The destination of one pipeline, for one audit; files go below `folder`."""
+    """The destination of one pipeline, as one audit reads it; files go below `folder`."""
 
     def __init__(
         self, spark: SparkSession, clickhouse: ClickHouse, table: str, files: RunFiles, folder: str, scope: Scope

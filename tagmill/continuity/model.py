@@ -8,7 +8,7 @@ Interval = tuple[int, int]
 
 
 class Action(StrEnum):
-    """What happens to one row of the view."""
+    """The action on one row of the view."""
 
     DELIVER = "deliver"
     LATE = "late"
@@ -95,7 +95,7 @@ class Hole:
 
     @property
     def size(self) -> int:
-        """How many numbers are missing."""
+        """The number of missing numbers."""
         return self.last - self.first + 1
 
 
@@ -132,7 +132,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What happens to one row, and its place in the order: the running maximum of the ticks."""
+    """The action on one row, and the row's place in the order: the running maximum of the ticks."""
 
     row: Row
     action: Action

@@ -16,7 +16,7 @@ from tagmill.stores.delivered import read_intervals, write_intervals
 if TYPE_CHECKING:
     import pandas as pd
 
-# Values of `kind`: row (a decision), hole (a gap to ask the journal about), closed (a gap given up), held, progress.
+# Values of `kind`: row (a decision), hole (a gap to ask the journal about), closed (a gap with deleted events), held, progress.
 JUDGED_SCHEMA = (
     "kind string, tag string, persistence_id string, file string, row_index bigint, tag_pid_sequence_nr bigint, sequence_nr bigint, "
     "ticks bigint, offset string, timebucket bigint, size bigint, action string, reason string, order_ticks bigint, "

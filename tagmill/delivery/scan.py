@@ -1,4 +1,4 @@
-"""Read a plan's slices from tag_views and write them unchanged: one staged Parquet file per unit, in Cassandra's own order."""
+"""Read a plan's slices from tag_views and stage them as rows of batches: one Parquet file per unit, in Cassandra's own order."""
 
 import json
 from collections.abc import Iterable

@@ -115,7 +115,7 @@ def plan(
 
 
 def seal(settings: Settings, pipeline: str, run: int, fence: int, *, owner: str, spark: SparkSession) -> Result:
-    """Read, judge and fix the batches of a planned run."""
+    """Seal a planned run: read its rows, judge them and fix its batches, or remove the batches that it withdraws."""
     from tagmill.delivery import withdraw
     from tagmill.delivery.seal import seal as seal_run
 

@@ -134,7 +134,7 @@ def rules(reports: Reports, limits: QualitySettings) -> tuple[Rule, ...]:
 
 
 def frame(reports: Reports, limits: QualitySettings) -> list[dict[str, Cell]]:
-    """Return the lines of the frame; a share of too few rows or persistence_ids is left out.
+    """Return the lines of the frame; a share of too few rows or persistence_ids counts as 0.
 
     Subjects and types are HTML-escaped: Great Expectations puts them on its page as they are.
     """
