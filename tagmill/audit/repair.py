@@ -42,7 +42,7 @@ ROWS_AT_ONCE = 5000
 NOTED_AT_ONCE = 500_000
 # Misplaced rows from which on the bucket size itself may be wrong.
 MIN_MISPLACED = 20
-# Repairs of one command: the second only if the first revealed a wrong batch.
+# Repairs of one command; the second is made only if the audit after the first shows a wrong batch.
 MAX_REPAIRS = 2
 IN_BATCHES = (Kind.DUPLICATED_IN_CLICKHOUSE, Kind.EXTRA_IN_CLICKHOUSE, Kind.DIFFERS_IN_CLICKHOUSE)
 COLUMNS = [column.split(" ")[0] for column in FINDING_SCHEMA.split(", ")]
