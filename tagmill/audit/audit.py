@@ -1,7 +1,7 @@
-"""The audit of one pipeline, from the claim of its number to its pages. It only reads what it judges, so it may run beside everything.
+"""Audit one pipeline, from the claim of the audit's number to its pages. It only reads what it judges, so deliveries may go on.
 
-What is read when decides what may be believed: watermarks and progress first, the journal before the view, the view before ClickHouse,
-deletions and holds last. What seems to be missing is looked for once more before it is said.
+The order of reading decides what may be believed: watermarks and progress first, the journal before the view, the view before
+ClickHouse, deletions and holds last. What seems to be missing is looked for once more before it is reported.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ REPORT = "report.json"
 def audit(
     settings: Settings, pipeline: str, *, owner: str, spark: SparkSession, tags: list[str] | None = None, tell: Tell | None = None
 ) -> AuditReport:
-    """Hold the parties of a pipeline against each other; with `tags`, only for these. `tell` hears what is being done.
+    """Compare journal, view, progress and ClickHouse of a pipeline; with `tags`, only for these. `tell` is called with each step.
 
-    Raises LeaseTaken when another audit of the pipeline is under way, ConfigurationError, DestinationDiffers, StoreUnavailable.
+    Raises LeaseTaken if another audit of the pipeline is under way, ConfigurationError, DestinationDiffers, StoreUnavailable.
     """
     from tagmill.delivery.ahead import require_up_to_date
     from tagmill.delivery.steps import wanted_tags
@@ -57,7 +57,7 @@ def audit(
     with Ledger(settings.cassandra) as ledger, ClickHouse(settings.clickhouse) as clickhouse:
         clickhouse.check_destination(chosen.destination)
         require_up_to_date(settings, ledger, pipeline, done="Nothing was audited")
-        # not the pipeline's lease: deliveries go on
+        # An audit takes a lease of its own and not the pipeline's, so that deliveries go on.
         lease = Lease(ledger.cassandra, settings.cassandra.ledger_keyspace, f"{pipeline}/audit", owner, chosen.lease_seconds)
         lease.take(chosen.lease_wait_seconds)
         try:
@@ -68,7 +68,7 @@ def audit(
 
 
 def told(report: AuditReport) -> Result:
-    """The report as the result of a job: figures and texts."""
+    """Return the report as the result of a job: figures and texts."""
     return {
         **report.model_dump(mode="json", include={"audit", "agrees", "findings", "docs", "warnings"}),
         "message": message(report),
@@ -76,7 +76,7 @@ def told(report: AuditReport) -> Result:
 
 
 def message(report: AuditReport) -> str:
-    """The report in a sentence."""
+    """Return the report in a sentence."""
     rows = f"{report.journal} events in the journal, {report.view} rows in the view, {report.clickhouse} in ClickHouse"
     if pending := sum(line.pending for line in report.tags):
         rows += f", {pending} pending (not delivered yet)"
@@ -86,7 +86,7 @@ def message(report: AuditReport) -> str:
 
 
 def raise_unless_it_agrees(report: AuditReport) -> None:
-    """Raise AuditDiffers when there is a finding."""
+    """Raise AuditDiffers if there is a finding."""
     if not report.agrees:
         raise AuditDiffers(f"{message(report)}. Nothing was changed. See {report.docs}", report.docs)
 
@@ -115,7 +115,7 @@ class _Audit:
         self.journal = Journal.look(ledger.cassandra, self.pipeline.journal)
 
     def run(self, tags: list[str]) -> AuditReport:
-        """All of it."""
+        """Audit these tags: judge, write the report and its pages, record the result, and remove the files of other audits."""
         from tagmill.audit import pages, report
         from tagmill.quality.expectations import preload
 
@@ -170,9 +170,9 @@ class _Audit:
         return Scope(self.name, tuple(tags), self.pipeline.bucket_size, start, due, until, reached, expired)
 
     def _with_all_read(self, scope: Scope) -> Scope:
-        """Return the scope with all of a tag due up to its watermark, where no row has come late since the last run read them.
+        """Return the scope with tags due up to their watermark, if no row has come late since the last run read them.
 
-        Counted after the view was staged, so no staged row came after the count.
+        The rows are counted after the view was staged, so that no staged row came after the count.
         """
         views, due = Views(self.ledger.cassandra, self.pipeline.journal), dict(scope.due)
         back = int(self.pipeline.look_back_seconds * TICKS_PER_SECOND)
@@ -244,7 +244,7 @@ class _Audit:
         return Judged(events, view, deleted, lines, findings, self.untagged, audited_at, self.files.url(self.folder))
 
     def _of_tagged(self, found: DataFrame, events: DataFrame) -> DataFrame:
-        """Without rows of events that have no tags; `untagged` is how many those are."""
+        """Return the findings without rows of events that have no tags; set `untagged` to the number of these."""
         from pyspark.sql import functions as F
 
         from tagmill.audit import comparing, staging
@@ -257,7 +257,7 @@ class _Audit:
         return left
 
     def _numbered(self, ids: DataFrame) -> DataFrame:
-        """tag_write_progress of persistence ids: tag, persistence_id, number, reached."""
+        """Return tag_write_progress of these persistence ids: tag, persistence_id, number, reached."""
         from tagmill.connector import table
 
         by_key = table(self.spark, self.journal.keyspace, "tag_write_progress", directJoinSetting="on")
@@ -265,7 +265,7 @@ class _Audit:
         return ids.join(by_key, "persistence_id").selectExpr(*columns)
 
     def _looked_again(self, found: DataFrame, stored: Any) -> DataFrame:
-        """Without what is there by now: the application and deliveries may be at work."""
+        """Return the findings without events that have arrived since: the application and deliveries may be at work."""
         from pyspark.sql import functions as F
 
         from tagmill.audit.model import Kind
@@ -297,7 +297,7 @@ class _Audit:
         return found
 
     def _deliveries(self) -> tuple[int, RunState | None]:
-        """Return what changes when a run begins or ends."""
+        """Return the newest run and its state, which change when a run begins or ends."""
         last = self.ledger.last_run(self.name)
         run = self.ledger.run(self.name, last)
         return last, run.state if run else None
@@ -322,7 +322,7 @@ class _Audit:
         )  # fmt: skip
 
     def _sweep(self, keep: set[int]) -> None:
-        """Remove the files of other audits: killed ones, and those before the last one that came to its end, which a repair reads."""
+        """Remove the files of audits not in `keep`: killed ones, and those before the last finished one, which a repair reads."""
         kept = {f"{number:08d}" for number in keep}
         for folder in self.files.folders(audits.home(self.name)):
             if folder not in kept:

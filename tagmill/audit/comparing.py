@@ -1,7 +1,7 @@
-"""Row by row, in the buckets whose sums differ: what the journal has, what the view makes of it, and what ClickHouse got.
+"""Compare row by row, in the buckets whose sums differ, what the journal has, what the view makes of it, and what ClickHouse got.
 
-Events meet by tag, persistence_id and sequence_nr, and are the same when their hashes are. What is left over on both sides differs,
-what is left over on one is missing, extra, or there twice.
+Rows are matched by tag, persistence_id and sequence_nr, and are equal if their hashes are. If rows are left over on both sides,
+they differ; a row left over on one side is missing, extra, or there twice.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ _J = (
 )
 _V = "event_hash bigint, ticks bigint, bucket bigint, offset string, number bigint, writer_uuid string, timebucket bigint"
 _C = "event_hash bigint, ticks bigint, bucket bigint, offset string, number bigint, writer_uuid string, batch_id string"
-# nearly all events: once in each, all the same; told apart before anything is worked out
+# Condition of nearly all events: once on each side and equal, or rightly absent. They are left out before anything is computed.
 _PLAIN = (
     "size(v) = 1 AND (size(j) = 1 AND j[0].event_hash = v[0].event_hash AND j[0].flaw IS NULL OR size(j) = 0 AND dead)"
     " AND (size(c) = 1 AND c[0].event_hash = v[0].event_hash AND c[0].number = v[0].number OR size(c) = 0"
@@ -44,11 +44,11 @@ def compared(
     *,
     quiet: bool = True,
 ) -> DataFrame:
-    """All findings that a comparison of rows gives; columns FINDING, one row a finding, expected_number null.
+    """Return all findings that a comparison of rows gives: columns FINDING, one row per finding, expected_number null.
 
-    In: `journal`, `view` as staged; `clickhouse` stored.ROWS of the buckets; `deleted`; `holds` tag, persistence_id of the open ones;
-    `cleaned_of` of tables.cleaned; `buckets` tag, bucket. Not `quiet`: a delivery was at work meanwhile, so rows that are not due may have
-    reached ClickHouse after the view was read.
+    In: `journal`, `view` as staged; `clickhouse` stored.ROWS of the buckets; `deleted`; `holds` tag, persistence_id of the open
+    ones; `cleaned_of` of tables.cleaned; `buckets` tag, bucket. `quiet` is False if a delivery was at work meanwhile: rows that
+    are not due may then have reached ClickHouse after the view was read.
     """
     chosen = F.broadcast(buckets.select(*BUCKET))
     judged = scope.judged()
@@ -79,7 +79,10 @@ def compared(
 
 
 def without_untagged(found: DataFrame, journal: DataFrame) -> DataFrame:
-    """Without rows of the view whose events have no tags in the journal: it may have lost them, and rebuilds keep such rows."""
+    """Return the findings without rows of the view whose events have no tags in the journal.
+
+    The journal may have lost the tags, and rebuilds keep such rows.
+    """
     event = ["kind", "persistence_id", "sequence_nr"]
     untagged = journal.where("tag_count = 0").withColumn("kind", F.lit(Kind.EXTRA_IN_VIEW.value)).select(*event).distinct()
     return found.join(untagged, event, "left_anti").select(*found.columns)
@@ -90,9 +93,9 @@ def _party(rows: DataFrame, name: str, schema: str) -> DataFrame:
 
 
 def _matched(events: DataFrame) -> DataFrame:
-    """Add what is left over once equal rows have met: ju, vu (journal, view), ru, cu (what should be delivered, ClickHouse).
+    """Add the rows left over once equal rows are matched: ju, vu (journal, view), ru, cu (what should be delivered, ClickHouse).
 
-    `r`, what should be delivered, is the journal's word; where the journal can't be read or has deleted the event, it is the view's.
+    `r`, what should be delivered, comes from the journal, or from the view if the journal can't be read or has deleted the event.
     """
     as_in_journal = ", ".join(
         f"'{name}', "
@@ -116,7 +119,7 @@ def _matched(events: DataFrame) -> DataFrame:
 
 
 def _in_order(rows: str, first: str) -> str:
-    """Of equal rows the one in its place, then the lower number, comes first: it is the one that counts."""
+    """Return SQL that sorts rows: the row in its place, then the lower number, comes first, and of equal rows the first one counts."""
     by = f"transform({rows}, x -> named_struct('place', {first}, 'number', x.number, 'row', x))"
     return f"transform(array_sort({by}), x -> x.row)"
 
@@ -126,7 +129,7 @@ def _unmatched(rows: str, others: str) -> str:
 
 
 def _surplus(rows: str, others: str) -> str:
-    """Rows that equal none of the others, or one that an earlier row has met already."""
+    """Return SQL for rows that equal none of the others, or only one that an earlier row was matched with."""
     return (
         f"filter({rows}, (x, i) -> NOT exists({others}, y -> y.event_hash = x.event_hash)"
         f" OR exists(slice({rows}, 1, i), y -> y.event_hash = x.event_hash))"
@@ -134,18 +137,18 @@ def _surplus(rows: str, others: str) -> str:
 
 
 def _findings(events: DataFrame, quiet: bool) -> DataFrame:
-    """The rules: docs/audit.md has them as a table."""
+    """Apply the rules, which docs/audit.md has as a table, and return the findings."""
     rules = ", ".join((*_view_rules(), *_clickhouse_rules(quiet)))
     found = events.select(*EVENT, F.explode(F.expr(f"concat({rules})")).alias("f")).select(*EVENT, "f.*")
     return found.withColumn("expected_number", F.lit(None).cast("bigint")).select(*FINDING)
 
 
 def _view_rules() -> Iterator[str]:
-    """The view against the journal; what is deleted there, or cleaned here, may be missing."""
+    """Yield the rules that compare the view with the journal; what is deleted there, or cleaned here, may be missing."""
     paired, left = "i < least(size(ju), size(vu))", "i >= least(size(ju), size(vu))"
     differs, twice = _difference("x", "ju[i]", "tag_views", "journal"), "concat('the event is there ', size(v), ' times')"
     unknown, missing = "'the journal has no such event with this tag'", "'tag_views has no row of this event'"
-    # of two events with one sequence_nr the plugin, too, delivers one; they have a finding of their own
+    # Of two events with one sequence_nr the plugin, too, delivers only one. They have a finding of their own.
     one_is_there = "size(j) > 1 AND size(v) > 0"
     yield _each("vu", "size(j) = 0 AND NOT dead", "true", Kind.EXTRA_IN_VIEW, unknown, v="x")
     yield _each("vu", "sound AND NOT dead", paired, Kind.DIFFERS_IN_VIEW, differs, v="x", j="ju[i]")
@@ -156,7 +159,7 @@ def _view_rules() -> Iterator[str]:
 
 
 def _clickhouse_rules(quiet: bool) -> Iterator[str]:
-    """ClickHouse against what should be delivered."""
+    """Yield the rules that compare ClickHouse with what should be delivered."""
     paired, left = "i < least(size(ru), size(cu))", "i >= least(size(ru), size(cu))"
     unknown, twice = "'neither journal nor tag_views have this event'", "concat('the event is there ', size(c), ' times')"
     number = "concat('number ', x.number, ' in ClickHouse, ', v[0].number, ' in tag_views')"
@@ -171,7 +174,7 @@ def _clickhouse_rules(quiet: bool) -> Iterator[str]:
     yield _each("cu", "size(r) = 0 AND NOT dead", known_by_now, Kind.EXTRA_IN_CLICKHOUSE, unknown, c="x")
     yield _each("cu", "size(r) > 0", paired, Kind.DIFFERS_IN_CLICKHOUSE, difference, c="x", r="ru[i]", v="v[0]")
     yield _each("cu", "size(r) > 0", left, Kind.DUPLICATED_IN_CLICKHOUSE, twice, c="x", r="r[0]")
-    # what the application has deleted, and a cleanup taken from the view: nobody else tells how often it was delivered
+    # An event that is deleted in the journal and cleaned in the view: only ClickHouse shows how often it was delivered.
     again = "exists(slice(c, 1, i), y -> y.event_hash = x.event_hash)"
     yield _each("c", "size(r) = 0 AND dead", again, Kind.DUPLICATED_IN_CLICKHOUSE, twice, c="x")
     yield _each("c", "true", other_number, Kind.DIFFERS_IN_CLICKHOUSE, number, c="x", v="v[0]")
@@ -182,7 +185,10 @@ def _clickhouse_rules(quiet: bool) -> Iterator[str]:
 def _each(
     rows: str, if_event: str, if_row: str, kind: Kind, detail: str, *, j: str = "", v: str = "", c: str = "", r: str = ""
 ) -> str:
-    """SQL: one finding for each row (x, at i) of an array, where event and row are as said. j, v, c, r: the rows that it names."""
+    """Return SQL for one finding per row (x, at i) of an array whose event and row meet the conditions.
+
+    j, v, c, r: the rows that the finding names.
+    """
     own = j or r or v or c
     named = [c, v, own] if "clickhouse" in kind.value else [v, own]
     writers = ", ".join(f"{row}.writer_uuid" for row in named if row)
@@ -202,7 +208,7 @@ def _field(row: str, name: str, kind: str) -> str:
 
 
 def _difference(row: str, right: str, here: str, there: str) -> str:
-    """SQL: in a sentence, what of a row is not as it should be."""
+    """Return SQL for a sentence that says what of a row is not as it should be."""
     here_at, there_at = moment(f"{row}.ticks"), moment(f"{right}.ticks")
     return (
         f"CASE WHEN {here_at} <> {there_at} THEN concat('its time is ', {here_at}, ', in the {there} ', {there_at})"
@@ -213,7 +219,7 @@ def _difference(row: str, right: str, here: str, there: str) -> str:
 
 
 def moment(ticks: str) -> str:
-    """SQL: ticks as a date-time in UTC, to the millisecond."""
+    """Return SQL for ticks as a date-time in UTC, to the millisecond."""
     return f"date_format(timestamp_millis({ticks} div {TICKS_PER_MILLISECOND}), \"yyyy-MM-dd'T'HH:mm:ss.SSS'Z'\")"
 
 
@@ -223,7 +229,7 @@ def _flaw(name: str) -> str:
 
 
 def misplaced(view: DataFrame, scope: Scope) -> DataFrame:
-    """Findings: rows of the view in a timebucket that their time isn't in."""
+    """Return findings for rows of the view in a timebucket that their time isn't in."""
     rows = view.where(scope.judged() & ~F.col("broken") & (F.col("timebucket") != F.col("bucket")))
     said = F.expr(f"concat('its time is ', {moment('ticks')})")
     return finding(
@@ -232,7 +238,7 @@ def misplaced(view: DataFrame, scope: Scope) -> DataFrame:
 
 
 def unreadable(journal: DataFrame, view: DataFrame, scope: Scope) -> DataFrame:
-    """Findings: events and rows whose time can't be read, so that they belong to no bucket."""
+    """Return findings for events and rows whose time can't be read, so that they belong to no bucket."""
     events = journal.where(F.col("flaw") == Reason.NO_TIME_UUID.value).withColumn("tag", F.explode("tags"))
     named = finding(
         events, Kind.UNREADABLE, F.lit(Reason.NO_TIME_UUID.text), journal_offset="offset", journal_partition_nr="partition_nr"
@@ -248,7 +254,10 @@ def unreadable(journal: DataFrame, view: DataFrame, scope: Scope) -> DataFrame:
 def finding(
     rows: DataFrame, kind: Kind, detail: Column, *, keys: Sequence[str] = (*EVENT, "writer_uuid"), **columns: str
 ) -> DataFrame:
-    """Rows as findings of one kind: `columns` says which column of theirs is which of FINDING; the others are null."""
+    """Return rows as findings of one kind.
+
+    `columns` names, for columns of FINDING, the column of the rows that they take; the other columns are null.
+    """
     types = dict(field.split() for field in FINDING_SCHEMA.split(", "))
     values = {"kind": F.lit(kind.value), "detail": detail} | {name: F.col(name) for name in keys}
     values |= {name: F.col(source) for name, source in columns.items()}

@@ -1,8 +1,9 @@
-"""Mends tag_views by the findings of an audit, so that it holds what the journal says, as the plugin would have written it.
+"""Repair tag_views by the findings of an audit, so that it holds what the journal says, as the plugin would have written it.
 
-The findings say where to look; what is written is read from `messages` by its key at that moment, and nothing is deleted that was not
-read just before. Of each few rows the right ones are written before the wrong ones go, so a kill leaves a row too many, never one too
-few, and doing it all again does no harm. No number is given that the one who numbers (the plugin, or our build) has not reached.
+The findings say where to look. What is written is read from `messages` by its key at that moment, and only a row that was read
+just before is deleted. In each group of findings the right rows are written before the wrong ones go. So a kill leaves a row too
+many, never one too few, and doing it all again does no harm. A number is given only if the writer of numbers (the plugin, or our
+build) has reached it.
 """
 
 import time
@@ -36,13 +37,13 @@ IN_VIEW = (
 KEY = ("tag_name", "timebucket", "timestamp", "persistence_id", "tag_pid_sequence_nr")
 PAYLOAD = tuple(name for name in VIEW_COLUMNS if name not in KEY)
 META = ("meta_ser_id", "meta_ser_manifest", "meta")
-# findings that are worked on together, requests under way at once, rows of a tag and bucket that one task sorts
+# Findings that are worked on as a group, requests under way at once, and findings that one task sorts.
 AT_ONCE, REQUESTS, ROWS_PER_TASK = 500, 32, 200_000
 Row = dict[str, Any]
 
 
 class Left(StrEnum):
-    """Why a finding in the view was left as it is."""
+    """The reason for which a finding in the view was left as it is."""
 
     NOT_IN_JOURNAL = "the journal has no such event; the row may be all that is left of it"
     CHANGED = "the journal is not what the audit saw; audit again"
@@ -59,9 +60,9 @@ class Left(StrEnum):
 
 @dataclass(slots=True)
 class Mended:
-    """What became of the findings.
+    """The outcome of the repair of a view.
 
-    `buckets`: (tag, timebucket) of the mended rows; `batches`: those of ClickHouse that have one of them under another number.
+    `buckets`: (tag, timebucket) of the repaired rows; `batches`: those of ClickHouse that have one of them under another number.
     """
 
     mended: Counter[Kind] = field(default_factory=Counter)
@@ -71,7 +72,7 @@ class Mended:
     batches: set[UUID] = field(default_factory=set)
 
     def leave(self, finding: Row, why: str) -> None:
-        """Count a finding that stays."""
+        """Count a finding that is left as it is, and keep the first one as an example."""
         key = (Kind(finding["kind"]), why)
         self.left[key] += 1
         self.examples.setdefault(
@@ -80,7 +81,7 @@ class Mended:
 
 
 def stage(spark: SparkSession, audit: str, target: str) -> None:
-    """Write the findings in the view of an audit (its url) to `target`, by partition of the view.
+    """Write the findings in the view of an audit (`audit` is its URL) to `target`, by partition of the view.
 
     Each says where the journal has its event, and has `taken`: another event claims its number.
     """
@@ -108,7 +109,10 @@ def stage(spark: SparkSession, audit: str, target: str) -> None:
 
 
 def _claims(findings: DataFrame) -> DataFrame:
-    """tag, persistence_id, expected_number, taken: the numbers that more than one event has, or keeps because its own isn't known."""
+    """Return the numbers that more than one event claims: tag, persistence_id, expected_number, taken.
+
+    An event without an expected number claims the one that it has in the view.
+    """
     keys = ("tag", "persistence_id", "sequence_nr")
     claimed = findings.select(*keys, F.coalesce("expected_number", "view_number").alias("expected_number"))
     return (
@@ -119,7 +123,7 @@ def _claims(findings: DataFrame) -> DataFrame:
 
 
 class Mender:
-    """Works through the staged findings of one pipeline's journal."""
+    """The repair of one pipeline's view by its staged findings."""
 
     def __init__(
         self,
@@ -144,7 +148,7 @@ class Mender:
         self.done = Mended()
 
     def run(self, files: RunFiles, staged: str) -> Mended:
-        """Mend all of it, at most repair_rows_per_second."""
+        """Repair the view by all staged findings, at most repair_rows_per_second; return what became of them."""
         seen, begun = 0, time.monotonic()
         for findings in (part.to_pylist() for part in files.record_batches(staged, AT_ONCE)):
             self._mend(findings)
@@ -154,7 +158,7 @@ class Mender:
         return self.done
 
     def _mend(self, findings: list[Row]) -> None:
-        """Some findings: judge, read what stands there, write, delete."""
+        """Repair the view by a group of findings: judge them, read the present rows, write the right ones, delete the wrong ones."""
         known = [finding for finding in findings if self._is_known(finding)]
         sound: list[tuple[Row, Row | None]] = []
         for finding, events in zip(known, self._events(known), strict=True):
@@ -203,7 +207,7 @@ class Mender:
         )
 
     def _right_row(self, finding: Row, events: list[Any]) -> tuple[str | None, Row | None]:
-        """Why it has to stay; else the row that the view should have, None where it should have none."""
+        """Return why a finding has to stay, or None and the row that the view should have (None: it should have none)."""
         why: str | None = None
         tags = event_tags(events[0]) if events else frozenset()
         if len(events) > 1:
@@ -233,7 +237,7 @@ class Mender:
         return None, {**key, **{name: getattr(event, name) for name in self.payload}}
 
     def _numbered(self, sound: list[tuple[Row, Row | None]]) -> list[tuple[Row, Row | None]]:
-        """Without the events that the one who numbers has not reached."""
+        """Return the findings whose event the writer of numbers has reached; leave the others."""
         if self.ours:
             cql = f"SELECT sequence_nr AS reached FROM {self.ledger}.view_progress WHERE journal = ? AND persistence_id = ?"
             keys = [(self.pipeline.keyspace, finding["persistence_id"]) for finding, _ in sound]
@@ -251,7 +255,7 @@ class Mender:
         return kept
 
     def _replaceable(self, sound: list[tuple[Row, Row | None]]) -> list[tuple[Row, Row | None]]:
-        """Return those of which no row that goes or changes was written ahead of the clock; leave the others."""
+        """Return the findings whose rows can be replaced; leave those with a row that was written ahead of the clock."""
         touched = [
             list(dict.fromkeys(key for key in (_named(finding), row and _key(row)) if key is not None)) for finding, row in sound
         ]
@@ -266,7 +270,10 @@ class Mender:
         return kept
 
     def _outranks(self, standing: Row | None, right: Row | None, now: int) -> bool:
-        """Return whether a row that is to become `right` (None: is to go) was written later than now."""
+        """Return whether a row that has to change was written later than `now`, so that a change would have no effect.
+
+        `right` is what the row has to become; None: it has to go.
+        """
         if standing is None or max(standing["row_written"] or 0, standing["event_written"] or 0) <= now:
             return False
         return right is None or any(standing[name] != right[name] for name in self.payload)
@@ -274,7 +281,7 @@ class Mender:
     # -- the view
 
     def _standing(self, rows: list[Row]) -> Iterator[Row | None]:
-        """The row that stands under each key now."""
+        """Yield the row that the view has under each key now, with its write times, or None."""
         where = " AND ".join(f"{name} = ?" for name in KEY)
         found = self.cassandra.application.execute_many(
             f"SELECT {', '.join(self.payload)}, WRITETIME(sequence_nr) AS row_written, WRITETIME(event) AS event_written"
@@ -285,7 +292,10 @@ class Mender:
         return (rows[0]._asdict() if rows else None for rows in found)
 
     def _write(self, rows: list[tuple[Row, Row | None]]) -> None:
-        """Rows that don't stand there as they should. What is null stays unset (no tombstones), unless something has to go."""
+        """Write the rows that the view does not have as they should be.
+
+        A null column stays unset (no tombstones), unless the view has a value there that has to go.
+        """
         columns = (*KEY, *self.payload)
 
         def value(name: str, right: Row, there: Row | None) -> Any:
@@ -309,7 +319,7 @@ def _key(row: Row) -> tuple[Any, ...]:
 
 
 def _named(finding: Row) -> tuple[Any, ...] | None:
-    """The key of the row in the view that the finding names."""
+    """Return the key of the view's row that a finding names, or None if it names none."""
     place = (finding["view_timebucket"], finding["view_offset"], finding["view_number"])
     if None in place:
         return None

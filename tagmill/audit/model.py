@@ -1,6 +1,7 @@
-"""What an audit says: its words, its lines, its report. Pure.
+"""The vocabulary of an audit: kinds of findings, lines, and the report. Pure.
 
-Times are ticks (100 ns since 1970 UTC), timebuckets milliseconds since then. A row counts in the bucket that its own time falls in.
+Times are ticks (100 ns since 1970 UTC), timebuckets milliseconds since then. A row counts in the bucket that its own time falls
+in.
 """
 
 from datetime import datetime
@@ -10,7 +11,7 @@ from tagmill.delivery.model import Document
 
 
 class Kind(StrEnum):
-    """What doesn't agree. The value is the word in JSON, tables and docs/audit.md, the text is for people."""
+    """A kind of disagreement. The value is the word in JSON, tables and docs/audit.md, the text is for people."""
 
     MISSING_IN_VIEW = "missing_in_view"
     EXTRA_IN_VIEW = "extra_in_view"
@@ -30,7 +31,7 @@ class Kind(StrEnum):
 
     @property
     def text(self) -> str:
-        """For people."""
+        """The kind in words, for people."""
         return _TEXTS[self]
 
 
@@ -52,7 +53,7 @@ _TEXTS = {
     Kind.UNREADABLE: "the event has no sound time or payload, or its tags are in the columns of an old layout",
 }
 
-# one row a finding, as it is staged below the audit's folder; null where a column doesn't apply
+# Schema of the findings staged below the audit's folder, one row each; null if a column doesn't apply.
 FINDING_SCHEMA = (
     "kind string, tag string, persistence_id string, sequence_nr bigint, writer_uuid string, timebucket bigint, "
     "view_timebucket bigint, view_offset string, view_number bigint, journal_offset string, journal_partition_nr bigint, "
@@ -80,9 +81,10 @@ class Finding(Document):
 
 
 class Line(Document):
-    """Rows of a tag, or of one of its buckets: in journal, view and ClickHouse, what is legal and counted only, and findings by kind.
+    """Rows of a tag or of one of its buckets in journal, view and ClickHouse, rows that may be missing there, and findings by kind.
 
-    `deleted`: rows whose event the journal has deleted; `pending`: not due to be delivered yet; `cleaned`: the view's bucket was cleaned.
+    `deleted`: rows whose event the journal has deleted; `pending`: not due to be delivered yet; `cleaned`: the view's bucket was
+    cleaned.
     """
 
     tag: str
@@ -96,21 +98,22 @@ class Line(Document):
 
     @property
     def agrees(self) -> bool:
-        """No finding."""
+        """Whether there is no finding."""
         return not any(self.findings.values())
 
 
 class BucketLine(Line):
-    """One timebucket of a tag."""
+    """The line of one timebucket of a tag."""
 
     timebucket: int
 
 
 class AuditReport(Document):
-    """All that one audit says in a document; every line and every finding stand beside it as Parquet.
+    """The result of one audit in a document; all lines and all findings are next to it as Parquet.
 
-    `tags`: one line a tag; `buckets`: the first buckets with findings; `named`: the first findings of each kind; `findings`: how many of
-    each kind in all, also those of no tag; `closed_run`: the newest run that was closed before anything was read.
+    `tags`: one line per tag. `buckets`: the first buckets with findings. `named`: the first findings of each kind. `findings`:
+    the number of each kind in all, including findings of no tag. `closed_run`: the newest run that was closed before anything was
+    read.
     """
 
     pipeline: str

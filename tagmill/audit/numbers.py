@@ -1,4 +1,4 @@
-"""Whether the journal is whole, and whether the view's numbers are those that the plugin would give.
+"""Check whether the journal is whole, and whether the view's numbers are those that the plugin would give.
 
 Aggregates per persistence_id prove most of them; only the others are put in order.
 """
@@ -14,10 +14,10 @@ KEY = ["tag", ID]
 
 
 def broken_journals(journal: DataFrame, scope: Scope) -> DataFrame:
-    """Persistence ids whose sequence_nrs are not each there once, from the first to the last. Out: persistence_id.
+    """Return persistence ids whose sequence_nrs are not each there once, from the first to the last. Out: persistence_id.
 
-    Rows, sum and sum of squares of a run of numbers are known from its ends: no row is moved. Later events than the audit's `until` are
-    left out, since a scan may see an event and not the one before it.
+    The number, sum and sum of squares of a streak follow from its ends, so no row is moved. Events later than the audit's `until`
+    are left out, since a scan may see an event and not the one before it.
     """
     ends = (
         journal.where(F.col("ticks") <= scope.until)
@@ -40,12 +40,12 @@ def broken_journals(journal: DataFrame, scope: Scope) -> DataFrame:
 
 
 def _sum_to(n: Column) -> Column:
-    """1 + 2 + … + n, modulo 2^64: what is even is halved before it is multiplied."""
+    """Return 1 + 2 + … + n, modulo 2^64; the even factor is halved before the multiplication."""
     return F.when(n % 2 == 0, F.shiftright(n, 1) * (n + 1)).otherwise(n * F.shiftright(n + 1, 1))
 
 
 def _squares_to(n: Column) -> Column:
-    """1 + 4 + … + n², modulo 2^64."""
+    """Return 1 + 4 + … + n², modulo 2^64."""
     half, odd = _sum_to(n), 2 * n + 1
     return F.when(odd % 3 == 0, half * F.call_function("div", odd, F.lit(3))).otherwise(
         F.call_function("div", half, F.lit(3)) * odd
@@ -53,9 +53,9 @@ def _squares_to(n: Column) -> Column:
 
 
 def journal_findings(journal: DataFrame, broken: DataFrame, deleted: DataFrame, scope: Scope) -> DataFrame:
-    """Findings journal_hole (one a hole, named by its first number) and two_writers (one a tag and number).
+    """Return the findings journal_hole (one per gap, named by its first number) and two_writers (one per tag and number).
 
-    In: `broken` of broken_journals. What is missing in front of the first event is no hole: it may have been deleted long ago.
+    In: `broken` of broken_journals. Numbers missing before the first event are not a gap: they may have been deleted long ago.
     """
     events = with_dead(journal.where(F.col("ticks") <= scope.until).join(F.broadcast(broken), ID, "left_semi"), deleted)
     before = F.lag("sequence_nr").over(Window.partitionBy(ID).orderBy("sequence_nr", "offset"))
@@ -101,10 +101,12 @@ def journal_findings(journal: DataFrame, broken: DataFrame, deleted: DataFrame, 
 
 
 def unproven(journal: DataFrame, view: DataFrame, scope: Scope) -> DataFrame:
-    """Persistence ids whose numbers aggregates don't prove. Out: persistence_id.
+    """Return the persistence ids whose numbers aggregates don't prove. Out: persistence_id.
 
-    Proven is: of a tag, the view has as many rows as the journal, from the same first to the same last sequence_nr, every sequence_nr
-    between them has the tag, and number and sequence_nr go up together.
+    The numbers of a tag are proven if
+    - the view has as many rows as the journal, from the same first to the same last sequence_nr,
+    - every sequence_nr between them has the tag,
+    - number and sequence_nr go up together.
     """
     offset = F.col("sequence_nr") - F.col("number")
     in_view = (
@@ -130,11 +132,13 @@ def unproven(journal: DataFrame, view: DataFrame, scope: Scope) -> DataFrame:
 def expected(
     journal: DataFrame, view: DataFrame, deleted: DataFrame, ids: DataFrame, progress: DataFrame, scope: Scope
 ) -> DataFrame:
-    """The numbers that the plugin would give. Out: tag, persistence_id, sequence_nr, expected.
+    """Return the numbers that the plugin would give. Out: tag, persistence_id, sequence_nr, expected.
 
-    In: `ids`, the persistence ids wanted; of those with a broken journal, nothing is said. `progress`: their tag_write_progress, as
-    tag, persistence_id, number, reached (the sequence_nr). Where earlier events are gone, or their tags (migrated from tag1 to tag3, and
-    the columns dropped), as rows of the view or more numbers than events show, the numbers begin where most rows of the view say.
+    In: `ids`, the persistence ids wanted, without those that have findings in the journal. `progress`: their tag_write_progress,
+    as tag, persistence_id, number, reached (the sequence_nr).
+
+    The numbers begin where most rows of the view say if earlier events are gone, or their tags (migrated from tag1 to tag3, and
+    the columns dropped). Lost tags show as rows of the view before the first tagged event, or as more numbers than events.
     """
     events = with_dead(journal.where(_in_time(scope)).join(ids, ID, "left_semi"), deleted)
     complete = events.groupBy(ID).agg((F.min("sequence_nr") == 1).alias("complete"))
@@ -155,7 +159,7 @@ def expected(
 
 
 def wrong_numbers(view: DataFrame, expected: DataFrame, scope: Scope) -> DataFrame:
-    """Findings: events of which no row of the view has the number expected. In: `expected` as above."""
+    """Return findings for events of which no row of the view has the expected number. In: `expected` as that function returns it."""
     rows = view.where(scope.judged() & ~F.col("broken")).join(expected, [*KEY, "sequence_nr"])
     row = F.struct("number", "offset", "timebucket", "bucket", "writer_uuid")
     wrong = (

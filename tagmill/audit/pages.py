@@ -1,4 +1,4 @@
-"""The page of an audit: Great Expectations judges its lines, one a tag, and Data Docs keep what it says."""
+"""Write the page of an audit: Great Expectations judges its lines, one per tag, and Data Docs keep the result."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ WARNINGS = "warnings"
 
 
 def written(report: AuditReport, pipeline: PipelineSettings, docs_dir: str) -> str:
-    """Write the page, below the pipeline's pages; returns where it is."""
+    """Write the page, below the pipeline's pages; return its path, or its URL if the folder is one."""
     name = f"audit-{report.audit:08d}"
     wanted = [Rule(kind.value, kind.value, "stop", _expected(kind), f"{{subject}}: {{rows}}: {kind.text}") for kind in Kind]
     wanted.append(Rule(WARNINGS, WARNINGS, "warn", "Nothing is to be warned of", ""))
@@ -35,7 +35,7 @@ def _expected(kind: Kind) -> str:
 
 
 def _lines(report: AuditReport) -> list[dict[str, Cell]]:
-    """One line a tag, and one for what belongs to none."""
+    """Return one line for the findings that have no tag, and one per tag."""
     of_tags: list[dict[str, Cell]] = [
         {SUBJECT: safe(f"tag {line.tag}"), **{kind.value: line.findings.get(kind, 0) for kind in Kind}, WARNINGS: None}
         for line in report.tags

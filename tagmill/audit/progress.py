@@ -1,4 +1,4 @@
-"""The ledger's progress against what was delivered."""
+"""Compare the ledger's progress with what was delivered."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -13,11 +13,11 @@ KEY = ["tag", ID]
 def progress_findings(
     progress: DataFrame, clickhouse: DataFrame, view: DataFrame, by_rows: DataFrame, *, expires: bool = False
 ) -> DataFrame:
-    """Findings: progress that lags behind ClickHouse, is ahead of everything or of what is there, or calls missing what was delivered.
+    """Return findings for progress that lags behind ClickHouse, is ahead of it or of every store, or calls delivered events missing.
 
-    In: `progress` (staging.stage_progress), read before `clickhouse` (stored.IDS) and after the watermarks; `view` as staged; `by_rows`,
-    findings of single rows. Those that are missing in ClickHouse, or too many there, are findings of their own: only what neither journal
-    nor view have any more is told from the figures alone, and only where no row of ClickHouse `expires`.
+    In: `progress` (staging.stage_progress), read before `clickhouse` (stored.IDS) and after the watermarks; `view` as staged;
+    `by_rows`, findings of single rows. Rows that ClickHouse lacks or has too often are findings of their own. Only what neither
+    journal nor view have any longer is judged by the figures alone, and only if no row of ClickHouse `expires`.
     """
     missing = by_rows.where(F.col("kind") == Kind.MISSING_IN_CLICKHOUSE.value).groupBy(*KEY).agg(F.count("*").alias("found"))
     last_in_view = view.groupBy(*KEY).agg(F.max("number").alias("in_view"))
@@ -27,11 +27,11 @@ def progress_findings(
         .join(missing, KEY, "left")
         .where(F.col("done").isNotNull() | (F.col("last_due") > 0))
     )
-    # a row that only ClickHouse has doesn't say that progress lags: it is a finding of its own
+    # A row that only ClickHouse has doesn't show that progress lags: it is a finding of its own.
     due = F.least(F.col("last_due"), F.coalesce("in_view", "last_due"))
     known = F.greatest(F.coalesce("last", F.lit(0)), F.coalesce("in_view", F.lit(0)))
     delivered = F.col("done") - F.col("missing")
-    # after a renumbering there are fewer numbers than events; an event that was delivered under two numbers has a finding of its own
+    # A renumbering leaves fewer numbers than events; an event that was delivered under two numbers has a finding of its own.
     there = F.coalesce(F.greatest("events", "numbers"), F.lit(0))
     said = (
         F.when(

@@ -1,7 +1,7 @@
-"""Repairs what an audit has found: mends the view, sends damaged batches again, withdraws wrong ones, delivers what was missing.
+"""Repair what an audit found: correct the view, send damaged batches again, withdraw wrong ones, deliver what was missing.
 
-Each step begins with what is there now and does only what is missing, so a repair that was killed is simply begun again, best with a
-new audit. What can't be repaired is left untouched and named, with the reason.
+Each step begins with the present state and does only what is missing, so a repair that was killed is simply started again, best
+with a new audit. What can't be repaired is left untouched and reported, with the reason.
 """
 
 from collections import Counter
@@ -38,10 +38,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROWS_AT_ONCE = 5000
-# events of one run that notes them as not delivered: their persistence ids are in memory at once
+# Events that one run notes as not delivered; all their persistence ids are in memory together.
 NOTED_AT_ONCE = 500_000
-# fewer misplaced rows than this say nothing about the bucket size
+# Misplaced rows from which on the bucket size itself may be wrong.
 MIN_MISPLACED = 20
+# Repairs of one command; the second is made only if the audit after the first shows a wrong batch.
 MAX_REPAIRS = 2
 IN_BATCHES = (Kind.DUPLICATED_IN_CLICKHOUSE, Kind.EXTRA_IN_CLICKHOUSE, Kind.DIFFERS_IN_CLICKHOUSE)
 COLUMNS = [column.split(" ")[0] for column in FINDING_SCHEMA.split(", ")]
@@ -58,7 +59,7 @@ class Left(Document):
 
 
 class RepairReport(Document):
-    """What a repair did. `mended`: findings in the view by kind; `runs`: the runs that delivered what was missing."""
+    """The outcome of a repair. `mended`: repaired findings in the view by kind; `runs`: the runs that delivered what was missing."""
 
     pipeline: str
     audit: int
@@ -72,7 +73,7 @@ class RepairReport(Document):
 
     @property
     def message(self) -> str:
-        """One line."""
+        """The report in one line."""
         return (
             f"pipeline {self.pipeline}, audit {self.audit}: {sum(self.mended.values())} findings mended in the view, "
             f"{len(self.resent)} batches sent again, {len(self.withdrawn)} withdrawn, {self.delivered} rows delivered, "
@@ -91,9 +92,10 @@ def audit_and_repair(
     tell: Tell | None = None,
     despite_views: bool = False,
 ) -> tuple[AuditReport, list[RepairReport]]:
-    """Audit, repair what is found, and audit again: the last audit's report, and those of the repairs.
+    """Audit, repair what is found, and audit again; return the last audit's report and those of the repairs.
 
-    Once more when only the second audit shows that a batch is wrong: it had been damaged, or an event has its right number only now.
+    Repairs once more if only the second audit shows a wrong batch: it had been damaged, or an event has its right number only
+    now.
     """
     found, done = run_audit(settings, pipeline, owner=owner, spark=spark, tell=tell), list[RepairReport]()
     while not found.agrees and (not done or (len(done) < MAX_REPAIRS and any(found.findings.get(kind) for kind in IN_BATCHES))):
@@ -126,9 +128,9 @@ def repair(
     tell: Tell | None = None,
     despite_views: bool = False,
 ) -> RepairReport:
-    """Repair what an audit (that is DONE) has found. `who` and `why` are recorded; `tell` hears what is being done.
+    """Repair what a finished audit has found. `who` and `why` are recorded; `tell` is called with each step.
 
-    Where materialized views depend on the destination, its batches are left as they are unless `despite_views`.
+    If materialized views depend on the destination, its batches are left as they are unless `despite_views`.
 
     Raises GuardRefused (there is no such audit), LeaseTaken, FenceRaised, and what a delivery raises.
     """
@@ -159,7 +161,7 @@ class _Repair:
         self.delivered = 0
 
     def run(self) -> RepairReport:
-        """All of it."""
+        """Repair the view and the batches, deliver what was missing, and return the report."""
         self._finish_open()
         mended = self._mend()
         checkpoints.reached("repair.mended")
@@ -184,7 +186,7 @@ class _Repair:
     # -- the view
 
     def _mend(self) -> mend.Mended:
-        """Under the pipeline's lease, so that no build of ours numbers meanwhile."""
+        """Repair the view under the pipeline's lease, so that no build of ours gives numbers meanwhile."""
         with steps.leased(self.settings, self.name, self.owner, wait=self.pipeline.lease_wait_seconds) as (ledger, lease):
             audited = self._audited(ledger)
             journal = Journal.look(ledger.cassandra, self.pipeline.journal)
@@ -231,7 +233,7 @@ class _Repair:
     # -- batches
 
     def _resend(self, mended: mend.Mended) -> list[UUID]:
-        """Batches whose rows in ClickHouse are not the sealed ones."""
+        """Send the batches again whose rows in ClickHouse are not the sealed ones; return their ids."""
         if not mended.batches and not self._found(Kind.MISSING_IN_CLICKHOUSE, Kind.PROGRESS_DIFFERS, *IN_BATCHES):
             return []
         self.tell("holding ClickHouse's batches against the sealed ones")
@@ -255,12 +257,15 @@ class _Repair:
         return done
 
     def _withdraw(self, mended: mend.Mended, resent: list[UUID], buckets: set[Bucket]) -> list[UUID]:
-        """Batches whose sealed rows are wrong, since the view was when they were sealed. Adds where their events are now."""
+        """Withdraw batches that were sealed when the view was wrong; return their ids.
+
+        Adds to `buckets` where the view has their events now.
+        """
         done: list[UUID] = []
         wrong = {batch: (Kind.WRONG_NUMBER, 1) for batch in mended.batches} | self._wrong_batches()
         for batch, (kind, count) in wrong.items():
             if batch in resent or batch not in self.runs_of:
-                continue  # mended above, of no run, or withdrawn by an earlier attempt
+                continue  # sent again above, of no run, or withdrawn by an earlier attempt
             self.tell(f"withdrawing batch {batch}")
             try:
                 buckets.update(self.interventions.taken_out(batch, self.runs_of[batch]))
@@ -284,7 +289,10 @@ class _Repair:
     # -- what was never delivered
 
     def _note_undelivered(self) -> int:
-        """Events that ClickHouse lacks though progress has passed them: progress is told so, by a run of its own."""
+        """Note events in progress as not delivered if it has passed them but ClickHouse lacks them; return how many.
+
+        Each group of events gets a run of its own.
+        """
         noted, before = 0, None
         with Ledger(self.settings.cassandra) as ledger, ClickHouse(self.settings.clickhouse) as clickhouse:
             try:
@@ -298,7 +306,7 @@ class _Repair:
         return noted
 
     def _must_have_moved(self, first: Event, before: Event | None) -> None:
-        """Raise GuardRefused where the first event that is to be noted is the one that was noted before."""
+        """Raise GuardRefused if the first event to note is the one that was noted before, so that progress did not change."""
         if first == before:
             raise GuardRefused(
                 f"pipeline {self.name}: progress of persistence_id {first.persistence_id!r}, tag {first.tag!r} is not what was written to "
@@ -318,7 +326,7 @@ class _Repair:
                     yield event
 
     def _missing(self) -> Iterator[list[Event]]:
-        """Events that ClickHouse should have, under the numbers that the view has or is to have."""
+        """Yield groups of events that ClickHouse should have, under the numbers that the view has or is to have."""
         for part in self._findings(Kind.MISSING_IN_CLICKHOUSE):
             yield [
                 Event(row["tag"], row["persistence_id"], row["sequence_nr"], number, row["timebucket"])
@@ -327,13 +335,16 @@ class _Repair:
             ]
 
     def _passed(self, buckets: set[Bucket]) -> Iterator[Bucket]:
-        """Those that a watermark has passed: what lies behind it comes with the ordinary run."""
+        """Return the buckets that a watermark has passed; an ordinary run delivers the others."""
         with Ledger(self.settings.cassandra) as ledger:
             marks = ledger.delivered.watermarks(self.name)
         return ((tag, bucket) for tag, bucket in buckets if tag in marks and first_ticks(bucket) <= marks[tag].ticks)
 
     def _deliver(self, buckets: list[Bucket]) -> None:
-        """Read these buckets again, then look at the holds. A hold freezes its persistence_id: where one ended, once more."""
+        """Read these buckets again, then look at the holds.
+
+        A hold freezes its persistence_id: if one ended, the buckets are read once more.
+        """
         self._reread(buckets)
         held = self._holds()
         self._ordinary()
@@ -341,7 +352,7 @@ class _Repair:
             self._reread(buckets)
 
     def _reread(self, buckets: list[Bucket]) -> None:
-        """Run by run."""
+        """Read these buckets again, run by run."""
         while buckets:
             self.tell(f"delivering what was missing: {len(buckets)} buckets")
             planned = steps.plan(self.settings, self.name, owner=self.owner, buckets=buckets)
@@ -350,7 +361,7 @@ class _Repair:
                 self._finish(planned)
 
     def _ordinary(self) -> None:
-        """What is new, up to now."""
+        """Deliver what is new up to now, run by run."""
         self.tell("delivering what is new, and looking at the holds")
         while True:
             planned = steps.plan(self.settings, self.name, owner=self.owner)
@@ -362,7 +373,7 @@ class _Repair:
             return sum(1 for _ in ledger.delivered.holds(self.name, self.pipeline.tags))
 
     def _finish_open(self) -> None:
-        """A run that somebody left unfinished is finished first."""
+        """Finish a run that was left unfinished."""
         with Ledger(self.settings.cassandra) as ledger:
             left = ledger.open_run(self.name)
         if left is not None:
@@ -384,7 +395,7 @@ class _Repair:
         return any(part for part in self._findings(*kinds))
 
     def _findings(self, *kinds: Kind) -> Iterator[list[dict[str, Any]]]:
-        """The staged findings of these kinds, some rows at a time."""
+        """Yield the staged findings of these kinds, some rows at a time."""
         wanted = pa.array([kind.value for kind in kinds], pa.string())
         for part in self.files.record_batches(f"{self.folder}/findings", ROWS_AT_ONCE, COLUMNS):
             rows = part.filter(pc.is_in(part["kind"], value_set=wanted)).to_pylist()

@@ -1,4 +1,4 @@
-"""From the staged lines and findings to the report, and to the ledger's word on each partition of the view."""
+"""Turn the staged lines and findings into the report, and into the ledger's record of each partition of the view."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ from tagmill.timeuuid import to_datetime
 from tagmill.viewsettings import PipelineSettings, QualitySettings
 
 FIGURES = ("journal", "view", "clickhouse", "deleted", "pending", "cleaned")
-# buckets with findings that a report names
+# Buckets with findings that a report names at most.
 NAMED_BUCKETS = 100
-# the guidance of the plugin: thousands of events a day and tag → Day, 100,000s → Hour, millions → Minute
+# Most events per day and tag for a bucket size (the plugin's guidance: thousands → Day, 100,000s → Hour, millions → Minute).
 EVENTS_A_DAY = {BucketSize.DAY: 100_000, BucketSize.HOUR: 1_000_000}
 MOST_TAGS = 10
-# readers look into each bucket between the first time bucket and the first event
+# Empty buckets before the first event above which a report warns, because readers look into each of them.
 EMPTY_BUCKETS = 1000
 
 
@@ -30,7 +30,7 @@ EMPTY_BUCKETS = 1000
 class Judged:
     """The staged frames of an audit: sums.bucket_sums as `lines`, model.FINDING_SCHEMA as `findings`.
 
-    `untagged`: how many rows of the view are not judged, for their events have no tags.
+    `untagged`: the number of rows of the view that are not judged, because their events have no tags.
     """
 
     events: DataFrame
@@ -44,7 +44,7 @@ class Judged:
 
 
 def made(judged: Judged, row: AuditRow, scope: Scope, pipeline: PipelineSettings, folder: str, now: datetime) -> AuditReport:
-    """The report; all lines are written beside it, to `buckets`."""
+    """Return the report, and write all its lines next to it, to `buckets`."""
     counts = judged.findings.groupBy("tag", "kind").count().collect()
     lines = kept(_lines(judged), f"{judged.url}/buckets")
     of_tags = {line["tag"]: line for line in lines.groupBy("tag").agg(*(F.sum(name).alias(name) for name in FIGURES)).collect()}
@@ -71,7 +71,7 @@ def _by_kind(counts: Any) -> dict[Kind, int]:
 
 
 def _lines(judged: Judged) -> DataFrame:
-    """One row a tag and bucket: tag, timebucket, FIGURES, findings (map of kind to count)."""
+    """Return one row per tag and bucket: tag, timebucket, FIGURES, findings (map of kind to count)."""
     found = (
         judged.findings.where("tag IS NOT NULL AND timebucket IS NOT NULL")
         .groupBy("tag", "timebucket", "kind")
@@ -90,7 +90,7 @@ def _lines(judged: Judged) -> DataFrame:
 
 
 def _named(findings: DataFrame, most: int) -> Iterator[Finding]:
-    """The first findings of each kind."""
+    """Yield the first findings of each kind, at most `most` of each."""
     order = Window.partitionBy("kind").orderBy("tag", "persistence_id", "sequence_nr")
     named = findings.withColumn("place", F.row_number().over(order)).where(F.col("place") <= most).drop("place").collect()
     kinds = list(Kind)
@@ -129,7 +129,7 @@ def _warnings(judged: Judged, pipeline: PipelineSettings) -> Iterator[str]:
 
 
 def early(first_ticks: int, first_time_bucket: datetime, size: BucketSize) -> Iterator[str]:
-    """A sentence when readers look into many buckets before the first event."""
+    """Yield a sentence if readers look into many buckets before the first event."""
     begin = size.start(int(first_time_bucket.timestamp()) * 10_000_000)
     empty = (size.start(first_ticks) - begin) // size.milliseconds
     if empty > EMPTY_BUCKETS:
@@ -140,7 +140,7 @@ def early(first_ticks: int, first_time_bucket: datetime, size: BucketSize) -> It
 
 
 def large_partitions(partitions: DataFrame, view: View, quality: QualitySettings) -> Iterator[str]:
-    """A sentence for each tag with partitions over the limits. In, one row a partition: tag, timebucket, rows, bytes."""
+    """Yield a sentence for each tag with partitions over the limits. In, one row per partition: tag, timebucket, rows, bytes."""
     large = partitions.where((F.col("rows") > quality.max_partition_rows) | (F.col("bytes") > quality.max_partition_bytes))
     largest = large.groupBy("tag").agg(
         F.count("*").alias("count"),
@@ -157,7 +157,7 @@ def large_partitions(partitions: DataFrame, view: View, quality: QualitySettings
 
 
 def _fitting(rows: int, size_bytes: int, size: BucketSize, quality: QualitySettings) -> str:
-    """Which bucket size would fit."""
+    """Return a sentence that says which bucket size would fit."""
     sizes = list(BucketSize)
     for smaller in sizes[sizes.index(size) + 1 :]:
         share = smaller.milliseconds / size.milliseconds
@@ -174,7 +174,7 @@ def _fitting(rows: int, size_bytes: int, size: BucketSize, quality: QualitySetti
 
 
 def write_buckets(judged: Judged, row: AuditRow, scope: Scope, ledger_keyspace: str, view: View, written: int) -> None:
-    """Write the word on each partition that the view has. A later audit's word wins, however late this one's is written."""
+    """Write to the ledger whether each partition of the view agrees. A later audit's result wins, however late this one is written."""
     proven = ~F.col("broken") & scope.judged() & scope.is_due()
     partitions = judged.view.groupBy("tag", "timebucket").agg(F.count("*").alias("rows"), F.bool_and(proven).alias("proven"))
     in_tags = judged.findings.where("tag IS NOT NULL")

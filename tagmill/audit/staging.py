@@ -1,7 +1,7 @@
-"""One pass over each of Cassandra's tables: narrow key rows and hashes, as Parquet below the audit's folder.
+"""Read each of Cassandra's tables in one pass, and stage narrow key rows and hashes as Parquet below the audit's folder.
 
-The hash of a row is that of a batch's row (tagmill.batches.columns), over what the journal knows of it: sums of it are the same wherever
-the same rows lie, in journal, view or ClickHouse, and another value of any column changes them.
+The hash of a row is that of a batch's row (tagmill.batches.columns), over the columns that the journal knows. Its sums are the
+same wherever the same rows are, in journal, view or ClickHouse; another value of any column changes them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from tagmill.views.model import Reason
 from tagmill.views.tables import CleanedOf, Journal, all_events, bucket, cleaned, event_tags
 
 ID = "persistence_id"
-# stands for deleted_to where the journal knows nothing of a persistence_id
+# Value of deleted_to for a persistence_id that the journal knows nothing of.
 GONE = 2**62
 KEYS = ("tag_name", "timebucket", "timestamp", ID, "tag_pid_sequence_nr", "sequence_nr")
 TYPES = {"text": "string", "timeuuid": "string", "blob": "binary"}
@@ -28,10 +28,10 @@ TYPES = {"text": "string", "timeuuid": "string", "blob": "binary"}
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What an audit judges: rows of these tags with start <= time <= until (ticks).
+    """The rows that an audit judges: those of these tags with start <= time <= until (ticks).
 
-    `due` (per tag): rows up to it have to be in ClickHouse. Between it and `reached`, the watermark, rows may have come late: those that
-    are in ClickHouse are compared, the others are pending.
+    `due` (per tag): rows up to it have to be in ClickHouse. Between it and `reached`, the watermark, rows may have come late:
+    those that are in ClickHouse are compared, the others are pending.
     """
 
     pipeline: str
@@ -41,11 +41,11 @@ class Scope:
     due: Mapping[str, int]
     until: int
     reached: Mapping[str, int]
-    # rows before this are past the destination's retention (ticks): ClickHouse may have them or not
+    # Ticks before which rows are past the destination's retention, so that ClickHouse may have them or not.
     expired: int = 0
 
     def judged(self) -> Column:
-        """Over `tag` and `ticks`: neither before the start nor too young."""
+        """Return, over `tag` and `ticks`, whether a row is judged: not before the tag's start and not after `until`."""
         return (F.col("ticks") >= _by_tag(self.start)) & (F.col("ticks") <= self.until)
 
     def is_expired_bucket(self) -> Column:
@@ -53,11 +53,11 @@ class Scope:
         return F.col("bucket") * TICKS_PER_MILLISECOND < self.expired
 
     def is_reached(self) -> Column:
-        """Over `tag` and `ticks`: may be in ClickHouse."""
+        """Return, over `tag` and `ticks`, whether a row may be in ClickHouse."""
         return F.col("ticks") <= _by_tag(self.reached)
 
     def is_due(self) -> Column:
-        """Over `tag` and `ticks`: should be in ClickHouse."""
+        """Return, over `tag` and `ticks`, whether a row has to be in ClickHouse."""
         return F.col("ticks") <= _by_tag(self.due)
 
 
@@ -68,10 +68,10 @@ def _by_tag(values: Mapping[str, int]) -> Column:
 
 
 def stage_journal(spark: SparkSession, journal: Journal, scope: Scope, url: str) -> DataFrame:
-    """Write one row an event of `messages`, of all persistence ids, and read it back.
+    """Write one row per event of `messages`, of all persistence ids, and read them back.
 
-    Out: persistence_id, partition_nr, sequence_nr, offset, ticks, bucket, writer_uuid, tags (those of the pipeline), tag_count (all),
-    event_hash, flaw (a Reason, or null). Events without tags of the pipeline have no hash.
+    Out: persistence_id, partition_nr, sequence_nr, offset, ticks, bucket, writer_uuid, tags (those of the pipeline), tag_count
+    (all), event_hash, flaw (a Reason, or null). Events without tags of the pipeline have no hash.
     """
     messages, all_tags = all_events(spark, journal), event_tags(journal.columns)
     old_only = (F.size(all_tags) > 0) & (F.size(event_tags(["tags"])) == 0)
@@ -98,12 +98,12 @@ def stage_journal(spark: SparkSession, journal: Journal, scope: Scope, url: str)
 
 
 def _unread(journal: Journal) -> Column:
-    """The event lies in the column of plugins before 0.10."""
+    """Return whether the event lies in the column that plugins before 0.10 used."""
     return F.col("event").isNull() & F.col("message").isNotNull() if "message" in journal.columns else F.lit(False)
 
 
 def _payload(there: Sequence[str]) -> list[Column]:
-    """The columns of a view's row that are no keys, null where the table has no such column."""
+    """Return the columns of a view's row that are not keys; null for those that the table does not have."""
     return [
         (F.col(name) if name in there else F.lit(None)).cast(TYPES.get(kind, kind)).alias(name)
         for name, kind in VIEW_COLUMNS.items()
@@ -112,10 +112,10 @@ def _payload(there: Sequence[str]) -> list[Column]:
 
 
 def stage_view(spark: SparkSession, journal: Journal, scope: Scope, url: str) -> DataFrame:
-    """Write one row a row of the view with a tag of the pipeline, and read it back.
+    """Write one row per row of the view with a tag of the pipeline, and read them back.
 
-    Out: tag, persistence_id, sequence_nr, number, offset, ticks, bucket (of its time), timebucket (where it lies), writer_uuid, size
-    (bytes), event_hash (as the journal's), row_hash (with the number), broken (its time can't be read).
+    Out: tag, persistence_id, sequence_nr, number, offset, ticks, bucket (of its time), timebucket (where it lies), writer_uuid,
+    size (bytes), event_hash (as the journal's), row_hash (with the number), broken (its time can't be read).
     """
     there = sorted(journal.tables[journal.view_table] & set(VIEW_COLUMNS))
     view = table(spark, journal.keyspace, journal.view_table).select(*there).where(F.col("tag_name").isin(list(scope.tags)))
@@ -130,23 +130,24 @@ def stage_view(spark: SparkSession, journal: Journal, scope: Scope, url: str) ->
 
 
 def with_number(event_hash: Column, number: Column) -> Column:
-    """The hash of a row with its number: stored.ROW_HASH says the same to ClickHouse."""
+    """Return the hash of a row with its number, as stored.ROW_HASH computes it in ClickHouse."""
     return xxhash64(event_hash * F.lit(signed(columns.FACTOR)) + number)
 
 
 def deleted_for_good(spark: SparkSession, ledger_keyspace: str, journal: str) -> DataFrame:
-    """Persistence ids that `journal clean` has deleted for good: the ledger is the only one to know. Out: persistence_id, deleted_to."""
+    """Return the persistence ids that `journal clean` has deleted for good, as only the ledger knows. Out: persistence_id, deleted_to."""
     return table(spark, ledger_keyspace, "deleted_ids").where(F.col("journal") == journal).select(ID, "deleted_to")
 
 
 def stage_deleted(
     spark: SparkSession, journal: Journal, events: DataFrame, view: DataFrame, for_good: DataFrame, scope: Scope, url: str
 ) -> DataFrame:
-    """Up to where the events of each persistence_id are deleted. Out: persistence_id, deleted_to.
+    """Write up to where the events of each persistence_id are deleted, and read it back. Out: persistence_id, deleted_to.
 
-    metadata.deleted_to is written before the events go: read it after the journal. The plugin's deletion for good (deleteAllEvents with
-    neverUsePersistenceIdAgain) takes the metadata too: of a persistence_id that the view has and the journal knows nothing of, all is
-    deleted (GONE). What Tagmill deletes so (`for_good`) was noted before: it is known, whatever is left of it.
+    metadata.deleted_to is written before the events go: read it after the journal. The plugin's deletion for good
+    (deleteAllEvents with neverUsePersistenceIdAgain) takes the metadata too. A persistence_id that the view has and the journal
+    knows nothing of is therefore deleted completely (GONE). Tagmill notes its own deletions for good (`for_good`) first, so they
+    are known whatever is left.
     """
     in_view = view.where((F.col("ticks") <= scope.until) & ~F.col("broken")).select(ID).distinct()
     gone = in_view.join(events.select(ID).distinct(), ID, "left_anti").withColumn("deleted_to", F.lit(GONE))
@@ -158,7 +159,10 @@ def stage_deleted(
 
 
 def stage_progress(spark: SparkSession, ledger_keyspace: str, scope: Scope, url: str) -> DataFrame:
-    """The ledger's progress. Out: tag, persistence_id, number, sequence_nr, missing (how many numbers below were never delivered)."""
+    """Write the ledger's progress and read it back.
+
+    Out: tag, persistence_id, number, sequence_nr, missing (the number of lower numbers that were never delivered).
+    """
     intervals = F.filter(F.split(F.coalesce("missing", F.lit("")), ","), lambda part: part != "")
     length = F.aggregate(
         intervals,
@@ -176,23 +180,26 @@ def stage_progress(spark: SparkSession, ledger_keyspace: str, scope: Scope, url:
 def stage_cleaned(
     spark: SparkSession, ledger_keyspace: str, journal: str, views: Sequence[View], scope: Scope, url: str
 ) -> CleanedOf:
-    """What cleanup took away or is at, of all the `views` that the journal had (tables.cleaned)."""
+    """Write the buckets that cleanups have taken or are working on, of all `views` that the journal had; read them back.
+
+    See tables.cleaned.
+    """
     of_sizes = cleaned(spark, ledger_keyspace, journal, views).items()
     return {size: kept(starts.where(F.col("tag").isin(list(scope.tags))), f"{url}/{size.value}") for size, starts in of_sizes}
 
 
 def kept(rows: DataFrame, url: str) -> DataFrame:
-    """The same rows whenever they are read again."""
+    """Write rows to Parquet and read them back, so that later evaluations see the same rows."""
     rows.write.mode("overwrite").parquet(url)
     return rows.sparkSession.read.schema(rows.schema).parquet(url)
 
 
 def exploded(journal: DataFrame, deleted: DataFrame) -> DataFrame:
-    """One row an event and tag of the pipeline, with `tag` and `dead` (deleted, or about to be)."""
+    """Return one row per event and tag of the pipeline, with `tag` and `dead` (deleted, or about to be)."""
     return with_dead(journal.where(F.size("tags") > 0).withColumn("tag", F.explode("tags")).drop("tags"), deleted)
 
 
 def with_dead(rows: DataFrame, deleted: DataFrame) -> DataFrame:
-    """Add `dead`: at or below metadata.deleted_to."""
+    """Add `dead`: whether the sequence_nr is at or below deleted_to."""
     joined = rows.join(deleted, ID, "left")
     return joined.withColumn("dead", F.coalesce(F.col("sequence_nr") <= F.col("deleted_to"), F.lit(False))).drop("deleted_to")

@@ -1,4 +1,4 @@
-"""What ClickHouse holds: sums per bucket computed on the server, and rows only of the buckets that differ, both streamed to Parquet."""
+"""Read what ClickHouse holds: sums per bucket, computed on the server, and rows of the buckets that differ, both streamed to Parquet."""
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby, islice
@@ -13,12 +13,12 @@ from tagmill.buckets import first_ticks
 from tagmill.stores.clickhouse import ClickHouse
 from tagmill.stores.files import RunFiles
 
-# chDB, the local engine, refuses a bound array of more than about 1 KB
+# Buckets in one query: chDB, the local engine, refuses a bound array of more than about 1 KB.
 BUCKETS_AT_ONCE = 50
 TICKS = next(column for column in columns.COLUMNS if column.name == "event_time").stored.format("`event_time`")
 EVENT_HASH = columns.row_checksum_sql(columns.EVENT)
 ROW_HASH = f"xxHash64({EVENT_HASH} * {columns.FACTOR} + toUInt64(`tag_pid_sequence_nr`))"
-# what Parquet files of ClickHouse have to look like for Spark
+# Settings with which ClickHouse writes Parquet files that Spark can read.
 PARQUET = {"output_format_parquet_string_as_string": 1, "output_format_parquet_compression_method": "lz4"}
 
 SUMS = "tag string, bucket bigint, rows bigint, event_sum bigint, row_sum bigint"
@@ -30,7 +30,7 @@ ROWS = (
 
 
 class Stored:
-    """The destination of one pipeline, for one audit; files go below `folder`."""
+    """The destination of one pipeline, as one audit reads it; files go below `folder`."""
 
     def __init__(
         self, spark: SparkSession, clickhouse: ClickHouse, table: str, files: RunFiles, folder: str, scope: Scope
@@ -45,7 +45,7 @@ class Stored:
         self.bucket = f"intDiv({TICKS}, {size.ticks}) * {size.milliseconds}"
 
     def sums(self) -> DataFrame:
-        """One row a tag and bucket of what may be delivered. Out: SUMS."""
+        """Return one row per tag and bucket of what may be delivered. Out: SUMS."""
         select = (
             f"toString(`tag`) AS tag_, {self.bucket} AS bucket, toInt64(count()) AS rows, "
             f"reinterpretAsInt64(sum({EVENT_HASH})) AS event_sum, reinterpretAsInt64(sum({ROW_HASH})) AS row_sum"
@@ -53,7 +53,7 @@ class Stored:
         return self._read("sums", SUMS, select, "GROUP BY tag_, bucket", self._each_tag())
 
     def ids(self) -> DataFrame:
-        """One row a tag and persistence_id: rows, distinct numbers and events, the last number, and the last that is due. Out: IDS."""
+        """Return rows, distinct numbers and events, the last number and the last that is due, by tag and persistence_id. Out: IDS."""
         select = (
             "toString(`tag`) AS tag_, `persistence_id`, toInt64(count()) AS rows, toInt64(uniqExact(`tag_pid_sequence_nr`)) AS numbers, "
             "toInt64(uniqExact(`sequence_nr`, `writer_uuid`)) AS events, "
@@ -62,7 +62,7 @@ class Stored:
         return self._read("ids", IDS, select, "GROUP BY tag_, `persistence_id`", self._each_tag(), all_times=True)
 
     def rows(self, name: str, buckets: DataFrame) -> DataFrame:
-        """The rows of some buckets, up to the watermark. In: tag, bucket. Out: ROWS."""
+        """Return the rows of some buckets, up to the watermark. In: tag, bucket. Out: ROWS."""
         select = (
             f"toString(`tag`) AS tag_, `persistence_id`, `sequence_nr`, `tag_pid_sequence_nr` AS number, {TICKS} AS ticks, "
             f"toString(`offset`) AS offset_, `writer_uuid`, toString(`batch_id`) AS batch_id, {self.bucket} AS bucket, "
@@ -89,7 +89,7 @@ class Stored:
     def _read(
         self, name: str, schema: str, select: str, tail: str, asked: Iterable[dict[str, Any]], *, all_times: bool = False
     ) -> DataFrame:
-        """Run a query for each set of parameters, one Parquet file each; the columns in the order of the schema."""
+        """Run a query for each set of parameters, one Parquet file each; return the rows with the columns of the schema."""
         bound = "`tag` = {tag:String}"
         if not all_times:
             bound += f" AND {TICKS} >= {{start:Int64}} AND {TICKS} <= {{reached:Int64}}"

@@ -1,4 +1,4 @@
-"""Sums per tag and bucket of the four parties: where they are equal the rows are, so only the other buckets are looked into."""
+"""Add up the four parties per tag and bucket: equal sums mean equal rows, so only the other buckets are compared row by row."""
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -12,11 +12,11 @@ BUCKET = ["tag", "bucket"]
 def bucket_sums(
     journal: DataFrame, view: DataFrame, clickhouse: DataFrame, deleted: DataFrame, cleaned_of: CleanedOf, scope: Scope
 ) -> DataFrame:
-    """One row a tag and bucket that anybody has rows in.
+    """Return one row per tag and bucket in which any party has rows.
 
-    In: as staging and stored.Stored.sums leave them. Out: tag, bucket; the rows journal, view, clickhouse, deleted, pending, cleaned as
-    model.Line says; differs. Events at or below deleted_to may be gone from the journal: journal and view are compared without them, and
-    without what was cleaned of a bucket in smaller ones.
+    In: as staging and stored.Stored.sums leave them. Out: tag, bucket; the rows journal, view, clickhouse, deleted, pending,
+    cleaned as model.Line says; differs. Events at or below deleted_to may be gone from the journal: journal and view are compared
+    without them, and without what was cleaned of a bucket in smaller ones.
     """
     smaller = {size: starts for size, starts in cleaned_of.items() if size.milliseconds < scope.size.milliseconds}
     in_journal = with_cleaned(exploded(journal, deleted).where(scope.judged() & _in_time()), smaller)
@@ -36,7 +36,7 @@ def bucket_sums(
     agrees = F.when(F.col("partly"), cleaned_away & with_journal).when(F.col("is_cleaned"), cleaned_away)
     agrees = agrees.otherwise(with_journal & with_view)
     gone = F.greatest(F.col("v_rows") - F.col("v_living") - F.col("j_rows") + F.col("j_living"), F.lit(0))
-    # rows between due and watermark that ClickHouse has not: they came late, and the next run delivers them
+    # Rows between due and watermark that ClickHouse does not have came late, and the next run delivers them.
     late = F.least(F.col("v_reached") - F.col("v_due"), F.greatest(F.col("v_reached") - F.col("c_rows"), F.lit(0)))
     late = F.when(expired, 0).otherwise(late)
     pending = F.when(F.col("is_cleaned"), 0).otherwise(F.col("v_rows") - F.col("v_reached") + late)
@@ -48,10 +48,13 @@ def bucket_sums(
 
 
 def _sums(rows: DataFrame, party: str, reached_hash: str, scope: Scope) -> DataFrame:
-    """One row a tag and bucket: rows of a party, and sums.
+    """Return one row per tag and bucket with row counts of a party, and sums.
 
-    Rows: all; those that live (not deleted); of these, those that were not cleaned, with their sum; those
-    that are due; those up to the watermark, with the sum of reached_hash.
+    Rows that are counted:
+    - all;
+    - those that live (not deleted); of these, those that were not cleaned, with their sum;
+    - those that are due;
+    - those up to the watermark, with the sum of reached_hash.
     """
     living, reached = ~F.col("dead"), scope.is_reached()
     left = living & ~F.col("is_cleaned")

@@ -1,9 +1,9 @@
 """The columns of a batch: in the sealed file, in the destination table, and in the checksum. One list for all three.
 
-The checksum of a row: fold over the columns, h = h * FACTOR + value, where value is the number itself or XXH64 (seed 0) of
-the bytes; an optional column, all of which stand behind the others, adds XXH64(value * FACTOR + its salt) instead, and nothing where it is
-null; then XXH64 of h, so that values exchanged between rows don't cancel out. The checksum of a batch is the sum of its rows'.
-All of it modulo 2^64: Spark (with ANSI off) and ClickHouse wrap alike.
+The checksum of a row folds over the columns: h = h * FACTOR + value. The value is the number itself, or XXH64 (seed 0) of the
+bytes. Optional columns come after the others: each adds XXH64(value * FACTOR + its salt), or nothing if it is null. At the end
+XXH64 of h is taken, so that values exchanged between rows don't cancel out. The checksum of a batch is the sum of its rows'. All
+of it is modulo 2^64: Spark (with ANSI off) and ClickHouse wrap alike.
 """
 
 import hashlib
@@ -34,12 +34,12 @@ class Column:
 
     @property
     def repeats(self) -> bool:
-        """Few different values are expected."""
+        """Whether few different values are expected."""
         return self.table_type.startswith("LowCardinality")
 
     @property
     def salt(self) -> int:
-        """What tells the values of optional columns apart, whatever order they have come in."""
+        """The number that tells the values of optional columns apart, in whatever order the columns were added."""
         return int.from_bytes(hashlib.sha256(self.name.encode()).digest()[:8], "big")
 
 
@@ -68,13 +68,13 @@ COLUMNS = (
     Column("meta", "Nullable(String)", "Nullable(String)", nullable=True),
     Column("late", "UInt8", "UInt8", "number"),
 )
-# what the journal itself knows of a row: all but its tag and number, the bucket it was read in, and how it was delivered
+# Columns that the journal itself knows: all except tag, number, the bucket that a row was read in, and how it was delivered.
 EVENT = tuple(column for column in COLUMNS if column.name not in ("tag", "tag_pid_sequence_nr", "timebucket", "late"))
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The columns of one destination's batches, in their order, and what ClickHouse is told of them.
+    """The columns of one destination's batches, in their order, and how ClickHouse stores them.
 
     `order`: how the table is sorted; `identity`: what tells one event from another. (Tag views' table says both itself.)
     """
@@ -85,28 +85,28 @@ class Layout:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """In the order of the file."""
+        """The names of the columns, in the order of the file."""
         return tuple(column.name for column in self.columns)
 
     @property
     def required(self) -> tuple[str, ...]:
-        """Those that are no optional ones."""
+        """The names of the columns that are not optional."""
         return tuple(column.name for column in self.columns if not column.optional)
 
     def input_structure(self) -> str:
-        """The columns of a sealed file, as ClickHouse's input() takes them."""
+        """Return the columns of a sealed file, as ClickHouse's input() takes them."""
         return ", ".join(f"`{column.name}` {column.file_type}" for column in self.columns)
 
     def insert_expressions(self) -> str:
-        """The SELECT list that turns a sealed file's columns into the table's."""
+        """Return the SELECT list that turns a sealed file's columns into the table's."""
         return ", ".join(f"{column.insert.format(f'`{column.name}`')} AS `{column.name}`" for column in self.columns)
 
     def table_columns(self) -> str:
-        """The column definitions of the destination table."""
+        """Return the column definitions of the destination table."""
         return ",\n    ".join(f"`{column.name}` {column.table_type}" for column in self.columns)
 
     def row_checksum_sql(self) -> str:
-        """ClickHouse's expression for the checksum of a row of the destination table (UInt64)."""
+        """Return ClickHouse's expression for the checksum of a row of the destination table (UInt64)."""
         return row_checksum_sql(self.columns)
 
 
@@ -115,7 +115,7 @@ NAMES = TAG_VIEWS.names
 
 
 def row_checksum_sql(chosen: Iterable[Column]) -> str:
-    """ClickHouse's expression for the checksum of a row over some columns (UInt64)."""
+    """Return ClickHouse's expression for the checksum of a row over some columns (UInt64)."""
     folded = "toUInt64(0)"
     for column in chosen:
         if column.optional:
@@ -138,7 +138,7 @@ def _value_sql(column: Column) -> str:
 
 
 def event_text_sql(text_serializers: list[int]) -> str:
-    """ClickHouse's expression for the readable form of a payload: the text itself, or '' for bytes."""
+    """Return ClickHouse's expression for the readable form of a payload: the text itself, or '' for bytes."""
     if text_serializers:
         ids = ", ".join(str(int(ser_id)) for ser_id in text_serializers)
         return f"if(`ser_id` IN ({ids}), `event`, '')"

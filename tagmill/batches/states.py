@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class RunState(StrEnum):
-    """PLANNED: nothing written yet. SEALED: the batches are fixed. CLOSED: progress is written. ABANDONED: nothing of it is delivered."""
+    """PLANNED: nothing is written yet. SEALED: the batches are fixed. CLOSED: progress is written. ABANDONED: nothing is delivered."""
 
     PLANNED = "PLANNED"
     SEALED = "SEALED"
@@ -20,7 +20,7 @@ class RunState(StrEnum):
 class BatchState(StrEnum):
     """NEW: sealed. IN_CLICKHOUSE: verified there. VOIDED: given up and proven absent, or taken out.
 
-    A later run delivers the events of a VOIDED one, unless they were erased.
+    A later run delivers the events of a VOIDED batch, unless they were erased.
     """
 
     NEW = "NEW"
@@ -51,15 +51,15 @@ BATCH_MOVES = frozenset(
 
 
 def may_move_run(old: RunState, new: RunState) -> bool:
-    """Whether a run may go from one state to another."""
+    """Return whether a run may go from one state to another."""
     return (old, new) in RUN_MOVES
 
 
 def may_move_batch(old: BatchState, new: BatchState) -> bool:
-    """Whether a batch may go from one state to another."""
+    """Return whether a batch may go from one state to another."""
     return (old, new) in BATCH_MOVES
 
 
 def may_close(batches: list[BatchState]) -> bool:
-    """A run closes when no batch is left to be pushed."""
+    """Return whether a run with batches in these states may close: none is left to push."""
     return BatchState.NEW not in batches

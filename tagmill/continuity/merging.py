@@ -1,10 +1,10 @@
-"""Progress from two records of the same deliveries, such as an older ledger's and what the destination has."""
+"""Merge progress from two records of the same deliveries, such as an older ledger's and what the destination has."""
 
 from tagmill.continuity.model import Interval, Progress
 
 
 def merge(ledger: Progress | None, destination: Progress) -> Progress:
-    """Return progress in which a number is delivered that either of the two has delivered."""
+    """Return progress in which a number is delivered if it is delivered in either of the two."""
     if ledger is None:
         return destination
     further = ledger if ledger.number >= destination.number else destination

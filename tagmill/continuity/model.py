@@ -1,4 +1,4 @@
-"""The words that the rules speak: what was seen, what is known, what shall happen."""
+"""The vocabulary of the rules: what was seen, what is known, and what happens."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ Interval = tuple[int, int]
 
 
 class Action(StrEnum):
-    """What happens to one row of the view."""
+    """The action on one row of the view."""
 
     DELIVER = "deliver"
     LATE = "late"
@@ -17,7 +17,7 @@ class Action(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why; stable codes that stand in the ledger, in reports and in the documentation."""
+    """The reason of an action; stable codes in the ledger, in reports and in the documentation."""
 
     NEXT = "next"
     ALREADY_DELIVERED = "already_delivered"
@@ -40,7 +40,7 @@ class Reason(StrEnum):
 
 
 class FirstSeen(StrEnum):
-    """What to do with a first number above 1."""
+    """The policy for a first number above 1."""
 
     REQUIRE_ONE = "require_one"
     ASSUME_FIRST = "assume_first"
@@ -66,7 +66,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What of one persistence_id and tag is delivered: the numbers 1..number, less those in `missing`."""
+    """The delivered numbers of one persistence_id and tag: 1..number, less those in `missing`."""
 
     number: int
     sequence_nr: int
@@ -75,7 +75,7 @@ class Progress:
     missing: tuple[Interval, ...] = ()
 
     def delivered(self, number: int) -> bool:
-        """Whether this number has been delivered."""
+        """Return whether this number has been delivered."""
         return 1 <= number <= self.number and not any(low <= number <= high for low, high in self.missing)
 
     @property
@@ -86,7 +86,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """Missing numbers first..last between two neighbours' sequence_nrs (both exclusive; 0 = before the first event)."""
+    """A gap: missing numbers first..last between the sequence_nrs of two neighbours (both exclusive; 0 = before the first event)."""
 
     first: int
     last: int
@@ -95,16 +95,16 @@ class Hole:
 
     @property
     def size(self) -> int:
-        """How many numbers are missing."""
+        """The number of missing numbers."""
         return self.last - self.first + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What the journal says of a hole.
+    """The journal's evidence about a gap.
 
     `events`: the journal's events with the tag between the neighbours, in order of sequence_nr; None if not searched.
-    `deleted_to`: of the metadata table, 0 if absent. `seen_at_ticks`: when the hole was first seen.
+    `deleted_to`: of the metadata table, 0 if absent. `seen_at_ticks`: when the gap was first seen.
     """
 
     events: tuple[Row, ...] | None = None
@@ -114,14 +114,14 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """What a scan found before the run's range: the highest number there, None if there is no row."""
+    """The result of a scan before the run's range: the highest number there, or None without rows."""
 
     highest: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The pipeline's choices, and the clock."""
+    """The pipeline's choices, and the time now."""
 
     first_seen: FirstSeen
     now_ticks: int
@@ -132,7 +132,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What happens to one row, and its place in the order: the running maximum of the ticks."""
+    """The action on one row, and the row's place in the order: the running maximum of the ticks."""
 
     row: Row
     action: Action
@@ -142,7 +142,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A persistence_id is kept back: `hole` are the numbers it waits for (or the number that is in doubt)."""
+    """The hold of a persistence_id: `hole` are the numbers that it waits for, or the number that is in doubt."""
 
     reason: Reason
     hole: Hole
@@ -152,7 +152,7 @@ class Held:
 
 @dataclass(slots=True)
 class Judgement:
-    """The outcome for one persistence_id and tag."""
+    """The outcome for one persistence_id and tag: decisions, progress, a hold if there is one, and gaps found and closed."""
 
     decisions: list[Decision] = field(default_factory=list)
     progress: Progress | None = None

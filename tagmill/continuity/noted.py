@@ -1,4 +1,4 @@
-"""Progress by what a destination has, where the files that say so are gone. Pure."""
+"""Compute progress from what a destination has, when the files that record it are gone. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,9 +8,9 @@ from tagmill.continuity.rules import remove
 
 
 def with_delivered(progress: Progress | None, rows: Sequence[tuple[int, int, str]]) -> Progress:
-    """Return progress after the rows (number, sequence_nr, offset), at least one, were delivered.
+    """Return progress after rows (number, sequence_nr, offset), at least one, were delivered.
 
-    Numbers that they skip become missing: what comes under one of those later is late.
+    Numbers that they skip become missing: a row that comes under such a number later is late.
     """
     number, missing = (progress.number, progress.missing) if progress else (0, ())
     ordered = sorted(rows)

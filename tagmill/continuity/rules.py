@@ -1,6 +1,6 @@
-"""What happens to each row of one persistence_id and tag (docs/continuity.md has the table that this follows).
+"""Decide what happens to each row of one persistence_id and tag (docs/continuity.md has the table that this follows).
 
-`judge` walks the numbers upwards from progress. The first number that can't be explained holds everything behind it.
+`judge` walks the numbers upwards from progress. The first number that can't be explained holds everything after it.
 """
 
 from bisect import bisect_left, bisect_right
@@ -28,9 +28,9 @@ from tagmill.continuity.model import (
 from tagmill.errors import GuardRefused
 
 NOTHING_KNOWN = Evidence()
-# doubts about what stands at a number: given up when the hole around it was closed
+# Doubts about the rows at a number: such rows are dropped if the gap around the number was closed.
 UNREADABLE = (Reason.TWO_EVENTS, Reason.NULL_EVENT, Reason.BROKEN_OFFSET, Reason.BROKEN_KEY)
-# doubts about the number itself: it says nothing of the numbers before it
+# Doubts about the number itself, which then says nothing about the numbers before it.
 UNPLACED = (Reason.BROKEN_KEY, Reason.RENUMBERED)
 
 
@@ -44,8 +44,8 @@ def judge(
 ) -> Judgement:
     """Decide for all rows of one persistence_id and tag that a run has read.
 
-    `journal`: evidence for holes of an earlier judgement (`Judgement.holes`); `earlier`: the scan's answer for a first
-    number above 1; `strangers`: see lives.is_other_life. Every row gets exactly one decision; `progress` of the answer is None when
+    `journal`: evidence for gaps of an earlier judgement (`Judgement.holes`). `earlier`: the scan's answer for a first number
+    above 1. `strangers`: see lives.is_other_life. Every row gets exactly one decision; `progress` of the answer is None if
     nothing is delivered.
     """
     walk = _Walk(progress, policy, journal or {}, earlier, strangers)
@@ -61,7 +61,7 @@ def _place(row: Row) -> tuple[object, ...]:
 
 
 def remove(missing: tuple[Interval, ...], number: int) -> tuple[Interval, ...]:
-    """The intervals without one number."""
+    """Return the intervals without one number."""
     kept: list[Interval] = []
     for low, high in missing:
         if not low <= number <= high:
@@ -75,7 +75,7 @@ def remove(missing: tuple[Interval, ...], number: int) -> tuple[Interval, ...]:
 
 
 def without(progress: Progress, numbers: Iterable[int]) -> Progress:
-    """Progress in which these numbers are not delivered, as far as it has passed them."""
+    """Return progress in which these numbers are not delivered, as far as it has passed them."""
     gone = {number for number in numbers if 1 <= number <= progress.number}
     return replace(progress, missing=_joined([*progress.missing, *((number, number) for number in gone)]))
 
@@ -83,11 +83,12 @@ def without(progress: Progress, numbers: Iterable[int]) -> Progress:
 def rebased(
     rows: Collection[tuple[int, int, str]], there: Collection[int], last: tuple[int, int, str] | None = None
 ) -> Progress | None:
-    """Progress under the numbers of a view that was renumbered; None where nothing of the view is delivered.
+    """Return progress under the numbers of a view that was renumbered, or None if nothing of the view is delivered.
 
-    In: rows of the view (number, sequence_nr, offset), the sequence_nrs that are delivered, and the last delivered row if a person says
-    which it is: else the highest that is there. Missing is every number below it whose event is not there. Numbers that have no row any
-    more are delivered where as many events are there between the neighbours as there are numbers.
+    In: rows of the view (number, sequence_nr, offset), the delivered sequence_nrs (`there`), and the last delivered row if a
+    person names it. Otherwise that is the row with the highest delivered sequence_nr. Every number below it is missing if its
+    event is not delivered. Numbers without a row are delivered if as many events are delivered between their neighbours as there
+    are numbers.
     """
     last = last or max((row for row in rows if row[1] in there), key=lambda row: row[1], default=None)
     if last is None:
@@ -109,7 +110,7 @@ def rebased(
 
 
 def _joined(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
-    """In order, those that touch or overlap as one."""
+    """Return the intervals in order, those that touch or overlap joined to one."""
     joined: list[Interval] = []
     for low, high in sorted(intervals):
         if joined and low <= joined[-1][1] + 1:
@@ -120,7 +121,7 @@ def _joined(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
 
 
 def close(progress: Progress | None, hole: Hole) -> Progress:
-    """Progress after the numbers of a hole were given up: what comes behind it continues.
+    """Return progress after the numbers of a gap were given up, so that what comes after it continues.
 
     Its sequence_nr is the last one that a given-up number can have, so that one that turns up later is late, not renumbered.
     Raises GuardRefused for numbers that progress has passed: giving those up would take progress back.
@@ -183,7 +184,7 @@ class _Walk:
             self._deliver_number(rows[0], rows[1:])
 
     def finish(self) -> Judgement:
-        """The judgement; a hold carries the earliest time of what it keeps back."""
+        """Return the judgement; a hold carries the earliest time of the rows that it keeps back."""
         if self.held:
             reason, hole = self.held
             ticks = [row.ticks for row in self.held_rows if not row.offset_broken]
@@ -192,7 +193,7 @@ class _Walk:
         return self.out
 
     def _doubt(self, number: int, rows: list[Row]) -> Reason | None:
-        """The reason not to trust what stands at this number."""
+        """Return the reason not to trust the rows at this number, or None."""
         if number < 1 or any(row.sequence_nr < 1 for row in rows):
             return Reason.BROKEN_KEY
         if len({(row.sequence_nr, row.writer_uuid) for row in rows}) > 1:
@@ -209,11 +210,11 @@ class _Walk:
         return self.known is not None and number <= self.known.number
 
     def _is_missing(self, number: int) -> bool:
-        """Whether this number lies in a hole that was closed, or below the first one delivered."""
+        """Return whether this number lies in a gap that was closed, or below the first one delivered."""
         return self.known is not None and 1 <= number <= self.known.number and not self.known.delivered(number)
 
     def _reach(self, number: int, sequence_nr: int) -> bool:
-        """Whether every number before this one is accounted for; heals or closes what lies between."""
+        """Fill or close the gap before this number, or start a hold at it; return whether every number before is accounted for."""
         next_number = self._next_number()
         if number <= next_number:
             return True
@@ -245,7 +246,7 @@ class _Walk:
         return self.earlier.highest is None or self.earlier.highest == hole.last
 
     def _deleted(self, hole: Hole, evidence: Evidence) -> bool:
-        """Deleted by the application, and seen for longer than the gap timeout."""
+        """Return whether the application has deleted a gap's events and the gap was seen at least the gap timeout ago."""
         if evidence.seen_at_ticks is None or hole.before_sequence_nr - 1 > evidence.deleted_to:
             return False
         return self.policy.now_ticks - evidence.seen_at_ticks >= self.policy.gap_timeout_ticks
@@ -254,7 +255,7 @@ class _Walk:
         return self.known.number + 1 if self.known else 1
 
     def _deliver_number(self, row: Row, copies: list[Row]) -> None:
-        """The earliest row of a number, late if its place was passed; the others are the same event."""
+        """Deliver the earliest row of a number, as late if progress has passed it, and drop the others as copies of its event."""
         if self._is_passed(row.number):
             self._deliver_late(row)
         else:
@@ -280,7 +281,10 @@ class _Walk:
         self.out.decisions.append(Decision(row, action, reason, row.ticks))
 
     def _start_hold(self, reason: Reason, number: int, rows: list[Row]) -> None:
-        """Hold this number for what is wrong with it, and any missing ones before it, so that closing the hold gives up both."""
+        """Hold at this number for what is wrong with it.
+
+        The hold covers missing numbers before it, so that closing the hold gives up both.
+        """
         first = number if number < 1 or self._is_passed(number) else self._next_number()
         after = self.known.sequence_nr if self.known else 0
         self.held = (reason, Hole(first, number, after, max(row.sequence_nr for row in rows) + 1))
@@ -294,7 +298,7 @@ class _Walk:
 
 
 def _fills(events: tuple[Row, ...], hole: Hole) -> bool:
-    """Exactly as many events as numbers are missing, rising between the hole's neighbours, none of them broken."""
+    """Return whether events fill a gap: one per missing number, rising between the gap's neighbours, none of them broken."""
     numbers = [hole.after_sequence_nr, *(event.sequence_nr for event in events), hole.before_sequence_nr]
     return (
         len(events) == hole.size

@@ -1,4 +1,4 @@
-"""Holds the destination against the ledger: a ledger that was restored or lost must not deliver again what ClickHouse has."""
+"""Compare the destination with the ledger, so that a restored or lost ledger never delivers again what ClickHouse already has."""
 
 from tagmill.batches.states import RunState
 from tagmill.errors import ConfigurationError, GuardRefused
@@ -11,7 +11,10 @@ from tagmill.stores.sentbatches import DestinationBatches
 def require_up_to_date(
     settings: Settings, ledger: Ledger, pipeline: str, number: int | None = None, done: str = "Nothing was sealed"
 ) -> None:
-    """Raise GuardRefused where ClickHouse has batches of runs from this number on, by default the next run's."""
+    """Raise GuardRefused if ClickHouse has batches that the ledger cannot know of.
+
+    `number` is the run to be sealed, by default the next one; `done` says in the message what was left undone.
+    """
     with ClickHouse(settings.clickhouse) as clickhouse:
         if found := destination_ahead(settings, ledger, clickhouse, pipeline, number):
             raise GuardRefused(
@@ -20,7 +23,10 @@ def require_up_to_date(
 
 
 def require_unsent(settings: Settings, ledger: Ledger, pipeline: str, run: int) -> None:
-    """Raise GuardRefused where ClickHouse has batches of a planned run; another process may have sealed and sent it meanwhile."""
+    """Raise GuardRefused if ClickHouse has batches of a run that is still PLANNED.
+
+    Another process may have sealed and sent the run in the meantime; that is not an error.
+    """
     try:
         require_up_to_date(settings, ledger, pipeline, run)
     except GuardRefused:
@@ -32,9 +38,9 @@ def require_unsent(settings: Settings, ledger: Ledger, pipeline: str, run: int) 
 def destination_ahead(
     settings: Settings, ledger: Ledger, clickhouse: ClickHouse, pipeline: str, number: int | None = None
 ) -> str | None:
-    """Return in a sentence what ClickHouse has that the ledger can't know of, None: nothing.
+    """Return a sentence about batches in ClickHouse that the ledger cannot know of, or None if there are none.
 
-    `number`: the run that is to be sealed, by default the next one. A few small queries.
+    `number` is the run to be sealed, by default the next one. Costs a few small queries.
     """
     chosen = settings.streams.get(pipeline) or settings.pipeline(pipeline)
     sent = DestinationBatches(clickhouse, chosen.destination)
@@ -52,7 +58,7 @@ def destination_ahead(
     if not newest:
         there = sent.count()
         known = _known_batches(ledger, pipeline) if pipeline in settings.pipelines else there * (number > 1)
-        # sent by a version that noted none
+        # Batches without a note of their run were sent by a version that noted none: only their number can be compared.
         if there > known:
             return f"{chosen.destination} has {there} batches, of which the ledger knows {known}: it is older than ClickHouse"
     return None

@@ -1,7 +1,7 @@
-"""Closes a run: what was delivered becomes progress, holds and watermarks; healed events go back into the view.
+"""Close a run: turn what was delivered into progress, holds and watermarks, and write events found in the journal into the view.
 
-Everything is written with the run's write time, from the committed files: doing it again writes the same. What does not read back as
-written stops the close, and the run stays SEALED.
+Everything is written with the run's write time and from the committed files, so closing again writes the same. If something does
+not read back as written, the close stops and the run stays SEALED.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ from tagmill.viewsettings import PipelineSettings
 
 
 def close(settings: Settings, ledger: Ledger, name: str, run: int, fence: int) -> Manifest:
-    """Close a run whose batches are all in ClickHouse or void; a closed run is left as it is."""
+    """Close a run whose batches are all in ClickHouse or VOIDED; leave a closed run as it is."""
     files = RunFiles(settings.storage.root)
     row = ledger.current(name, run, fence)
     manifest = read_manifest(files, row)
@@ -66,7 +66,7 @@ def close(settings: Settings, ledger: Ledger, name: str, run: int, fence: int) -
 
 @contextmanager
 def read_back(ledger: Ledger, name: str, run: int, fence: int) -> Iterator[None]:
-    """Raise FenceRaised instead of ForeignWriteTime where another process has closed the run: later runs may have written then."""
+    """Raise FenceRaised instead of ForeignWriteTime if another process has closed the run: later runs may have written since."""
     try:
         yield
     except ForeignWriteTime:
@@ -76,9 +76,10 @@ def read_back(ledger: Ledger, name: str, run: int, fence: int) -> Iterator[None]
 
 
 def _note_hours(counts: HourCounts, manifest: Manifest, tag: str, again: list[HourRows], planned_at: datetime) -> None:
-    """Note what a run has accounted for in each hour of a tag: before the watermark moves, so that a killed close does it again.
+    """Write how many rows a run accounts for in each hour of a tag.
 
-    A run that brought a watermark back has read hours a second time, and adds nothing.
+    This happens before the watermark moves, so that a close that was killed does it again. A run that brought a watermark back
+    from the future has read hours a second time, so its new rows are not added.
     """
     done, run = manifest.tags[tag], manifest.run
     counts.write(tag, [HourCount(hour.begin, hour.rows, run, planned_at) for hour in again])
@@ -88,7 +89,7 @@ def _note_hours(counts: HourCounts, manifest: Manifest, tag: str, again: list[Ho
 
 
 def _note_build(settings: Settings, ledger: Ledger, row: RunRow, plan: Plan | None, tags: list[str]) -> None:
-    """What the view's builds had written late before this run was planned is delivered now."""
+    """Note that the run has delivered what builds up to `plan.build` wrote late, except what it leaves to the next run."""
     pipeline = settings.pipeline(row.pipeline)
     if plan is not None and plan.build is not None:
         Builds(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline.keyspace).has_seen(
@@ -97,7 +98,7 @@ def _note_build(settings: Settings, ledger: Ledger, row: RunRow, plan: Plan | No
 
 
 def _progress(files: RunFiles, manifest: Manifest, voided: set[int], void_tags: set[str]) -> Iterator[tuple[str, str, Progress]]:
-    """The final row of each persistence_id; of a tag with void batches, the last one before them."""
+    """Yield the final progress of each persistence_id; for a tag with void batches, the last one before the first of these."""
     for group in _row_groups(files, manifest):
         table = group.filter(pc.field("last") & ~pc.field("tag").isin(pa.array(sorted(void_tags), pa.string())))
         yield from _as_progress(table)
@@ -106,7 +107,10 @@ def _progress(files: RunFiles, manifest: Manifest, voided: set[int], void_tags: 
 
 
 def _before_void(files: RunFiles, manifest: Manifest, voided: set[int], void_tags: set[str]) -> pa.Table:
-    """Tags with void batches: everything before the first void one. They are voided from the end, so nothing behind it is delivered."""
+    """Return the last progress rows before the first void batch of each tag that has one.
+
+    Batches are voided from the end of a tag, so nothing after the first void one is delivered.
+    """
     first_void = {tag: min(b.number for b in manifest.batches if b.tag == tag and b.number in voided) for tag in void_tags}
     kept: list[dict[str, Any]] = []
     for group in _row_groups(files, manifest):
@@ -124,7 +128,7 @@ def _before_void(files: RunFiles, manifest: Manifest, voided: set[int], void_tag
 
 
 def _row_groups(files: RunFiles, manifest: Manifest) -> Iterator[pa.Table]:
-    """The rows of the progress files."""
+    """Yield the row groups of the run's progress files, whose digests are checked."""
     for file, sha256 in manifest.sha256.items():
         if file.startswith(f"{manifest.progress_file}/"):
             with files.open_sealed(file, sha256) as source:
@@ -141,7 +145,7 @@ def _as_progress(table: pa.Table) -> Iterator[tuple[str, str, Progress]]:
 
 
 def write_holds(ledger: Ledger, files: RunFiles, manifest: Manifest, void_tags: set[str]) -> None:
-    """Write the holds that a run opened, continued or ended; those of tags with void batches are judged again by a later run."""
+    """Write the holds that a run opened, continued or ended, except those of tags with void batches: a later run judges them again."""
     with files.open_sealed(manifest.holds_file, manifest.sha256[manifest.holds_file]) as source:
         rows = [row for row in pq.read_table(source).to_pylist() if row["tag"] not in void_tags]
     ledger.delivered.write_holds(manifest.pipeline, manifest.run, (_hold(row) for row in rows if not row["ended"]))
@@ -166,14 +170,14 @@ def _hold(row: dict[str, Any]) -> HoldRow:
 
 
 def _repair(settings: Settings, ledger: Ledger, files: RunFiles, manifest: Manifest) -> None:
-    """Rows that were missing in tag_views, as the plugin would have written them."""
+    """Insert the rows that were missing in tag_views, as the plugin would have written them."""
     with files.open_sealed(manifest.repairs_file, manifest.sha256[manifest.repairs_file]) as source:
         rows = pq.read_table(source).to_pylist()
     if not rows:
         return
     pipeline = settings.pipeline(manifest.pipeline)
     view = names.cql_table(pipeline.keyspace, pipeline.view_table)
-    # an absent meta stays unset: no tombstones
+    # Rows without meta leave these columns unset: writing null would create tombstones.
     for with_meta in (True, False):
         columns = view_columns(meta=with_meta)
         marks = ", ".join("?" for _ in columns)
@@ -190,9 +194,10 @@ def _repair(settings: Settings, ledger: Ledger, files: RunFiles, manifest: Manif
 def _move_watermarks(
     settings: Settings, ledger: Ledger, manifest: Manifest, batches: list[BatchRow], void_tags: set[str], plan: Plan | None
 ) -> None:
-    """Forward only, and only where the run's range began at or before the watermark; what was delivered counts in any case.
+    """Move each tag's watermark to the end of the run's range, and count what was delivered.
 
-    A watermark in the future goes back, where the run began at what was proven instead.
+    A watermark moves forward only, and only if the run's range began at or before it; delivered rows count in any case. A
+    watermark in the future moves back if the run began at the tick that was proven instead.
     """
     now, pipeline = ledger.cassandra.now(), settings.pipeline(manifest.pipeline)
     counts = hour_counts(settings, ledger.cassandra, manifest.pipeline)
@@ -200,7 +205,7 @@ def _move_watermarks(
     for tag, done in manifest.tags.items():
         known = marks.get(tag)
         mark = known or _nothing_yet(tag, pipeline.start_ticks(tag) - 1, now)
-        if mark.run >= manifest.run:  # this close was interrupted
+        if mark.run >= manifest.run:  # an interrupted close of this run has moved it
             continue
         there = [batch for batch in batches if batch.tag == tag and batch.state == BatchState.IN_CLICKHOUSE]
         gone = [batch for batch in manifest.withdrawn if batch.tag == tag]
@@ -219,7 +224,7 @@ def _move_watermarks(
 
 
 def count_delivered(settings: PipelineSettings, ledger: Ledger, name: str, run: int, delivered: list[BatchRow]) -> None:
-    """Count the batches of a run that is given up; watermarks stay, so that the next run reads its range again."""
+    """Count the delivered batches of a run that is given up; watermarks stay, so that the next run reads its range again."""
     marks = ledger.delivered.watermarks(name)
     for tag in {batch.tag for batch in delivered}:
         mark = marks.get(tag) or _nothing_yet(tag, settings.start_ticks(tag) - 1, ledger.cassandra.now())

@@ -1,4 +1,4 @@
-"""What the files of a run hold: totals of staged files, which of them may stay as they are, and the rows that go into new ones."""
+"""Describe the files of a run: totals of staged files, which of them become batches unchanged, and the rows that go into new ones."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from tagmill.delivery.suspects import KEY
 from tagmill.stores.files import RunFiles
 from tagmill.stores.views import VIEW_COLUMNS
 
-# streams of judged rows, one a tag, behind those of the staged files
+# First stream number of judged rows, which have one stream per tag; lower numbers are streams of staged files.
 JUDGED_STREAMS = 1_000_000
 PAYLOAD_OF = (*NAMES, "row_checksum")
 VIEW_SCHEMA = ", ".join(
@@ -28,7 +28,7 @@ VIEW_SCHEMA = ", ".join(
 
 @dataclass(frozen=True, slots=True)
 class CutTotal:
-    """One file that was written anew; `order` places it among the batches of its tag."""
+    """The totals of a rewritten file; `order` places it among the batches of its tag."""
 
     order: tuple[int, int, str, int]
     stream: int
@@ -41,7 +41,7 @@ class CutTotal:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """All files of a run, and the places of rows in those written anew."""
+    """All files of a run, and the places of rows in the rewritten ones."""
 
     totals: list[FileTotal]
     as_they_are: list[FileTotal]
@@ -51,7 +51,10 @@ class Contents:
 
 
 def fit(totals: list[FileTotal], max_bytes: int) -> list[FileTotal]:
-    """New staged files that are a batch by their size and lie in one ClickHouse partition."""
+    """Return the new staged files that are small enough for a batch and lie in one month, which is one ClickHouse partition.
+
+    A file with a single row counts as small enough, whatever its size.
+    """
     return [
         total
         for total in totals
@@ -60,7 +63,7 @@ def fit(totals: list[FileTotal], max_bytes: int) -> list[FileTotal]:
 
 
 def touched_files(new_files: DataFrame, excluded: DataFrame) -> set[str]:
-    """Names of new staged files with rows of excluded keys."""
+    """Return the names of new staged files that have rows of excluded keys."""
     rows = new_files.select("file", *KEY).join(excluded, list(KEY), "left_semi")
     return {row.file for row in rows.select("file").distinct().collect()}
 
@@ -68,7 +71,10 @@ def touched_files(new_files: DataFrame, excluded: DataFrame) -> set[str]:
 def rows_to_recut(
     keys: DataFrame, anew: list[FileTotal], excluded: DataFrame | None, deliveries: DataFrame | None, plan: Plan
 ) -> DataFrame | None:
-    """Rows for recut.placed: what stays of the files that are cut anew, in file order, and the judged rows, in the rules' order."""
+    """Return the rows that go into new files, as recut.placed takes them, or None if there are none.
+
+    These are the rows that stay of the files to rewrite, in file order, and the judged rows to deliver, in the rules' order.
+    """
     columns = ("stream", "file", "row_index", "late", "ticks", "size", "order_ticks", "persistence_id", "tag_pid_sequence_nr")
     rows: DataFrame | None = None
     if anew:
@@ -91,7 +97,7 @@ def rows_to_recut(
 
 
 def payload(spark: SparkSession, staged: DataFrame, places: DataFrame, healed: list[Healed]) -> DataFrame:
-    """All columns of the rows that have a place: from the staged files, and events of the journal."""
+    """Return all columns of the rows in `places`: rows of staged files, and events that come from the journal."""
     files = [row.file for row in places.select("file").distinct().collect()]
     rows = staged.select(F.col("_metadata.file_name").alias("file"), F.col("_metadata.row_index").alias("row_index"), *PAYLOAD_OF)
     rows = rows.where(F.col("file").isin(files))
@@ -101,7 +107,7 @@ def payload(spark: SparkSession, staged: DataFrame, places: DataFrame, healed: l
 
 
 def _relabelled(rows: DataFrame, places: DataFrame) -> DataFrame:
-    """Late rows have another `late`, and so another checksum."""
+    """Set `late` on the rows that were judged late, and compute the checksums again."""
     late = places.where("late = 1").select("file", "row_index", F.col("late").alias("now_late"))
     marked = (
         rows.join(late, ["file", "row_index"], "left")
@@ -139,7 +145,7 @@ def _healed_rows(spark: SparkSession, healed: list[Healed]) -> DataFrame:
 
 
 def recut_totals(spark: SparkSession, files: RunFiles, folder: str, anew: list[FileTotal], plan: Plan) -> list[CutTotal]:
-    """One row a file that was written anew."""
+    """Return the totals of each rewritten file below `folder`."""
     name = F.concat_ws("/", F.lit(folder), F.format_string("stream=%d/cut=%d", "stream", "cut"), F.col("_metadata.file_name"))
     rows = spark.read.parquet(files.url(folder)).select("stream", "cut", "tag", name.alias("file"), "row_checksum")
     found = rows.groupBy("stream", "cut", "tag", "file").agg(
@@ -149,15 +155,19 @@ def recut_totals(spark: SparkSession, files: RunFiles, folder: str, anew: list[F
 
 
 def _order(stream: int, cut: int, anew: list[FileTotal]) -> tuple[int, int, str, int]:
-    """What was cut of a staged file comes where the file would; a unit may have several files."""
+    """Return the sort key of a rewritten file among its tag's batches: the place of its staged file, or last for judged rows.
+
+    A unit may have several files.
+    """
     return (1, 0, "", cut) if stream >= JUDGED_STREAMS else (0, anew[stream].unit, anew[stream].file, cut)
 
 
 def for_gate(keys: DataFrame, plan: Plan, waiting: DataFrame | None) -> DataFrame:
-    """The gate's view of what was read. Of a unit, the smallest remaining TTL that the plan saw stands for its rows.
+    """Return one row per key row, with the columns that the quality gate judges.
 
-    What is held and not read counts with its tag's rows. Rows of `waiting` (tag, persistence_id: open holds) were judged before: their
-    keys and buckets are not judged again.
+    A row gets the smaller of two remaining TTLs that the plan saw: the smallest in its new unit, and that of its tag's earliest
+    held row. The held row counts even if it is not read. Rows of `waiting` (tag, persistence_id: open holds) were judged before:
+    their keys and buckets are not judged again.
     """
     if waiting is None:
         keys = keys.withColumn("waits", F.lit(False))
@@ -189,7 +199,7 @@ def for_gate(keys: DataFrame, plan: Plan, waiting: DataFrame | None) -> DataFram
 
 
 def _looked_up(found: Mapping[Any, int], column: str) -> Column:
-    """int: what is known of a column's value, else null."""
+    """Return the number (int) that belongs to a column's value, or null if there is none."""
     if not found:
         return F.lit(None).cast("int")
     return F.create_map(*[F.lit(part) for item in found.items() for part in item])[F.col(column)]

@@ -1,7 +1,7 @@
-"""Materialized views that depend on a destination: an insert that half failed is never taken for whole.
+"""Guard materialized views that depend on a destination: an insert that failed in a view never counts as complete.
 
-ClickHouse keeps the rows of an insert whose view failed, and a retry finds them in the table: then only a record of the insert's
-outcome, or a person, can say whether the views have them (docs/decisions/0031).
+ClickHouse keeps the rows of an insert whose view failed, and a retry finds them in the table. Only a record of the insert's
+outcome, or a person, can then say whether the views have them (docs/decisions/0031).
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ DESPITE_VIEWS = "--despite-views"
 
 
 class DependentViews:
-    """The views on the table that one run's batches go to."""
+    """The materialized views on the table that one run's batches go to."""
 
     def __init__(self, ledger: Ledger, clickhouse: ClickHouse, manifest: Sealed, table: str) -> None:
         self.ledger, self.manifest = ledger, manifest
@@ -25,9 +25,9 @@ class DependentViews:
         self.names = ", ".join(clickhouse.dependent_views(table))
 
     def insert(self, batch: BatchRow, send: Callable[[], bool]) -> bool:
-        """Send an insert, and note that it begins and how it ended; False: ClickHouse did not confirm that it wrote the rows.
+        """Send an insert and record its start and outcome; return False if ClickHouse did not confirm that it wrote the rows.
 
-        Without views nothing is noted, and nothing needs to be confirmed.
+        Without views nothing is recorded and nothing needs to be confirmed.
         """
         if not self.names:
             send()
@@ -70,7 +70,7 @@ class DependentViews:
             return None  # the ledger has no such table yet, and no view needs it
 
     def forget(self, batch: BatchRow) -> None:
-        """Remove the note of a batch that is verified."""
+        """Remove the record of a batch's insert; call it for a verified batch."""
         if self.names:
             self._inserts().forget(batch)
 
@@ -79,9 +79,9 @@ class DependentViews:
 
 
 def accept(ledger: Ledger, clickhouse: ClickHouse, table: str, row: RunRow, batch: BatchRow, who: str, why: str) -> str:
-    """Record that the views on the destination have a NEW batch whose insert was not confirmed; what to do next.
+    """Record that the views have a NEW batch whose insert was not confirmed; return a sentence that says what to do next.
 
-    Raises GuardRefused: the batch is not NEW, or is not in the table.
+    Raises GuardRefused if the batch is not NEW or not in the table.
     """
     if not clickhouse.totals(table, batch.batch_id) or batch.state != "NEW":
         raise GuardRefused(
@@ -97,9 +97,9 @@ def accept(ledger: Ledger, clickhouse: ClickHouse, table: str, row: RunRow, batc
 
 
 def require_no_views(clickhouse: ClickHouse, table: str, refused: str, *, despite_views: bool) -> str:
-    """Return the views that depend on a table, as a text; none: an empty one.
+    """Return the names of the views that depend on a table, separated by commas; an empty string if there are none.
 
-    Raises GuardRefused if there are views and a person did not say that the work goes on despite them.
+    Raises GuardRefused if there are views and the operator did not ask to work despite them.
     """
     views = ", ".join(clickhouse.dependent_views(table))
     if views and not despite_views:
@@ -112,5 +112,5 @@ def require_no_views(clickhouse: ClickHouse, table: str, refused: str, *, despit
 
 
 def despite(views: str) -> str:
-    """Return what the record of a person's work adds about views."""
+    """Return the words about views that the record of an operator's action ends with; empty without views."""
     return f" despite the views {views}" if views else ""

@@ -1,4 +1,4 @@
-"""Asks the journal and the earlier buckets about the holes that a judgement has found. Bounded: what is over the limit stays held."""
+"""Ask the journal and the earlier buckets about the gaps that a judgement found. Gaps beyond the limits below stay held."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,17 +13,19 @@ from tagmill.timeuuid import from_datetime
 from tagmill.timeuuid import ticks as ticks_of
 from tagmill.viewsettings import PipelineSettings
 
+# Gaps that one run asks the journal about.
 MAX_HOLES = 10_000
+# Events from the journal that one run keeps; gaps that come after them wait for the next run.
 MAX_HEALED_EVENTS = 200_000
-# payloads and keys are kept in the driver: what would come behind these many bytes waits for the next run
+# Bytes of payloads and keys from the journal that the driver keeps; gaps that come after them wait for the next run.
 MAX_HEALED_BYTES = 256 * 1024 * 1024
-# how far back a scan for a lower number goes
+# Buckets that a scan for a lower number reads at most.
 MAX_EARLIER_BUCKETS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Healed:
-    """An event of the journal that may fill a hole; its index is its row_index in the file 'journal'."""
+    """An event of the journal that may fill a gap; its index is its row_index in the file 'journal'."""
 
     index: int
     key: Key
@@ -33,7 +35,7 @@ class Healed:
 
 
 class Investigation:
-    """What is known of the holes of one run; grows from pass to pass."""
+    """The evidence about the gaps of one run; it grows from pass to pass."""
 
     def __init__(self, ledger: Ledger, views: Views, plan: Plan, pipeline: PipelineSettings) -> None:
         self.ledger = ledger
@@ -48,7 +50,7 @@ class Investigation:
         self._buckets: dict[str, list[int]] = {}
 
     def ask(self, holes: Iterable[tuple[Key, Hole]]) -> bool:
-        """Find out about holes not asked before; whether there was any."""
+        """Look up evidence about gaps that were not asked about before; return whether there were any."""
         news = False
         for key, hole in holes:
             if (key, hole) in self._asked or len(self._asked) >= MAX_HOLES:
@@ -85,7 +87,7 @@ class Investigation:
         )
 
     def _earlier(self, key: Key, hole: Hole) -> Earlier:
-        """The highest number of this persistence_id in the buckets before the run's range."""
+        """Return the highest number, up to the end of a gap, that a persistence_id has in buckets up to the start of the run's range."""
         tag, persistence_id = key
         start = self.pipeline.bucket_size.start(self.plan.tags[tag].after + 1)
         if tag not in self._buckets:

@@ -1,7 +1,7 @@
-"""Rows that a destination no longer has to hold: those older than the pipeline's destination_retention_days.
+"""Account for rows that a destination no longer has to hold: those older than the pipeline's destination_retention_days.
 
-A TTL or DROP PARTITION may have removed them or not: both are right. Rows within the retention are proven as ever, by count and
-checksum, against those rows of the sealed file that are within it.
+A TTL or DROP PARTITION may have removed them or not: both are right. Rows within the retention are still proven by count and
+checksum, against the rows of the sealed file that are within it.
 """
 
 from collections import Counter
@@ -28,15 +28,18 @@ from tagmill.stores.ledger import BatchRow, Ledger
 from tagmill.stores.retired import Retired
 
 DAY_MS = 86_400_000
-# rows that expire within this time count as expired: a TTL may remove them between two questions
+# Milliseconds before their expiry from which rows count as expired: a TTL may remove them between two queries.
 MARGIN_MS = 3_600_000
-# the time of a row, and units of its number in the sealed file per millisecond
+# Columns with a row's time, and how many of their units in the sealed file make a millisecond.
 TIME_COLUMNS = {"event_time": 10_000, "created_at": 1}
 
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """Rows of a batch within the retention, and their checksum (modulo 2^64). `is_past`: all rows are past it, also without the margin."""
+    """Count and checksum (modulo 2^64) of a batch's rows within the retention.
+
+    `is_past`: all rows are past the retention, even without the margin.
+    """
 
     rows: int
     checksum: int
@@ -44,7 +47,7 @@ class Within:
 
 
 def readable_times(files: RunFiles, batches: Iterable[Batch]) -> Iterator[tuple[int, Times]]:
-    """Yield number and times of each batch whose sealed file can be read."""
+    """Yield the number and times of each batch whose sealed file can be read."""
     for batch in batches:
         if batch.rows:
             with suppress(SealedFileDamaged, pa.ArrowInvalid), files.open(batch.file) as source:
@@ -52,7 +55,7 @@ def readable_times(files: RunFiles, batches: Iterable[Batch]) -> Iterator[tuple[
 
 
 def times_in(source: BinaryIO) -> Times:
-    """Return the first and last time of the rows of sealed bytes, from their footer."""
+    """Return the times of the first and last row of a sealed file, from its footer."""
     parquet = pq.ParquetFile(source)
     name = next(name for name in parquet.schema.names if name in TIME_COLUMNS)
     at, groups = parquet.schema.names.index(name), range(parquet.num_row_groups)
@@ -62,7 +65,7 @@ def times_in(source: BinaryIO) -> Times:
 
 
 class Expiry:
-    """Which rows of one destination may be gone, by ClickHouse's clock now."""
+    """The retention of one destination, by ClickHouse's clock: rows before its cutoff may be gone."""
 
     def __init__(self, clickhouse: ClickHouse, table: str, days: int) -> None:
         ((now,),) = clickhouse.rows("SELECT toUnixTimestamp64Milli(now64(3))")
@@ -73,13 +76,13 @@ class Expiry:
 
     @classmethod
     def declared(cls, settings: Settings, pipeline: str, clickhouse: ClickHouse) -> "Expiry | None":
-        """Return the expiry of a pipeline's destination; None: no retention is declared."""
+        """Return the expiry of a pipeline's destination, or None if no retention is declared."""
         of = settings.streams.get(pipeline) or settings.pipeline(pipeline)
         days = of.destination_retention_days
         return None if days is None else cls(clickhouse, of.destination, days)
 
     def within(self, source: BinaryIO) -> Within:
-        """Return the rows of a sealed file within the retention."""
+        """Return the count and checksum of a sealed file's rows within the retention."""
         rows = pq.read_table(source, columns=[self.column.name, "row_checksum"])
         moments = rows[self.column.name].to_numpy()
         kept = moments >= self.cutoff_ms * self.unit
@@ -103,7 +106,7 @@ class Expiry:
         return self.column.stored.format(names.sql(self.column.name))
 
     def rows_within(self, tag_column: str) -> dict[str, int]:
-        """Return how many rows the table has within the retention, by the value of an expression."""
+        """Return how many rows within the retention the table has, by the value of an SQL expression."""
         rows = self.clickhouse.rows(
             f"SELECT {tag_column} AS tag_, count() FROM {names.sql(self.table)} "
             f"WHERE {self.time_sql} >= {{cutoff:Int64}} GROUP BY tag_",
@@ -113,7 +116,7 @@ class Expiry:
 
 
 class ExpiredRows:
-    """What is missing of delivered batches since it is past the retention, by the ledger's times of batches."""
+    """The rows of delivered batches that are gone because they are past the retention, by the batch times in the ledger."""
 
     def __init__(self, settings: Settings, pipeline: str, ledger: Ledger, expiry: Expiry | None) -> None:
         self.settings, self.pipeline, self.ledger, self.expiry = settings, pipeline, ledger, expiry
@@ -124,13 +127,14 @@ class ExpiredRows:
 
     @classmethod
     def declared(cls, settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickHouse) -> "ExpiredRows":
-        """Return those of a pipeline; without a declared retention nothing is ever expired."""
+        """Return the expired rows of a pipeline; without a declared retention no row ever expires."""
         return cls(settings, pipeline, ledger, Expiry.declared(settings, pipeline, clickhouse))
 
     def count(self, run: int, batch: BatchRow, expected: list[Totals], stored: list[Totals], sealed: Batch | None) -> int:
-        """Return how many rows of a batch are gone if all that is missing is past the retention, else 0.
+        """Return how many rows of a batch are gone if all missing ones are past the retention, else 0.
 
-        Where neither times nor the `sealed` file are known, of a batch that was cleaned up long ago, what is missing is taken for past.
+        If a batch was cleaned up so long ago that neither its times nor its `sealed` file are known, its missing rows count as
+        past.
         """
         if self.expiry is None or not expected or stored == expected:
             return 0
@@ -149,10 +153,10 @@ class ExpiredRows:
         return missing if agrees else 0
 
     def by_tag(self, counted: Mapping[str, tuple[int, int]]) -> dict[str, int]:
-        """Return how many rows of each tag are gone since they are past the retention, by counts alone.
+        """Return how many rows of each tag are gone because they are past the retention, judged by counts alone.
 
-        In: rows delivered and rows in ClickHouse by tag; batches of topics and Kafka Journals have the tag ''. None are expired where more
-        rows are missing than batches past the retention have, or where rows within the retention are missing.
+        In: rows delivered and rows in ClickHouse by tag; batches of topics and Kafka journals have the tag ''. A tag has no
+        expired rows if it lacks more rows than its batches past the retention have, or if it lacks rows within the retention.
         """
         missing = {tag: delivered - rows for tag, (delivered, rows) in counted.items() if delivered > rows}
         if self.expiry is None or not missing:
@@ -166,7 +170,7 @@ class ExpiredRows:
         return {tag: rows for tag, rows in missing.items() if rows <= past[tag] and certain[tag] <= within.get(tag, 0)}
 
     def _batches(self) -> Iterator[tuple[int, int, str, int]]:
-        """Run, number, tag and rows of each batch that was delivered."""
+        """Yield run, number, tag and rows of each delivered batch."""
         retired = Retired(self.ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.pipeline)
         known = set()
         for batch in retired.batches(self.last_run):

@@ -1,4 +1,4 @@
-"""Find watermarks that lie in the future, left behind by a run under a wrong clock, and where delivery has to go on instead."""
+"""Find watermarks in the future, left behind by a run under a wrong clock, and the ticks from which delivery has to go on instead."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,17 +15,20 @@ from tagmill.timeuuid import TICKS_PER_SECOND, from_datetime
 
 
 def watermarks_ahead(settings: Settings, name: str, marks: Mapping[str, Watermark], now: datetime) -> dict[str, float]:
-    """Return by how many seconds each watermark is further in the future than the servers' clocks (`now`) and start_from allow."""
+    """Return, by tag, by how many seconds watermarks are ahead of the servers' clocks (`now`).
+
+    Watermarks that max_clock_difference_seconds or start_from allow are left out.
+    """
     limit, pipeline = settings.cassandra.max_clock_difference_seconds, settings.pipeline(name)
     seconds = {tag: (mark.ticks - from_datetime(now)) / TICKS_PER_SECOND for tag, mark in marks.items() if tag in pipeline.tags}
     return {tag: ahead for tag, ahead in seconds.items() if ahead > limit and marks[tag].ticks >= pipeline.start_ticks(tag)}
 
 
 def brought_back(settings: Settings, ledger: Ledger, name: str, now: datetime) -> dict[str, Watermark]:
-    """Return the watermarks that are ahead, at the tick that is proven instead: where the first run under the wrong clock began.
+    """Return the watermarks that are ahead, set to the tick that is proven: where the first run under the wrong clock began.
 
-    That is read from the runs' manifests. Where those are past retention, delivery begins again with the tag: progress drops what was
-    delivered.
+    That tick is read from the runs' manifests. If those are past retention, delivery begins again at the tag's start, and
+    progress drops what was delivered.
     """
     marks = ledger.delivered.watermarks(name)
     return {
@@ -47,7 +50,7 @@ def _proven(settings: Settings, ledger: Ledger, name: str, mark: Watermark, now:
 
 
 def _manifest(files: RunFiles, row: RunRow) -> Manifest | None:
-    """Return the manifest of a run, None where it has none or it is lost: then an earlier run tells where to go on."""
+    """Return a run's manifest, or None if it has none or the file is damaged: an earlier run then shows where to go on."""
     try:
         return read_manifest(files, row) if row.manifest_file else None
     except SealedFileDamaged:

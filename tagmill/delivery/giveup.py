@@ -1,7 +1,7 @@
-"""The way out that always works: gives a run of tag views up, whatever state it and its files are in, and sets persistence_ids apart.
+"""Give up a run of tag views, whatever state it and its files are in, and set persistence_ids apart. This always works.
 
-ClickHouse says what of the run is delivered: that is noted as progress. Everything else is taken back, and as the watermark stays, the
-next run reads it again. Neither the plan nor a sealed file is needed.
+ClickHouse shows which events of the run are delivered; these are noted as progress. Everything else is taken back. The watermark
+stays, so the next run reads it again. Neither the plan nor a sealed file is needed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -40,7 +40,7 @@ Delivered = tuple[int, int, str]
 
 
 class GiveUp:
-    """What one person does to one pipeline's run, with the reason."""
+    """The give-up of one pipeline's run by an operator, with the reason."""
 
     def __init__(self, settings: Settings, pipeline: str, owner: str, who: str, why: str) -> None:
         self.settings, self.name, self.pipeline = settings, pipeline, settings.pipeline(pipeline)
@@ -48,7 +48,7 @@ class GiveUp:
         self.files = RunFiles(settings.storage.root)
 
     def run(self, apart: Sequence[str]) -> list[str]:
-        """Give the open run up, then hold the persistence_ids in `apart`; says what was done. Safe to repeat."""
+        """Give up the open run, then hold the persistence_ids in `apart`; return sentences that say what was done. Safe to repeat."""
         with self._at_work() as ledger:
             row = ledger.open_run(self.name)
             build = buildgiveup.sealed(self.settings, ledger, self.name)
@@ -61,7 +61,11 @@ class GiveUp:
             return self._others(ledger, row, apart)
 
     def _others(self, ledger: Ledger, row: RunRow | None, apart: Sequence[str]) -> list[str]:
-        """Do all of it but what concerns a build."""
+        """Do everything that does not concern a build; return sentences that say what was done.
+
+        Gives up the open run, finishes the record of a stopped one, notes what a lost withdrawal took out, and sets
+        persistence_ids apart.
+        """
         said = [self._give_up(ledger, ledger.raise_fence(row, self.owner))] if row else []
         stops.finish(ledger, self.files, self.name)
         if self._lost_its_withdrawal(ledger):
@@ -71,7 +75,7 @@ class GiveUp:
         return said
 
     def release(self, tag: str, persistence_id: str) -> str:
-        """Let runs judge a persistence_id again that was set apart."""
+        """Release a persistence_id that was set apart, so that runs judge it again."""
         with self._at_work() as ledger:
             if row := ledger.open_run(self.name):
                 raise GuardRefused(
@@ -85,7 +89,7 @@ class GiveUp:
                     f"Look: tagmill holds --pipeline {self.name}"
                 )
             run = self._recorded(ledger, f"holds release {tag} {persistence_id}")
-            if hold.held_rows == 0:  # no run has passed a row of it
+            if hold.held_rows == 0:  # no run has passed a row of this persistence_id
                 ledger.delivered.end_holds(self.name, run, [(tag, persistence_id)])
             else:
                 ledger.delivered.write_holds(self.name, run, [replace(hold, reason=Reason.RELEASED.value, seen="")])
@@ -140,7 +144,7 @@ class GiveUp:
     def _progress(
         self, ledger: Ledger, clickhouse: ClickHouse, row: RunRow, delivered: list[BatchRow]
     ) -> Iterator[tuple[str, str, Progress]]:
-        """Yield the progress of each (tag, persistence_id) of delivered batches, by the rows that ClickHouse has of them."""
+        """Yield the progress of each (tag, persistence_id) of delivered batches, from the rows that ClickHouse has of them."""
         group: list[tuple[Key, list[Delivered]]] = []
         for part in self._delivered(clickhouse, row, delivered):
             group.append(part)
@@ -155,7 +159,10 @@ class GiveUp:
             yield *key, with_delivered(progress, rows)
 
     def _delivered(self, clickhouse: ClickHouse, row: RunRow, delivered: list[BatchRow]) -> Iterator[tuple[Key, list[Delivered]]]:
-        """Yield (tag, persistence_id) and its delivered (number, sequence_nr, offset), saved to a file first: it may be large."""
+        """Yield each (tag, persistence_id) with its delivered (number, sequence_nr, offset).
+
+        ClickHouse's answer may be large, so it is saved to a file first.
+        """
         file = f"{self.files.folder(self.name, row.run)}/delivered-{uuid4().hex[:12]}.parquet"
         columns = "toString(`tag`) AS tag, `persistence_id`, `tag_pid_sequence_nr`, `sequence_nr`, toString(`offset`) AS at"
         query = (
@@ -174,7 +181,10 @@ class GiveUp:
             self.files.remove(file)
 
     def _rebuilt(self, clickhouse: ClickHouse, row: RunRow, batches: list[BatchRow]) -> tuple[str, str]:
-        """Write a manifest in place of one that is gone, by what ClickHouse has; its batches can't be sent again."""
+        """Write a manifest in place of a lost one, from what ClickHouse has; return its file and SHA-256.
+
+        Its batches can't be sent again.
+        """
         rebuilt = [unsealed(clickhouse, self.pipeline.destination, batch) for batch in batches]
         attempt = uuid4().hex[:12]
         manifest = Manifest.unsealed(self.name, row.run, attempt, batches=rebuilt)
@@ -184,7 +194,10 @@ class GiveUp:
     # -- a withdrawal
 
     def _end_withdrawal(self, ledger: Ledger, row: RunRow) -> str:
-        """Finish it where its files allow that; else end it: what it has taken out so far is noted as not delivered afterwards."""
+        """Finish a withdrawal if its files allow that, else end it; return a phrase that says which.
+
+        What an ended withdrawal has taken out is noted as not delivered afterwards.
+        """
         try:
             withdraw.seal(self.settings, ledger, self.name, row.run, row.fence, self.owner)
             close(self.settings, ledger, self.name, row.run, row.fence)
@@ -195,12 +208,12 @@ class GiveUp:
             return "it withdrew batches; those that it has not taken out stay delivered"
 
     def _lost_its_withdrawal(self, ledger: Ledger) -> bool:
-        """Whether the newest run is a withdrawal that could not be finished."""
+        """Return whether the newest run is a withdrawal that could not be finished."""
         row = ledger.run(self.name, ledger.last_run(self.name))
         return row is not None and row.kind == withdraw.KIND and row.state == RunState.ABANDONED
 
     def _note_taken_out(self, ledger: Ledger) -> str:
-        """Note the events of VOIDED batches that ClickHouse has nowhere as not delivered, by a withdrawal of no batch."""
+        """Note events of VOIDED batches that ClickHouse has in no other batch as not delivered, by a withdrawal without batches."""
         takenout.recount(self.settings, ledger, self.name)
         lost = takenout.events(self.settings, ledger, self.files, self.name)
         reason = f"{self.who}: {self.why}"
@@ -220,7 +233,7 @@ class GiveUp:
     # -- persistence_ids
 
     def _set_apart(self, ledger: Ledger, persistence_ids: Sequence[str]) -> str:
-        """Open or turn holds, one for each tag."""
+        """Open a hold of each persistence_id for every tag, or turn the hold that it has into one that sets it apart."""
         run = self._recorded(ledger, f"run give-up --set-apart {', '.join(persistence_ids)}"[:1000])
         marks = ledger.delivered.watermarks(self.name)
 

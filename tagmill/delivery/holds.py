@@ -1,4 +1,4 @@
-"""Which open holds a run judges again: those where the view, or what the journal can prove, has changed since they were last judged."""
+"""Choose the open holds that a run judges again: the view, or what the journal proves, has changed since they were judged."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -16,15 +16,19 @@ from tagmill.timeuuid import TICKS_PER_SECOND, from_datetime
 from tagmill.timeuuid import ticks as ticks_of
 from tagmill.viewsettings import PipelineSettings
 
-# a probe reads one bucket's key columns on the server; more holds than this wait for their turn
+# Holds that one plan probes; the others wait for their turn. A probe reads key columns on the server.
 MAX_PROBES = 2000
+# Buckets of a hold that a probe reads, the last ones.
 MAX_BUCKETS = 50
 
 
 def looks(
     ledger: Ledger, views: Views, name: str, pipeline: PipelineSettings, tags: list[str], now: datetime
 ) -> Iterator[tuple[HoldLook, int]]:
-    """Holds to judge again, each with the tick from which the view must be read for it."""
+    """Yield the holds to judge again, each with the tick from which the view must be read for it.
+
+    Ends after five times lease_seconds; a later plan looks at the other holds.
+    """
     end = time.monotonic() + pipeline.lease_seconds * 5
     waiting = (hold for hold in ledger.delivered.holds(name, tags) if hold.reason != Reason.SET_APART)
     for hold in in_turn(waiting, now):
@@ -38,21 +42,24 @@ def looks(
 
 
 def in_turn(holds: Iterable[HoldRow], now: datetime) -> list[HoldRow]:
-    """At most MAX_PROBES: first those that nobody has looked at since somebody intervened, then others, of each moment different ones."""
+    """Return at most MAX_PROBES holds: first those without a fingerprint, then others, in an order that changes with `now`.
+
+    A hold has no fingerprint before its first probe and after an intervention.
+    """
     return nsmallest(
         MAX_PROBES, holds, key=lambda hold: (hold.seen != "", crc32(f"{now:%FT%T.%f} {hold.tag} {hold.persistence_id}".encode()))
     )
 
 
 def gap_buckets(size: BucketSize, progress: Progress | None, hold: HoldRow, start_ticks: int) -> range:
-    """Buckets that a hold's missing rows can be in: from one before the last delivered event to the first held one, and one more."""
+    """Return the buckets that may have a hold's missing rows: from one before the last delivered event to one after the first held."""
     low = progress.ticks if progress and progress.ticks else min(hold.from_ticks, max(start_ticks, 0))
     first, last = size.start(low) - size.milliseconds, size.start(max(hold.from_ticks, low)) + size.milliseconds
     return range(first, last + 1, size.milliseconds)
 
 
 def first_held(ledger: Ledger, name: str, pipeline: PipelineSettings, tag: str) -> tuple[str, int, int, int] | None:
-    """Where the earliest row that a tag's holds keep back lies: (tag, timebucket, after, until), as Views.count takes it."""
+    """Return where the earliest held row of a tag lies: (tag, timebucket, after, until), as Views.count takes it; None without holds."""
     first = min((hold.from_ticks for hold in ledger.delivered.holds(name, [tag])), default=None)
     return None if first is None else (tag, pipeline.bucket_size.start(first), first - 1, first)
 
@@ -63,7 +70,7 @@ def set_apart(tag: str, persistence_id: str, from_ticks: int, run: int, since: d
 
 
 def _journal_has_an_answer(views: Views, hold: HoldRow, pipeline: PipelineSettings, now: datetime) -> bool:
-    """Whether the journal can fill the hole now, or the application has deleted all of it and the gap timeout is over."""
+    """Return whether the journal can fill the gap now, or the application has deleted all of it and the gap timeout is over."""
     if hold.reason not in ("hole", "first_seen", "too_many_missing"):
         return False
     old_enough = from_datetime(now) - from_datetime(hold.since) >= pipeline.gap_timeout_seconds * TICKS_PER_SECOND
@@ -75,7 +82,10 @@ def _journal_has_an_answer(views: Views, hold: HoldRow, pipeline: PipelineSettin
 
 
 def events_of_hole(views: Views, pipeline: PipelineSettings, tag: str, persistence_id: str, hole: Hole) -> list[JournalEvent]:
-    """The journal's events that a hole misses, in order; none unless they are as many, and all from where the tag's delivery starts on."""
+    """Return the journal's events that fill a gap, in order.
+
+    Returns an empty list unless there is one event per missing number and all are at or after the tag's start.
+    """
     events = views.journal_events(tag, persistence_id, hole, hole.size + 1)
     start = pipeline.start_ticks(tag)
     return events if len(events) == hole.size and all(ticks_of(event.offset) >= start for event in events) else []

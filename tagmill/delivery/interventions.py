@@ -1,6 +1,6 @@
-"""The ledger's way out, for a person: abandon, void, resend, close a hold, rebase progress. Each is guarded and recorded.
+"""Change the ledger for an operator: abandon, void, resend, close a hold, rebase progress. Each change is guarded and recorded.
 
-What changes progress or holds claims a run number of its own, so it stands between the runs before and after it.
+A change of progress or holds claims a run number of its own, so its writes are ordered between those of the runs around it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -39,7 +39,7 @@ CLOSABLE = ("hole", "first_seen", "too_many_missing", "null_event", "broken_offs
 
 
 class Interventions:
-    """What one person does to one pipeline's ledger, with the reason."""
+    """The changes that an operator makes to one pipeline's ledger, with the reason."""
 
     def __init__(self, settings: Settings, pipeline: str, owner: str, who: str, why: str, *, despite_views: bool = False) -> None:
         self.settings = settings
@@ -51,7 +51,7 @@ class Interventions:
         self.despite_views = despite_views
 
     def abandon(self) -> str:
-        """Give up the run that is PLANNED; the next run plans anew."""
+        """Give up the PLANNED run; the next run plans its range again."""
         with self._at_work() as ledger:
             row = run_in(ledger, self.name, RunState.PLANNED)
             if row.kind == withdraw.KIND:
@@ -75,7 +75,7 @@ class Interventions:
             return void_waiting(ledger, clickhouse, self.pipeline.destination, row, batches, self.who, self.why)
 
     def resend(self, batch_id: UUID, run: int) -> str:
-        """Take a batch's rows out of ClickHouse, and push the sealed bytes again under the next generation."""
+        """Remove a batch's rows from ClickHouse, and push the sealed bytes again under the next generation."""
         with self._at_work() as ledger, ClickHouse(self.settings.clickhouse) as clickhouse:
             row = ledger.run(self.name, run)
             found = next((b for b in ledger.batches(self.name, run) if b.batch_id == batch_id), None) if row else None
@@ -94,20 +94,22 @@ class Interventions:
             files = RunFiles(self.settings.storage.root)
             manifest = read_manifest(files, row)
             sealed = next(batch for batch in manifest.batches if batch.number == found.number)
-            files.open_sealed(sealed.file, sealed.sha256).close()  # what can't be sent again stays
+            files.open_sealed(
+                sealed.file, sealed.sha256
+            ).close()  # raises for damaged bytes, so that a batch that can't be sent again stays
             to = destination_of(self.settings, self.name)
             return send_again(
                 self.settings, ledger, clickhouse, manifest, row, found, to, self.who, self.why, despite_views=self.despite_views
             )
 
     def accept(self, batch_id: UUID, run: int) -> str:
-        """Record that the views on the destination have a batch whose insert ended with an error."""
+        """Record that the views on the destination have a batch whose insert was not confirmed or ended with an error."""
         with self._at_work() as ledger, ClickHouse(self.settings.clickhouse) as clickhouse:
             row, batch = batch_of(ledger, self.name, run, batch_id)
             return accept(ledger, clickhouse, self.pipeline.destination, row, batch, self.who, self.why)
 
     def withdraw(self, batch_id: UUID, run: int) -> str:
-        """Take a batch out of ClickHouse for good, and note its events as not delivered; what reads them again delivers them, late."""
+        """Remove a batch from ClickHouse for good and note its events as not delivered; reading them again delivers them, late."""
         found = sorted(bucket for _, bucket in self.taken_out(batch_id, run))
         low, high = to_datetime(first_ticks(found[0])), to_datetime(first_ticks(found[-1]) + self.pipeline.bucket_size.ticks)
         return (
@@ -116,7 +118,7 @@ class Interventions:
         )
 
     def taken_out(self, batch_id: UUID, run: int) -> set[tuple[str, int]]:
-        """The same; the (tag, timebucket) in which the view has the batch's events."""
+        """Withdraw a batch, or finish its withdrawal; return the (tag, timebucket) in which the view has its events."""
         with self._at_work() as ledger:
             plan = self._unfinished_withdrawal(ledger)
             if plan is None or str(batch_id) not in {part.batch_id for part in plan.withdrawn}:
@@ -125,7 +127,7 @@ class Interventions:
             return set(withdraw.buckets(RunFiles(self.settings.storage.root), plan))
 
     def note_undelivered(self, lost: Iterator[Event]) -> int:
-        """Progress is told that these events were not delivered, as far as ClickHouse has them in no batch; how many they are."""
+        """Note events in progress as not delivered, unless ClickHouse has them in a batch; return how many events were given."""
         first = next(lost, None)
         if first is None:
             return 0
@@ -137,13 +139,13 @@ class Interventions:
             return withdraw.count(RunFiles(self.settings.storage.root), plan)
 
     def record(self, ledger: Ledger, what: str) -> None:
-        """What changes neither progress nor batches has a number of its own, too. The caller has the lease."""
+        """Record a change of neither progress nor batches under a run number of its own. The caller holds the lease."""
         run = ledger.free_number(self.name)
         self._none_open(ledger)
         self._recorded(ledger, run, what)
 
     def close_hold(self, tag: str, persistence_id: str) -> str:
-        """Give up the numbers that a hold waits for; the next run delivers what is behind them."""
+        """Give up the numbers that a hold waits for; the next run delivers what comes after them."""
         with self._at_work() as ledger:
             this_run = ledger.free_number(self.name)
             hold = self._hold(ledger, tag, persistence_id)
@@ -163,7 +165,7 @@ class Interventions:
             )
 
     def rebase(self, tag: str, persistence_id: str, number: int | None, sequence_nr: int | None) -> str:
-        """After the view was renumbered: say which number the last delivered event has now (by default: looked up)."""
+        """Set progress after the view was renumbered: to the new number of the last delivered event, looked up unless it is given."""
         with self._at_work() as ledger:
             this_run = ledger.free_number(self.name)
             hold = self._hold(ledger, tag, persistence_id)
@@ -185,13 +187,13 @@ class Interventions:
             )
 
     def accept_journal(self) -> str:
-        """Note that tables which were created again hold the events that were delivered."""
+        """Note that journal tables which were created again hold the events that were delivered."""
         with self._at_work() as ledger:
             self.record(ledger, "ledger accept-journal")
             return accept_journal(self.settings, ledger, self.name)
 
     def restart(self, tag: str, persistence_id: str) -> str:
-        """Forget what is delivered of a persistence_id that has begun another life: what is held is judged from its number 1 on."""
+        """Forget the progress of a persistence_id that began another life: the next run judges what is held from its number 1 on."""
         with self._at_work() as ledger:
             this_run = ledger.free_number(self.name)
             hold = self._hold(ledger, tag, persistence_id)
@@ -218,7 +220,10 @@ class Interventions:
             )
 
     def _may_void(self, manifest: Manifest, batches: list[BatchRow]) -> None:
-        """Batches are given up from the end of a tag only: what is behind a void one must not be delivered."""
+        """Raise GuardRefused if a tag has delivered batches that belong with those to be voided.
+
+        Batches are given up only from the end of a tag: what comes after a void batch must not be delivered.
+        """
         mended = {batch.number for batch in manifest.batches if batch.mended}
         for tag in {batch.tag for batch in batches}:
             of_tag = [batch for batch in batches if batch.tag == tag]
@@ -231,7 +236,7 @@ class Interventions:
                 )
 
     def _none_waits_before(self, row: RunRow, found: BatchRow, batches: list[BatchRow]) -> None:
-        """A batch that was never sent has its turn when those before it are there."""
+        """Raise GuardRefused if the run is open and an undelivered batch of the same tag comes before this one."""
         waiting = [
             batch for batch in batches if batch.state == BatchState.NEW and batch.tag == found.tag and batch.number < found.number
         ]
@@ -260,7 +265,10 @@ class Interventions:
         return hold
 
     def _looked_up(self, ledger: Ledger, tag: str, persistence_id: str, given: tuple[int, int, str] | None) -> Progress:
-        """Progress under the new numbers, by what ClickHouse has of the view's rows: some may have been withdrawn or given up."""
+        """Return progress under the new numbers, from the rows of the view that ClickHouse has; some may have been withdrawn or given up.
+
+        Raises GuardRefused if ClickHouse has none of them and no number is given.
+        """
         views = Views(ledger.cassandra, self.pipeline.journal)
         rows = [(n, nr or 0, str(at)) for n, nr, at in views.numbers(tag, persistence_id, views.buckets([tag])[tag])]
         with ClickHouse(self.settings.clickhouse) as clickhouse:
@@ -281,7 +289,7 @@ class Interventions:
     # -- doing it
 
     def _unfinished_withdrawal(self, ledger: Ledger) -> Plan | None:
-        """One that was begun and not finished is finished; its plan."""
+        """Finish a withdrawal that is still open and return its plan; None if there is none."""
         left = ledger.open_run(self.name)
         if left is None or left.kind != withdraw.KIND:
             return None
@@ -299,24 +307,28 @@ class Interventions:
         return read_plan(RunFiles(self.settings.storage.root), row)
 
     def _recorded(self, ledger: Ledger, run: int, what: str) -> None:
-        """Claim the number that was free, for a run without batches."""
+        """Claim a free run number for a change without batches, and record who made it and why."""
         ledger.add_intervention(self.name, run, owner=self.owner, who=self.who, action=what, why=self.why)
 
     def _intervene(self, ledger: Ledger, run: int, hold: HoldRow, progress: Progress, what: str) -> None:
-        """`run` was free before the hold and the progress were read: what is written can't be older than a run beside it."""
+        """Record a change, and write the hold and the progress that result from it.
+
+        `run` was free before the hold and the progress were read: if another run has started since, the number is taken and the
+        claim fails.
+        """
         self._recorded(ledger, run, what)
-        # the progress last: who is killed before it leaves a hold that can be closed again, or none
-        if hold.held_rows == 0:  # the view has no row of it left to be judged again
+        # Progress is written last: a process that is killed before leaves a hold that can be closed again, or none.
+        if hold.held_rows == 0:  # the view has no row left to be judged again
             ledger.delivered.end_holds(self.name, run, [(hold.tag, hold.persistence_id)])
         else:
-            # an empty fingerprint makes the next plan look
+            # An empty fingerprint makes the next plan judge the hold again.
             ledger.delivered.write_holds(self.name, run, [replace(hold, seen="")])
         checkpoints.reached("intervene.before_progress")
         ledger.delivered.write_progress(self.name, run, [(hold.tag, hold.persistence_id, progress)])
 
     @contextmanager
     def _at_work(self) -> Iterator[Ledger]:
-        """The ledger under the pipeline's lease, which is given back."""
+        """Yield the ledger under the pipeline's lease, and give the lease back afterwards."""
         with Ledger(self.settings.cassandra) as ledger:
             lease = Lease(
                 ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.name, self.owner, self.pipeline.lease_seconds

@@ -1,6 +1,6 @@
-"""Applies the rules of continuity to the suspects, one persistence_id and tag at a time, in Spark's Python workers.
+"""Apply the rules of continuity to the suspects, one (tag, persistence_id) at a time, in Spark's Python workers.
 
-The rules themselves are tagmill.continuity; here is only the way in and out: key rows to Row, Judgement to rows.
+The rules are in tagmill.continuity. This module only converts key rows to Row, and a Judgement to rows.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,21 +16,22 @@ from tagmill.stores.delivered import read_intervals, write_intervals
 if TYPE_CHECKING:
     import pandas as pd
 
-# kind: row (a decision), hole (the journal may know more), closed, held, progress
+# Values of `kind`: row (a decision), hole (a gap to ask the journal about), closed (a gap with deleted events), held, progress.
 JUDGED_SCHEMA = (
     "kind string, tag string, persistence_id string, file string, row_index bigint, tag_pid_sequence_nr bigint, sequence_nr bigint, "
     "ticks bigint, offset string, timebucket bigint, size bigint, action string, reason string, order_ticks bigint, "
     "last_missing bigint, after_sequence_nr bigint, before_sequence_nr bigint, held_rows bigint, missing string"
 )
 JUDGED_COLUMNS = [part.strip().split(" ")[0] for part in JUDGED_SCHEMA.split(",")]
-# the 'file' of an event that comes from the journal instead of a staged file; its row_index counts the run's healed events
+# The `file` of an event that comes from the journal and not from a staged file; its row_index counts the run's events from the
+# journal.
 FROM_JOURNAL = "journal"
 Key = tuple[str, str]
 
 
 @dataclass(slots=True)
 class Knowledge:
-    """Evidence besides the rows: of gaps, of what a scan found before the range, of rows that are of another life."""
+    """Evidence from outside the rows: about gaps, about lower numbers before the range, and about rows of another life."""
 
     journal: dict[Key, dict[Hole, Evidence]] = field(default_factory=dict)
     earlier: dict[Key, Earlier] = field(default_factory=dict)
@@ -40,7 +41,7 @@ class Knowledge:
 def judged(rows: DataFrame, policies: Mapping[str, Policy], knowledge: Knowledge) -> DataFrame:
     """Judge every (tag, persistence_id) of `rows`.
 
-    In: key rows with progress (known_*). Out: JUDGED_SCHEMA, several rows a persistence_id.
+    In: key rows with progress (known_*). Out: JUDGED_SCHEMA, several rows per persistence_id.
     """
     return rows.groupBy("tag", "persistence_id").applyInPandas(_judge_group(dict(policies), knowledge), JUDGED_SCHEMA)
 
@@ -54,7 +55,7 @@ def _judge_group(policies: dict[str, Policy], knowledge: Knowledge) -> "Callable
         rows = [_row(record) for record in group.to_dict("records")]
         of_gaps, strangers = knowledge.journal.get(key), knowledge.strangers.get(key, frozenset())
         outcome = judge(_known(first), rows, policies[key[0]], of_gaps, knowledge.earlier.get(key), strangers)
-        # as objects: pandas' own string type comes back from Arrow in chunks, which Spark 3.5 can't take
+        # Columns are objects because pandas' own string type comes back from Arrow in chunks, which Spark 3.5 can't take.
         return pd.DataFrame(_out(key, outcome, _known(first)), columns=JUDGED_COLUMNS, dtype=object)
 
     return judge_group

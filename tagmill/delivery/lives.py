@@ -1,4 +1,4 @@
-"""Finds rows of another life: of persistence ids whose numbers began again, so that they look as if they were delivered."""
+"""Find rows of another life: rows of persistence_ids whose numbers began again, so that they look delivered."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -10,15 +10,16 @@ from tagmill.delivery.judging import Key
 from tagmill.delivery.suspects import is_in_doubt
 from tagmill.stores.clickhouse import ClickHouse
 
-# rows that ClickHouse is asked about; a key with more is held until another run
+# Rows that one run looks up in ClickHouse; a key with more is held until another run.
 MAX_ROWS = 20_000
 OFFSETS_AT_ONCE = 1000
 
 
 def strangers(rows: DataFrame, clickhouse: ClickHouse, destination: str) -> dict[Key, frozenset[str]]:
-    """Return per key the offsets of rows that count as delivered by their number, and that ClickHouse does not have.
+    """Return by key the offsets of rows that count as delivered by their number but are not in ClickHouse.
 
-    In: key rows with progress. ClickHouse is asked only about rows that are later than the last delivered one, or in its place.
+    In: key rows with progress. Only rows that are later than the last delivered one, or in its place, are looked up in
+    ClickHouse.
     """
     doubtful = rows.where(is_in_doubt()).select("tag", "persistence_id", "offset").distinct().limit(MAX_ROWS).collect()
     wanted: dict[Key, set[str]] = defaultdict(set)
@@ -32,7 +33,7 @@ def strangers(rows: DataFrame, clickhouse: ClickHouse, destination: str) -> dict
 
 
 def _delivered(clickhouse: ClickHouse, destination: str, offsets: Iterable[str]) -> set[tuple[str, str, str]]:
-    """Return (tag, persistence_id, offset) of the rows of ClickHouse that have one of these offsets."""
+    """Return (tag, persistence_id, offset) of the rows in ClickHouse that have one of these offsets."""
     clickhouse.sync_replica(destination)
     ordered, found = sorted(offsets), set[tuple[str, str, str]]()
     query = (

@@ -1,6 +1,6 @@
-"""Look back in growing windows: each hour of the view is counted when it reaches the age of a window, and read again where rows have come.
+"""Look back in growing windows: count an hour of the view when it reaches a window's age, and read it again if rows have come.
 
-Counting happens on the server. An hour without more rows than are accounted for is not read, and no Spark starts for it.
+Counting happens on the server. An hour without more rows than are accounted for is not read, and Spark does not start for it.
 """
 
 from bisect import bisect_right
@@ -19,18 +19,18 @@ from tagmill.viewsettings import PipelineSettings
 
 HOUR_MS = 3_600_000
 HOUR_TICKS = HOUR_MS * TICKS_PER_MILLISECOND
-# hours of a tag that one plan counts, and how many of them between two looks at how much that was
+# Hours of a tag that one plan counts, and how many it counts before it checks the rows counted so far.
 HOURS_PER_PLAN, HOURS_AT_ONCE = 1024, 16
-# hours that lie further apart are asked for in ClickHouse by themselves
+# Milliseconds between two hours above which ClickHouse gets a query for each.
 APART_MS = 24 * HOUR_MS
 
-# rows of a tag in ClickHouse by hour; None: it does not answer
+# Function from a tag and hours to the tag's rows in ClickHouse by hour; None if ClickHouse does not answer.
 DeliveredRows = Callable[[str, Sequence[int]], Mapping[int, int] | None]
 
 
 @dataclass(slots=True)
 class Found:
-    """Hours with more rows than are accounted for: their slices, and their rows by tag; `more`: there are further ones."""
+    """Hours with more rows than are accounted for: their slices, and their rows by tag; `more`: further hours wait for the next run."""
 
     slices: list[tuple[str, Slice]] = field(default_factory=list)
     hours: dict[str, list[HourRows]] = field(default_factory=dict)
@@ -40,7 +40,8 @@ class Found:
 def is_due(begin: int, known: HourCount | None, now: datetime, windows: Sequence[float]) -> bool:
     """Return whether an hour has reached the age of a window since it was counted.
 
-    An hour that was never counted is due up to the age of the largest window; one that a wrong clock has counted, always.
+    An hour that was never counted is due up to the age of the largest window; one that was counted under a wrong clock is always
+    due.
     """
     age = (now - _moment(begin)).total_seconds()
     if known is None:
@@ -60,9 +61,9 @@ class LookBack:
         self.windows = sorted(pipeline.look_back_windows_seconds)
 
     def find(self, run: int, watermarks: Mapping[str, int]) -> Found:
-        """Count what is due behind the watermarks (ticks, by tag); note what has no more rows, return what has.
+        """Count the due hours before the watermarks (ticks, by tag); return those with more rows, and note the others as counted.
 
-        At most max_rows_per_run and max_slices_per_run are returned.
+        Returns at most max_rows_per_run rows in max_slices_per_run slices, but at least one hour.
         """
         found, rows = Found(), 0
         for tag, ticks in watermarks.items() if self.windows else ():
@@ -78,7 +79,7 @@ class LookBack:
         return found
 
     def _with_more(self, run: int, tag: str, watermark: int) -> Iterator[tuple[int, list[Slice]]]:
-        """Count the hours of a tag that are due; yield those with more rows than are accounted for, note the others."""
+        """Count the due hours of a tag; yield those with more rows than are accounted for, and note the others as counted."""
         known = self.counts.of(tag, self._first(tag))
         due = [begin for begin in self._hours(tag, watermark) if is_due(begin, known.get(begin), self.now, self.windows)]
         counted = self._counted(tag, sorted(due, key=self._due_since)[:HOURS_PER_PLAN])
@@ -90,23 +91,23 @@ class LookBack:
         yield from ((begin, counted[begin]) for begin in more if rows[begin] > in_clickhouse.get(begin, rows[begin]))
 
     def _first(self, tag: str) -> int:
-        """Return the first hour whose count is of use."""
+        """Return the first hour of a tag that is worth counting: not before its start, and not older than counts are kept."""
         oldest = from_datetime(self.now - timedelta(seconds=self.counts.keep_seconds))
         return max(oldest, self.pipeline.start_ticks(tag)) // HOUR_TICKS * HOUR_MS
 
     def _hours(self, tag: str, watermark: int) -> Iterable[int]:
-        """Return the hours that lie wholly behind the watermark."""
+        """Return the hours that lie completely before the watermark."""
         return range(self._first(tag), (watermark + 1) // HOUR_TICKS * HOUR_MS, HOUR_MS)
 
     def _due_since(self, begin: int) -> datetime:
-        """Return when an hour reached the window that it is due for: those that have waited longest come first."""
+        """Return when an hour reached the window that it is due for: hours that have waited longest come first."""
         age = (self.now - _moment(begin)).total_seconds()
         return _moment(begin) + timedelta(seconds=self.windows[max(0, bisect_right(self.windows, age) - 1)])
 
     def _counted(self, tag: str, hours: Sequence[int]) -> dict[int, list[Slice]]:
-        """Return the slices of hours with their rows; no more hours than have a run's rows for each window.
+        """Return the slices of hours with their rows, until max_rows_per_run rows have been counted for each window.
 
-        So much is to be counted again for each full run that was delivered.
+        That much has to be counted again for each full run that was delivered.
         """
         counted: dict[int, list[Slice]] = {}
         rows = 0
@@ -121,7 +122,7 @@ class LookBack:
         return counted
 
     def _sizes(self, tag: str, parts: Sequence[Slice]) -> Iterator[int]:
-        """Return the rows of slices, in their order: whole minutes are counted many in a query."""
+        """Return the row counts of slices, in their order; many whole minutes are counted in one query."""
         whole = [part.timebucket for part in parts if part.whole] if self.pipeline.bucket_size == BucketSize.MINUTE else []
         of_whole = self.views.count_whole(tag, whole)
         singly = [part for part in parts if part.timebucket not in of_whole]
@@ -137,7 +138,7 @@ class LookBack:
         return [part for part in parts if part]
 
     def _in_clickhouse(self, tag: str, hours: Sequence[int]) -> dict[int, int]:
-        """Return the delivered rows of hours; those of which ClickHouse says nothing are left out."""
+        """Return the delivered rows by hour, without the hours that ClickHouse gives no answer for."""
         found: dict[int, int] = {}
         for group in _groups(sorted(hours)):
             delivered = self.delivered(tag, group)
@@ -147,7 +148,7 @@ class LookBack:
 
 
 def part_of(size: BucketSize, bucket: int, after: int, until: int) -> Slice | None:
-    """Return the part of a bucket with after < time <= until, without bounds where the whole bucket is meant."""
+    """Return the part of a bucket with after < time <= until, without bounds if it is the whole bucket; None if it is empty."""
     low = bucket_rules.first_ticks(bucket)
     high = low + size.ticks - 1
     if high <= after or low > until:
@@ -156,7 +157,7 @@ def part_of(size: BucketSize, bucket: int, after: int, until: int) -> Slice | No
 
 
 def read_hours(read: Mapping[int, int], known: Mapping[int, HourCount], run: int, now: datetime) -> Iterator[HourCount]:
-    """Return the counts of hours with the rows that a run has read there; none that this run has counted already."""
+    """Yield the counts of hours, raised by the rows that a run has read there; skip hours that this run has already counted."""
     for begin, rows in read.items():
         before = known.get(begin)
         if before is None or before.run < run:

@@ -1,4 +1,4 @@
-"""What one step of a run hands to the next: the plan and the manifest, as files that a person can read."""
+"""The documents that one step of a run hands to the next: the plan and the manifest, as files that a person can read."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -29,14 +29,15 @@ class Slice(Document):
 
     @property
     def whole(self) -> bool:
-        """The whole partition."""
+        """Whether the slice is a whole partition."""
         return self.after is None and self.until is None
 
 
 class Unit(Document):
-    """Slices of one tag in time order that one task reads, of one ClickHouse partition.
+    """Slices of one tag in time order that one task reads; all lie in one ClickHouse partition.
 
-    new: not read before, so its file can become a batch as it is. again: look-back, a hold's buckets or an explicit re-read.
+    Kind `new`: not read before, so its file can become a batch unchanged. Kind `again`: look-back, a hold's buckets or an
+    explicit re-read.
     """
 
     number: int
@@ -58,9 +59,10 @@ class HourRows(Document):
 
 
 class TagRange(Document):
-    """What a run does for a tag: from its watermark (exclusive) to `until`; the look-back window that it reads begins at window_from.
+    """The range that a run reads of a tag: from its watermark (exclusive) to `until`.
 
-    `back_from`: the watermark that a wrong clock had put into the future, and that this run brings back.
+    `window_from`: where the look-back window that ends at `until` begins. `back_from`: the watermark that a wrong clock had put
+    into the future, and that this run brings back.
     """
 
     after: int
@@ -87,7 +89,7 @@ class HoldLook(Document):
 
     @property
     def hole(self) -> Hole:
-        """The numbers it waits for."""
+        """The numbers that the hold waits for."""
         return Hole(self.first_missing, self.last_missing, self.after_sequence_nr, self.before_sequence_nr)
 
 
@@ -102,14 +104,15 @@ class Withdrawn(Document):
 
 
 class Plan(Document):
-    """What a run reads. Never changed. `build`: the newest build of the view, where Tagmill keeps it.
+    """The plan of a run: what it reads. It never changes once written.
 
-    `late_left`, in a run that reads nothing but late rows: the tick from which each tag's are left to the next. `view`: the table and
-    bucket size that its slices are of. `held_ttl_seconds`: what is left of the TTL of the earliest held row of a tag, where it has one.
+    `build`: the newest build of the view, if Tagmill keeps it. `late_left`, in a run that reads only late rows: the tick of each
+    tag from which they are left to the next run. `view`: the table and bucket size of the slices. `held_ttl_seconds`: the
+    remaining TTL of the earliest held row of a tag, if it has one.
 
-    `look_back`: hours that are read again since rows have come late. `filled_tags`: those of which late rows of a build are read.
+    `look_back`: hours that are read again because rows came late. `filled_tags`: tags of which the late rows of a build are read.
 
-    A run of kind "withdraw" reads nothing: it takes batches out, and notes what `undelivered_file` names as not delivered.
+    A run of kind "withdraw" reads nothing: it takes batches out, and notes the events in `undelivered_file` as not delivered.
     """
 
     pipeline: str
@@ -134,7 +137,7 @@ class Plan(Document):
 
     @property
     def moves_watermark(self) -> bool:
-        """Whether it reads all that is new."""
+        """Whether the run reads all that is new."""
         return not self.reread and not self.late_left
 
     @property
@@ -144,7 +147,7 @@ class Plan(Document):
 
 
 class Batch(Document):
-    """A sealed batch: its file (relative to the storage root) and everything that proves it."""
+    """A sealed batch: its file (relative to the storage root) and the figures that prove it."""
 
     number: int
     batch_id: str
@@ -160,9 +163,9 @@ class Batch(Document):
 
 
 class TagOutcome(Document):
-    """What a sealed run did to a tag. `window_rows`: rows read in the look-back window that ends at `until`.
+    """The outcome of a sealed run for a tag. `window_rows`: rows read in the look-back window that ends at `until`.
 
-    `hours`: the new rows that it read of each hour that is still counted again.
+    `hours`: the new rows that it read of each hour that look-back still counts.
     """
 
     after: int
@@ -179,7 +182,7 @@ class TagOutcome(Document):
 
 
 class Manifest(Document):
-    """What a run sealed. `sha256` has the digest of every file that close reads."""
+    """The result of sealing a run. `sha256` has the digest of every file that the close reads."""
 
     pipeline: str
     run: int
@@ -209,7 +212,7 @@ class Manifest(Document):
         holds_file: str = "",
         sha256: Mapping[str, str] | None = None,
     ) -> "Manifest":
-        """Return the manifest of a run that ended without a seal: it moves nothing, and none of its batches can be sent again."""
+        """Return the manifest of a run that ended without a seal: it moves no watermark, and its batches can't be sent again."""
         return cls(
             pipeline=pipeline,
             run=run,

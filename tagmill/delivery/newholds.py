@@ -1,4 +1,4 @@
-"""Finds, for a run that the quality gate stops, the holds that it would have opened."""
+"""Find the holds that a run would have opened if the quality gate had not stopped it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,16 +18,19 @@ from tagmill.delivery.suspects import KEY
 from tagmill.stores.delivered import HoldRow
 from tagmill.stores.files import RunFiles
 
-# open holds are kept in memory by every later run; a stop that finds more is followed by another one
+# Holds that one stop records: every later run keeps open holds in memory. If there are more, the next run stops again.
 MAX_HOLDS = 100_000
 ROWS_AT_ONCE = 10_000
-# rules of the gate whose findings are about single persistence_ids; after another one no judgement is worth recording
+# Rules of the gate about single persistence_ids; a stop by another rule makes the judgement not worth recording.
 ABOUT_IDS = {"held_share", "keys"}
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What the judgement and the gate saw: decisions (JUDGED_SCHEMA), the gate's rows, the open holds, and the files of new rows."""
+    """The frames that the judgement and the gate used, and the files of new rows.
+
+    `decisions` is JUDGED_SCHEMA, `rows` are the gate's rows, `waiting` the open holds.
+    """
 
     decisions: DataFrame
     rows: DataFrame
@@ -36,13 +39,13 @@ class Judged:
 
 
 def open_holds(spark: SparkSession, plan: Plan, frozen: list[HoldRow]) -> DataFrame | None:
-    """Return (tag, persistence_id) of all holds that were open before the run, None without any."""
+    """Return (tag, persistence_id) of all holds that were open before the run, or None if there are none."""
     keys = [(look.tag, look.persistence_id) for look in plan.holds] + [(hold.tag, hold.persistence_id) for hold in frozen]
     return spark.createDataFrame(keys, "tag string, persistence_id string") if keys else None
 
 
 def write(files: RunFiles, file: str, plan: Plan, judged: Judged) -> int:
-    """Write the new holds to a file of HOLD_SCHEMA; returns how many."""
+    """Write the new holds to a file of HOLD_SCHEMA; return how many."""
     written = 0
     remaining = islice(_rows(plan, judged), MAX_HOLDS)
     with files.create(file) as target, pq.ParquetWriter(target, HOLD_SCHEMA, compression="zstd") as writer:
@@ -53,7 +56,10 @@ def write(files: RunFiles, file: str, plan: Plan, judged: Judged) -> int:
 
 
 def _rows(plan: Plan, judged: Judged) -> Iterator[dict[str, Any]]:
-    """One row a hold. `held_rows` are those behind the watermark: the others stay new, and the next run reads and counts them."""
+    """Yield a record of HOLD_SCHEMA for each new hold.
+
+    `held_rows` counts only rows before the watermark: the others stay new, and the next run reads and counts them.
+    """
     key = list(KEY)
     held = judged.decisions.where("kind = 'held'")
     broken = (

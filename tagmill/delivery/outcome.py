@@ -1,4 +1,4 @@
-"""What a sealed run leaves behind beside its batches: the manifest, new progress, holds, and rows to mend the view with."""
+"""Write what a sealed run leaves besides its batches: the manifest, new progress, holds, and rows that repair the view."""
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -32,10 +32,10 @@ PROGRESS_COLUMNS = (
     "tag string, persistence_id string, number bigint, sequence_nr bigint, offset string, missing string, batch int, last boolean"
 )
 DELIVERED = ("deliver", "late")
-# beside the reasons of rows: a hole that the application has deleted, counted in the manifest's findings
+# The reason in the manifest's findings for a gap whose events the application has deleted; all other reasons are those of rows.
 HOLE_CLOSED = "hole_closed"
 _NUMBERS = ("first_missing", "last_missing", "after_sequence_nr", "before_sequence_nr", "from_ticks", "held_rows", "since_run")
-# a run's file of holds; `ended`: over
+# Schema of a run's file of holds; `ended` marks a hold that is over.
 HOLD_SCHEMA = pa.schema(
     [(name, pa.string()) for name in ("tag", "persistence_id", "reason")]
     + [(name, pa.int64()) for name in _NUMBERS]
@@ -45,7 +45,7 @@ HOLD_SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """All that the manifest is made of."""
+    """Everything that the manifest is made of."""
 
     files: RunFiles
     spark: SparkSession
@@ -66,7 +66,7 @@ class Sealed:
 
 
 def policy(pipeline: PipelineSettings, plan: Plan, tag: str) -> Policy:
-    """The rules' view of the pipeline's settings for one tag."""
+    """Return the rules' policy for one tag, from the pipeline's settings and the plan."""
     size, span = pipeline.bucket_size, plan.tags[tag]
     return Policy(
         FirstSeen(pipeline.first_seen),
@@ -78,7 +78,7 @@ def policy(pipeline: PipelineSettings, plan: Plan, tag: str) -> Policy:
 
 
 def holes(decisions: DataFrame) -> Iterator[tuple[Key, Hole]]:
-    """The holes that a judgement found; more than the limit wait for another run."""
+    """Yield the gaps that a judgement found, at most MAX_HOLES; the others wait for another run."""
     found = decisions.where("kind = 'hole'").select(
         *KEY, "tag_pid_sequence_nr", "last_missing", "after_sequence_nr", "before_sequence_nr"
     )
@@ -90,7 +90,7 @@ def holes(decisions: DataFrame) -> Iterator[tuple[Key, Hole]]:
 
 
 def flag_late(decisions: DataFrame, plan: Plan) -> DataFrame:
-    """Flag what is delivered from hours that are read again since rows have come late; what a hold kept back is not late."""
+    """Flag as late what is delivered from hours that are read again because rows came late, unless a hold kept it back."""
     if not plan.look_back:
         return decisions
     held: dict[str, list[str]] = {}
@@ -107,12 +107,16 @@ def flag_late(decisions: DataFrame, plan: Plan) -> DataFrame:
 
 
 def deliveries(decisions: DataFrame) -> DataFrame:
-    """Judged rows that go to ClickHouse."""
+    """Return the judged rows that go to ClickHouse."""
     return decisions.where((F.col("kind") == "row") & F.col("action").isin(*DELIVERED))
 
 
 def dispositions(decisions: DataFrame, frozen_rows: DataFrame, files: list[str]) -> DataFrame:
-    """Judged rows of these files (and of the journal) that are not simply the next one, and rows of holds that wait: for the gate."""
+    """Return the rows that the gate counts by action and reason.
+
+    These are judged rows of these files and of the journal, without those that are simply next or already delivered, and rows
+    read of holds that wait.
+    """
     columns = (*KEY, "tag_pid_sequence_nr", "sequence_nr", "ticks", "timebucket", "action", "reason")
     read_now = F.col("file").isin([*files, FROM_JOURNAL])
     rows = decisions.where(read_now).where("kind = 'row' AND reason NOT IN ('next', 'already_delivered')").select(*columns)
@@ -123,7 +127,7 @@ def dispositions(decisions: DataFrame, frozen_rows: DataFrame, files: list[str])
 
 
 def manifest(sealed: Sealed) -> Manifest:
-    """Write progress, holds and repairs, take the digests, and name them all."""
+    """Write progress, holds and repairs, and return the manifest that names them with their digests."""
     plan = sealed.plan
     batches, numbers = _batches(sealed)
     progress_file, holds_file, repairs_file = (
@@ -156,7 +160,7 @@ def manifest(sealed: Sealed) -> Manifest:
 
 
 def _batches(sealed: Sealed) -> tuple[list[Batch], dict[str, int]]:
-    """The batches in the order in which they are pushed, and their numbers by staged file or 'stream/cut'."""
+    """Return the batches in the order in which they are pushed, and their numbers by staged file or 'stream/cut'."""
     plan = sealed.plan
     entries: list[tuple[tuple[str, tuple[int, int, str, int]], str, FileTotal | contents.CutTotal, bool]] = []
     for total in sealed.contents.as_they_are:
@@ -193,7 +197,7 @@ def _batches(sealed: Sealed) -> tuple[list[Batch], dict[str, int]]:
 
 
 def _offsets(files: RunFiles, file: str) -> tuple[str, str]:
-    """The first and the last offset of a batch's file."""
+    """Return the first and the last offset of a batch's file."""
     with files.open(file) as source:
         parquet = pq.ParquetFile(source)
         first = parquet.read_row_group(0, columns=["offset"])["offset"][0]
@@ -202,9 +206,9 @@ def _offsets(files: RunFiles, file: str) -> tuple[str, str]:
 
 
 def _progress(sealed: Sealed, numbers: dict[str, int]) -> DataFrame:
-    """One row a persistence_id and batch: how far it is when this batch is delivered; `last` marks the run's final word.
+    """Return one row per persistence_id and batch: its progress when the batch is delivered; `last` marks its final row in the run.
 
-    Judged ones have their final row only: their batches are void all or none.
+    Judged persistence_ids have only their final row: their batches are void all or none.
     """
     spark = sealed.spark
     batch_of = F.broadcast(spark.createDataFrame(list(numbers.items()) or [("", 0)], "source string, batch int"))
@@ -219,7 +223,7 @@ def _progress(sealed: Sealed, numbers: dict[str, int]) -> DataFrame:
 
 
 def _steps(sealed: Sealed) -> DataFrame:
-    """Steps of clean rows: from the files' summaries where a file is a batch, else from the rows' places."""
+    """Return the progress steps of clean rows: from the summaries of files that are batches, else from the rows' places."""
     known = sealed.new_files
     if sealed.excluded is not None:
         known = known.join(sealed.excluded, list(KEY), "left_anti")
@@ -244,7 +248,7 @@ def _steps(sealed: Sealed) -> DataFrame:
 
 
 def _with_missing(steps: DataFrame, missing: DataFrame | None) -> DataFrame:
-    """A clean persistence_id goes on behind progress: what was never delivered below it stays so."""
+    """Add `missing`: the numbers in progress that were never delivered, which a clean persistence_id leaves as they are."""
     if missing is None:
         return steps.withColumn("missing", F.lit(""))
     return steps.join(missing, list(KEY), "left").withColumn("missing", F.coalesce("missing", F.lit("")))
@@ -270,7 +274,7 @@ def _judged_progress(sealed: Sealed, batch_of: DataFrame) -> DataFrame:
 
 
 def _write_holds(sealed: Sealed, file: str) -> None:
-    """Open holds (ended = false) and those that are over, one row each."""
+    """Write open holds (ended = false) and holds that are over, one row each."""
     looked = {(look.tag, look.persistence_id): look for look in sealed.plan.holds}
     rows = []
     seen: set[Key] = set()
@@ -296,14 +300,14 @@ def _write_holds(sealed: Sealed, file: str) -> None:
         if key in over:
             rows.append({"tag": key[0], "persistence_id": key[1], "ended": True, "since": sealed.plan.planned_at})
         else:
-            # the view has no row of it any more: it stays, so that rows that come back are judged
+            # The view no longer has a row of this hold. The hold stays, so that rows that come back are judged.
             rows.append({**look.model_dump(), "held_rows": 0, "ended": False})
     rows += _grown(sealed)
     _write_table(sealed.files, file, pa.Table.from_pylist(rows, schema=HOLD_SCHEMA))
 
 
 def _grown(sealed: Sealed) -> list[dict[str, Any]]:
-    """Return holds that were not judged again and keep back more since this run: new rows, or rows that came late behind them."""
+    """Return the holds that were not judged again but keep back another number of rows, because of new rows or late ones."""
     if sealed.frozen_rows is None:
         return []
     new_rows = {
@@ -326,7 +330,7 @@ def hold_record(hold: HoldRow) -> dict[str, Any]:
 
 
 def _write_repairs(sealed: Sealed, file: str) -> None:
-    """Events of the journal that filled a hole and were delivered: rows for tag_views."""
+    """Write the journal's events that filled a gap and were delivered, as rows for tag_views."""
     used: set[int] = set()
     if sealed.healed:
         used = {row.row_index for row in sealed.decisions.where("kind = 'row' AND reason = 'healed_from_journal'").collect()}
@@ -359,7 +363,7 @@ def _write_table(files: RunFiles, file: str, table: pa.Table) -> None:
 
 
 def _counts(sealed: Sealed) -> dict[tuple[str, str, str], int]:
-    """Judged rows by tag, action and reason, and the holes that were closed."""
+    """Return the number of judged rows by tag, action and reason, and of the gaps that were closed."""
     if sealed.excluded is None:
         return {}
     rows = sealed.decisions.where("kind = 'row'").groupBy("tag", "action", "reason").count().collect()
@@ -395,7 +399,7 @@ def _tag_outcome(sealed: Sealed, tag: str, batches: list[Batch], counts: dict[tu
 
 
 def _hours(sealed: Sealed, tag: str) -> list[HourRows]:
-    """Return the new rows that were read of each hour that look-back counts again."""
+    """Return the new rows that were read of each hour that look-back still counts."""
     reach = max(sealed.pipeline.look_back_windows_seconds, default=0)
     oldest = (from_datetime(sealed.plan.planned_at) - int(reach * TICKS_PER_SECOND)) // TICKS_PER_MILLISECOND
     read: dict[int, int] = {}

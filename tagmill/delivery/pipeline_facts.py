@@ -20,14 +20,14 @@ from tagmill.stores.files import RunFiles
 from tagmill.stores.ledger import Ledger, RunRow
 from tagmill.timeuuid import to_datetime
 
-# Rows and checksum of all rows of a destination; UNTOLD where ClickHouse would have to read every row to tell.
+# Rows and checksum of all rows of a destination; UNTOLD if ClickHouse would have to read every row to compute them.
 Contents = tuple[int, int]
 UNTOLD: Contents = (-1, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineFacts:
-    """What is known of a pipeline; `pushed` and `sealed` are rows of the open run by tag, `found` what the last audit found of each.
+    """The facts known of a pipeline; `pushed` and `sealed` are rows of the open run by tag, `found` the last audit's findings by tag.
 
     `audited_run` is the newest run that was closed before that audit read anything.
     """
@@ -44,7 +44,7 @@ class PipelineFacts:
     audited_run: int
 
     def checked(self, tag: str) -> Proof | None:
-        """Return the newest check of a tag."""
+        """Return the newest check of a tag as a proof, or None if it was never checked."""
         check = self.checks.get(tag)
         if check is None:
             return None
@@ -54,7 +54,7 @@ class PipelineFacts:
         return Proof("checked", check.checked_at, check.agrees, f"run {check.run}", check.finding, changed=not same)
 
     def audited(self, tag: str) -> Proof | None:
-        """Return the last audit, if it judged this tag."""
+        """Return the last audit as a proof for a tag, or None if it did not judge the tag."""
         audit = self.audit
         if audit is None or audit.done_at is None or tag not in self.found:
             return None
@@ -63,7 +63,10 @@ class PipelineFacts:
         return Proof("audited", audit.done_at, not self.found[tag], moment(to_datetime(audit.until)), finding, changed)
 
     def of_tag(self, tag: str, counted_run: int = 0, *, verified: datetime | None) -> dict[str, Any]:
-        """Return what is known of a tag here. `counted_run` is the newest run of which `delivered` counts the rows."""
+        """Return the facts of one tag, by the names that Facts has for them.
+
+        `counted_run` is the newest run whose rows `delivered` counts.
+        """
         counted = self.open_run is not None and self.open_run.run == counted_run
         return {
             "open_run": self.open_run,
@@ -77,7 +80,7 @@ class PipelineFacts:
 
 
 def collect(settings: Settings, ledger: Ledger, clickhouse: ClickHouse, pipeline: str, table: str) -> PipelineFacts:
-    """Read what the ledger knows of a pipeline, and whether the destination is what it was at the last check."""
+    """Read what the ledger knows of a pipeline, and the destination's contents if there is a check to compare them with."""
     keyspace = settings.cassandra.ledger_keyspace
     last = ledger.last_run(pipeline)
     rows = [row for number in (last, last - 1) if number > 0 and (row := ledger.run(pipeline, number))]
@@ -109,7 +112,10 @@ def record_checks(
     known: PipelineFacts,
     checked: Contents,
 ) -> None:
-    """Keep what a check says of each tag: `findings` by tag, none where all agrees; `checked`: what the destination held."""
+    """Write the result of a check for each tag to the ledger.
+
+    `findings`: texts by tag, empty if all agrees; `checked`: what the destination held.
+    """
     rows, checksum = checked
     run = known.closed.run if known.closed else 0
     Checks(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline).write(
@@ -118,7 +124,7 @@ def record_checks(
 
 
 def contents(clickhouse: ClickHouse, table: str) -> Contents:
-    """Return rows and checksum of a destination, from the totals that ClickHouse keeps for each part."""
+    """Return rows and checksum of a destination, from the totals that ClickHouse keeps for each part; UNTOLD if it can't."""
     query = (
         "SELECT sum(batch_rows), sum(batch_checksum) FROM (SELECT count() AS batch_rows, "
         f"sum({clickhouse.layout.row_checksum_sql()}) AS batch_checksum FROM {names.sql(table)} GROUP BY `batch_id`, `generation`)"
@@ -131,7 +137,7 @@ def contents(clickhouse: ClickHouse, table: str) -> Contents:
 
 
 def now(ledger: Ledger) -> datetime:
-    """Return the servers' time as verdicts name it, to the second."""
+    """Return the servers' time to the second, as verdicts show it."""
     return clock.earliest(ledger.cassandra.clocks).replace(microsecond=0)
 
 
@@ -143,9 +149,10 @@ def _rows_by_tag(batches: Iterable[Any]) -> Mapping[str, int]:
 
 
 def _found(settings: Settings, pipeline: str, audit: AuditRow) -> tuple[Mapping[str, Mapping[str, int]], int]:
-    """Return what an audit found of each tag that it judged, with what it found of no tag, and the newest run that it covers.
+    """Return by tag what an audit found, and the newest run that it covers.
 
-    Where its report is gone, an audit that disagrees speaks for all tags, and one that agrees for none.
+    Findings without a tag count for every tag that was judged. If the report is gone, an audit that disagrees speaks for all
+    tags, and one that agrees for none.
     """
     try:
         report = json.loads(RunFiles(settings.storage.root).read(f"{folder(pipeline, audit.audit)}/report.json"))

@@ -1,6 +1,6 @@
-"""What a run shall read: per tag from its watermark to now less the delay, capped; with look-back and the holds' buckets.
+"""Plan what a run reads: each tag from its watermark to now less the delay, capped, with look-back and the buckets of holds.
 
-Only counts and bucket names are read here. Nothing to do means no plan, and so no Spark.
+Only counts and bucket names are read here. If there is nothing to do there is no plan, and Spark does not start.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,18 +19,21 @@ from tagmill.stores.views import Views
 from tagmill.timeuuid import TICKS_PER_SECOND, from_datetime
 from tagmill.viewsettings import PipelineSettings
 
+# Time between two long look-backs of a tag.
 LONG_LOOK_EVERY = timedelta(hours=1)
+# Slices that are counted as a group.
 COUNT_AT_ONCE = 256
+# Of a backlog's neighbouring buckets one in this many is counted (see _sized).
 COUNT_EVERY = 8
-# further than this from the last scan, the distinct partitions are scanned again instead of counting every possible bucket
+# Possible buckets since the last scan above which the view's partitions are scanned again instead of counting each bucket.
 MAX_GUESSED_BUCKETS = 5000
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """How far a view is built: number of the newest build or rebuild, its end, and per tag from where rows have come late (both in ticks).
+    """The extent of a view's builds: the newest build or rebuild, its end, and by tag from where rows have come late (both in ticks).
 
-    `to` None: the application writes what is new.
+    `to` is None if the application writes what is new.
     """
 
     build: int
@@ -50,7 +53,7 @@ class _Draft:
 
 
 class Planner:
-    """Makes the plan of one pipeline's next run."""
+    """The planner of one pipeline's next run."""
 
     def __init__(
         self,
@@ -64,9 +67,10 @@ class Planner:
         brought_back: Mapping[str, Watermark] | None = None,
         look_back: LookBack | None = None,
     ) -> None:
-        """`built` where Tagmill has written the view: what is later than a build reaches isn't in the view yet.
+        """Read the watermarks and set the tick up to which the plan may read.
 
-        `brought_back`: watermarks to go on from, in place of those that are in the future.
+        `built` is given if Tagmill has written the view: rows after the end of a build aren't in the view yet. `brought_back`:
+        watermarks to go on from, in place of those that are in the future.
         """
         self.ledger = ledger
         self.views = views
@@ -84,7 +88,10 @@ class Planner:
         self.back_from = {tag: marks[tag].ticks for tag in brought_back or {}}
 
     def plan(self, run: int) -> Plan | None:
-        """The plan, or None when there is nothing to do."""
+        """Return the plan of a run, or None if there is nothing to do.
+
+        If builds have written more late rows than one run takes, the plan reads only such rows.
+        """
         columns = self.views.columns()
         late = self._late_slices()
         if (fitting := self._fitting(late)) < len(late):
@@ -104,7 +111,7 @@ class Planner:
         return self._document(run, draft, [look for look, _ in looks], columns, reread=False)
 
     def reread(self, run: int, start: datetime, end: datetime) -> Plan | None:
-        """A plan that reads a range again, whatever was delivered of it; watermarks stay."""
+        """Return a plan that reads a range again, whatever was delivered of it; None without rows. Watermarks stay."""
         columns = self.views.columns()
         after, until = from_datetime(start) - 1, min(from_datetime(end), self.until)
         draft = _Draft()
@@ -115,7 +122,10 @@ class Planner:
         return self._document(run, draft, [], columns, reread=True) if draft.again else None
 
     def reread_buckets(self, run: int, buckets: list[tuple[str, int]]) -> tuple[Plan | None, int]:
-        """A plan that reads whole (tag, timebucket) again, as many of them as a run takes, in their order; and how many those are."""
+        """Return a plan that reads whole (tag, timebucket) again, in their order, and how many of them are dealt with.
+
+        The plan takes as many as fit a run; it is None if none of them has rows.
+        """
         columns = self.views.columns()
         draft, rows, taken = _Draft(), 0, 0
         parts = [(tag, self._slice(bucket, bucket_rules.first_ticks(bucket) - 1, self.until)) for tag, bucket in buckets]
@@ -144,7 +154,7 @@ class Planner:
     # -- new rows
 
     def _new_rows(self) -> _Draft:
-        """Slices behind the watermarks in time order, until the plan is full."""
+        """Return a draft with the slices after the watermarks, in time order, until the plan is full."""
         draft = _Draft()
         candidates = sorted(
             ((tag, part) for tag in self.tags for part in self._candidates(tag)), key=lambda item: (item[1].timebucket, item[0])
@@ -159,14 +169,14 @@ class Planner:
             rows += part.rows
             draft.new.append((tag, part))
         if full_at is not None:
-            # every tag ends before the bucket that no longer fits, so that no bucket is half planned
+            # Every tag ends before the bucket that no longer fits, so that no bucket is planned in part.
             draft.new = [(tag, part) for tag, part in draft.new if part.timebucket < full_at] or draft.new[:1]
         for tag in self.tags:
             draft.ranges[tag] = self._range(tag, self._end(tag, full_at, draft))
         return draft
 
     def _end(self, tag: str, full_at: int | None, draft: _Draft) -> int:
-        """Where a tag's range ends; never before it begins, which is in the future where start_from is."""
+        """Return where a tag's range ends: never before it begins, which is in the future if start_from is."""
         end = self.until
         if full_at is not None:
             whole = any(part.timebucket == full_at and planned == tag for planned, part in draft.new)
@@ -185,14 +195,15 @@ class Planner:
                 yield part
 
     def _buckets(self, tag: str, after: int, *, filled: bool) -> list[int]:
-        """Existing buckets from `after` on: found by a scan once, later ones by counting up.
+        """Return the buckets to read from `after` on: up to the last scan those that it found, after it every possible one.
 
-        `filled`: rows may have come into buckets that were not there when they were scanned, so those are scanned again, once a plan.
+        The view is scanned if it never was, or if the last scan is too old. `filled`: rows may have come into buckets that did
+        not exist when they were scanned, so those are scanned again, once per plan.
         """
         size = self.pipeline.bucket_size
         scanned_to, known = self.ledger.delivered.known_buckets(self.known_as, tag)
         if scanned_to is not None and scanned_to > size.start(from_datetime(self.now)):
-            scanned_to = None  # a wrong clock scanned into the future: buckets have come since then
+            scanned_to = None  # a wrong clock scanned into the future: buckets have come since
         first, now_bucket = size.start(after), size.start(self.until)
         never = scanned_to is None or (now_bucket - max(scanned_to, first)) // size.milliseconds > MAX_GUESSED_BUCKETS
         reach = now_bucket if scanned_to is None or never else scanned_to
@@ -207,7 +218,7 @@ class Planner:
         return part_of(self.pipeline.bucket_size, bucket, after, until)
 
     def _counted(self, parts: Iterable[tuple[str, Slice]]) -> Iterator[tuple[str, Slice]]:
-        """The slices that have rows, with their numbers; counted some at a time, so that a full plan stops the counting."""
+        """Yield the slices that have rows, with their counts and TTLs; counted in groups, so that a full plan stops the counting."""
         remaining = iter(parts)
         while group := list(islice(remaining, COUNT_AT_ONCE)):
             counts = self.views.count((tag, part.timebucket, part.after, part.until) for tag, part in group)
@@ -216,10 +227,11 @@ class Planner:
                     yield tag, part.model_copy(update={"rows": rows, "ttl_seconds": ttl})
 
     def _sized(self, parts: Iterable[tuple[str, Slice]]) -> Iterator[tuple[str, Slice]]:
-        """The same for new slices. A long backlog of whole buckets that a scan has found is not counted bucket by bucket.
+        """Yield the new slices that have rows, with counted or estimated sizes.
 
-        Of a tag's neighbours every fourth one is counted, the others are taken to be as large: sizes decide how the work is
-        divided, not what is delivered (counting all took an eighth of the time of a whole delivery).
+        In a long backlog of whole buckets that a scan has found, one of COUNT_EVERY buckets of a tag is counted, and the others
+        are taken to be as large. Sizes decide how the work is divided, not what is delivered. (Counting all took an eighth of the
+        time of a whole delivery.)
         """
         counted: dict[str, Slice] = {}
         since: dict[str, int] = {}
@@ -251,7 +263,10 @@ class Planner:
     # -- rows to look at again
 
     def _found_late(self, run: int, draft: _Draft) -> Found:
-        """Return the hours behind the watermarks to which rows have come; a backlog and what builds have written late go first."""
+        """Return the hours before the watermarks to which rows have come; none while there is a backlog.
+
+        Tags with late rows of builds are left out, because those are delivered first.
+        """
         if self.look_back is None or draft.more:
             return Found()
         late = self.built.late if self.built else {}
@@ -260,7 +275,7 @@ class Planner:
         )
 
     def _look_back_due(self) -> bool:
-        """Whether the last look-back window holds other rows than when it was read, or a long look is due."""
+        """Return whether a tag's last look-back window holds another number of rows than when it was read, or a long look is due."""
         marks = [mark for tag, mark in self.marks.items() if tag in self.tags]
         if any(self._long_look(mark) and mark.window_from > self._window_from(mark, long=True) for mark in marks):
             return True
@@ -277,7 +292,7 @@ class Planner:
         return max(self.pipeline.start_ticks(mark.tag) - 1, mark.ticks - int(seconds * TICKS_PER_SECOND))
 
     def _range(self, tag: str, until: int) -> TagRange:
-        """The tag's range; its next look-back window is as long as the one that this run reads."""
+        """Return a tag's range; its next look-back window is as long as the one that this run reads."""
         mark = self.marks.get(tag)
         long_look = mark is None or self._long_look(mark)
         seconds = self.pipeline.long_look_back_seconds if long_look else self.pipeline.look_back_seconds
@@ -296,30 +311,36 @@ class Planner:
         size = self.pipeline.bucket_size
         first, last = size.start(max(after, 0)), size.start(until)
         parts = (self._slice(bucket, after, until) for bucket in range(first, last + 1, size.milliseconds))
-        # bounds stay even where they meet the bucket's: rows outside their bucket are no part of a window
+        # Bounds stay even where they equal the bucket's, because rows outside their bucket are not part of a window.
         return [part.model_copy(update={"after": after, "until": until}) for part in parts if part]
 
     def _hold_slices(self, looks: list[tuple[HoldLook, int]]) -> Iterator[tuple[str, Slice]]:
-        """Everything from a hold's gap to the watermark."""
+        """Yield the slices from the first gap of a tag's holds to its watermark."""
         first: dict[str, int] = {}
         for look, from_ticks in looks:
             first[look.tag] = min(from_ticks, first.get(look.tag, from_ticks))
         yield from self._up_to_watermarks(first)
 
     def _late_slices(self) -> list[tuple[str, Slice]]:
-        """What builds have written at times that were delivered already: its persistence_id had waited in the journal. In time order."""
+        """Return, in time order, the slices that builds have filled with late rows, at times before the watermark.
+
+        A row is late if its persistence_id had to wait in the journal.
+        """
         late = self.built.late if self.built else {}
         found = self._up_to_watermarks({tag: ticks for tag, ticks in late.items() if tag in self.tags})
         return sorted(found, key=lambda item: (item[1].timebucket, item[0]))
 
     def _fitting(self, late: list[tuple[str, Slice]]) -> int:
-        """How many of them one run takes; at least one."""
+        """Return how many of the late slices one run takes; at least one, if there is one."""
         rows = accumulate(part.rows for _, part in late)
         within = sum(1 for total in rows if total <= self.pipeline.max_rows_per_run)
         return min(len(late), max(1, min(within, self.pipeline.max_slices_per_run)))
 
     def _late_only(self, late: list[tuple[str, Slice]], fitting: int) -> _Draft:
-        """The first late slices and nothing new: what is new goes on where they do, and comes behind all of them."""
+        """Return a draft with the first late slices and nothing new.
+
+        New rows follow the late ones in number, so they are read after all of them.
+        """
         draft = _Draft(again=late[:fitting], filled_tags=sorted({tag for tag, _ in late}), more=True)
         for tag, part in reversed(late[fitting:]):
             draft.late_left[tag] = bucket_rules.first_ticks(part.timebucket) if part.after is None else part.after + 1
@@ -329,7 +350,7 @@ class Planner:
         return draft
 
     def _up_to_watermarks(self, first: dict[str, int]) -> Iterator[tuple[str, Slice]]:
-        """Per tag, the slices from a tick to its watermark."""
+        """Yield, by tag, the slices with rows from a tick to the tag's watermark."""
         for tag, from_ticks in first.items():
             mark = self.marks.get(tag)
             if mark:
@@ -348,7 +369,7 @@ class Planner:
             run=run,
             planned_at=self.now,
             reread=reread,
-            first=run == 1,  # else there may be progress, also where no watermark has moved yet
+            first=run == 1,  # later runs may find progress even where no watermark has moved yet
             tags=draft.ranges,
             units=units,
             holds=looks,
@@ -363,7 +384,10 @@ class Planner:
         )
 
     def _held_ttls(self, draft: _Draft) -> dict[str, int]:
-        """Per tag that is read, what is left of the TTL of its earliest held row, which this run reads only if the hold is due."""
+        """Return, for each tag that is read, the remaining TTL of its earliest held row.
+
+        The run reads that row only if its hold is due.
+        """
         parts = [part for tag in draft.ranges if (part := hold_looks.first_held(self.ledger, self.name, self.pipeline, tag))]
         counts = self.views.count(parts)
         return {tag: ttl for (tag, *_), (_, ttl) in zip(parts, counts, strict=True) if ttl is not None}

@@ -1,7 +1,7 @@
-"""Pushes a sealed run's batches: each tag's in order, a few tags at a time, each batch exactly once.
+"""Push a sealed run's batches: each tag's in order, a few tags at a time, each batch exactly once.
 
-No Spark: sealed bytes go from the file to ClickHouse as they are (docs/decisions/0003). The insert is conditional on the server; what
-counts as delivered is what ClickHouse says it has: rows and checksum of the batch id, equal to the manifest's.
+Spark is not needed: sealed bytes go from the file to ClickHouse unchanged (docs/decisions/0003). The server makes the insert
+conditional. A batch is delivered if ClickHouse has the rows and checksum under its id that the manifest names.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where batches go, and how fast: `seconds_between` is the least time from one insert to the next."""
+    """The table that batches go to, and how fast: `seconds_between` is the least time from one insert to the next."""
 
     table: str
     layout: Layout = TAG_VIEWS
@@ -49,7 +49,7 @@ class Destination:
 
 
 def push(settings: Settings, ledger: Ledger, name: str, run: int, fence: int, progress: Progress | None = None) -> Manifest:
-    """Bring every NEW batch of a sealed run to ClickHouse and verify it; `progress` is told (batches done, batches in all).
+    """Send every NEW batch of a sealed run to ClickHouse and verify it; call `progress` with (batches done, batches in all).
 
     Raises BatchDiffers, SealedFileDamaged, DestinationDiffers (nothing more is pushed), FenceRaised.
     """
@@ -71,18 +71,18 @@ def push_batches(
     to: Destination,
     progress: Progress | None = None,
 ) -> None:
-    """The same for a manifest that was read already."""
+    """Push the NEW batches of a manifest that was read before; see `push`."""
     _Pushing(settings, ledger, files, manifest, fence, to, progress or (lambda done, of: None)).run()
 
 
 def destination_of(settings: Settings, name: str) -> Destination:
-    """That of a pipeline that reads tag views."""
+    """Return the destination of a pipeline that reads tag views."""
     pipeline = settings.pipeline(name)
     return Destination(pipeline.destination, parallel_inserts=pipeline.parallel_inserts)
 
 
 def push_one(settings: Settings, ledger: Ledger, manifest: Sealed, fence: int, number: int, to: Destination) -> None:
-    """Push one NEW batch of a run, also of a closed one: for `batches resend`."""
+    """Push one NEW batch of a run, even of a closed one, as `batches resend` needs it."""
     files = RunFiles(settings.storage.root)
     pushing = _Pushing(settings, ledger, files, manifest, fence, to, lambda done, of: None)
     rows = {row.number: row for row in ledger.batches(manifest.pipeline, manifest.run)}
@@ -113,7 +113,7 @@ class _Pushing:
         self.failed = False
 
     def run(self) -> None:
-        """Push what is NEW."""
+        """Push the NEW batches: some tags at a time, the batches of a tag in order."""
         manifest = self.manifest
         rows = {row.number: row for row in all_batches(self.ledger, manifest)}
         waiting = [batch for batch in manifest.batches if rows[batch.number].state == BatchState.NEW]
@@ -141,7 +141,7 @@ class _Pushing:
                 task.result()
 
     def push_tag(self, batches: list[Batch], rows: dict[int, BatchRow], one_done: Callable[[], None]) -> None:
-        """One tag's batches, one after the other, on a client of their own."""
+        """Push one tag's batches one after the other, with a client of their own; stop when the push of any tag has failed."""
         with ClickHouse(self.settings.clickhouse, self.to.layout) as clickhouse:
             views = DependentViews(self.ledger, clickhouse, self.manifest, self.to.table)
             for batch in batches:
@@ -173,7 +173,7 @@ class _Pushing:
             reraise=True,
         ):
             with attempt:
-                # absent on this replica must mean absent everywhere
+                # Rows that are absent on this replica must be absent on all.
                 clickhouse.sync_replica(table)
                 found = clickhouse.totals(table, row.batch_id)
                 if not found:
@@ -184,7 +184,7 @@ class _Pushing:
                     checkpoints.reached("push.after_insert")
                     found = clickhouse.totals(table, row.batch_id)
                 if not found and not (within and within.rows == 0):
-                    # voided while this step slept?
+                    # raises if the run was taken over, and the batch voided, while this step slept
                     self.ledger.current(manifest.pipeline, manifest.run, self.fence)
                     raise StoreUnavailable(self._absent(batch, row))
         expired = within and within.rows <= sum(total.rows for total in found) < batch.rows
@@ -199,7 +199,7 @@ class _Pushing:
         log.info("batch in ClickHouse", pipeline=manifest.pipeline, run=manifest.run, batch=batch.number, rows=batch.rows)
 
     def _note_two_offsets(self, clickhouse: ClickHouse, row: BatchRow, content: bytes) -> None:
-        """Note which events of a batch of tag views the destination has under another offset, too: its view shows them once."""
+        """Note the events of a batch of tag views that the destination also has under another offset: its view shows them once."""
         two_offsets = TwoOffsets(clickhouse, self.to.table)
         if self.to.layout is TAG_VIEWS and two_offsets.exists():
             times = pq.read_table(io.BytesIO(content), columns=["event_time"])["event_time"]
@@ -207,7 +207,7 @@ class _Pushing:
             two_offsets.note(str(row.batch_id), bounds["min"], bounds["max"])
 
     def _within(self, expiry: Expiry | None, batch: Batch, content: bytes) -> Within | None:
-        """Return what of a batch is within the destination's retention, and note the batch's times; None: no retention is declared."""
+        """Return what of a batch is within the destination's retention, and note the batch's times; None if no retention is declared."""
         if expiry is None:
             return None
         times = BatchTimes(self.ledger.cassandra, self.ledger.ledger_keyspace, self.manifest.pipeline)
@@ -215,7 +215,10 @@ class _Pushing:
         return expiry.within(io.BytesIO(content))
 
     def _insert(self, clickhouse: ClickHouse, row: BatchRow, content: bytes, views: DependentViews) -> bool:
-        """Insert a batch; False: ClickHouse answered with an error, and the rows are there. Raises where they are not."""
+        """Insert a batch; return False if ClickHouse did not confirm it, or answered with an error though it has the rows.
+
+        Raises the error if ClickHouse does not have the rows, or no views depend on the table.
+        """
         try:
             return views.insert(row, lambda: clickhouse.insert_batch(self.to.table, row.batch_id, row.generation, content))
         except TagmillError:

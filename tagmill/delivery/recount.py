@@ -1,7 +1,7 @@
-"""Counts what open holds keep back, where rows may have come late behind them: no run reads those as new rows.
+"""Count what open holds keep back if rows may have come late to them: no run reads such rows as new rows.
 
-Holds that a run judges again are counted by the judgement. Of the others a run adds its new rows, unless it has read late rows: then the
-view is read from their gaps to the watermark, key columns only.
+The judgement counts the holds that a run judges again. To the others a run adds its new rows, unless it has read late rows: then
+the view is read from their gaps to the watermark, key columns only.
 """
 
 from collections.abc import Iterable
@@ -37,9 +37,9 @@ class Recount:
         self.marks = ledger.delivered.watermarks(plan.pipeline)
 
     def rows(self, keys: DataFrame, held: DataFrame) -> dict[Key, int]:
-        """Return the held rows of each hold behind which rows may have come late.
+        """Return the number of held rows of each hold to which rows may have come late.
 
-        In: key rows of the run; those of `frozen` among them, as `held`.
+        In: the key rows of the run; `held` are those of them that belong to `frozen`.
         """
         late = self._may_be_late(keys)
         if not self.frozen or self.plan.first or late is None:
@@ -48,7 +48,10 @@ class Recount:
         return self._counted([hold for hold in self.frozen if (hold.tag, hold.persistence_id) in doubtful])
 
     def _may_be_late(self, keys: DataFrame) -> Column | None:
-        """Return a condition over key rows: read again, and from where the view has other rows than when it was read last."""
+        """Return a condition over key rows that may have come late, or None if there are none.
+
+        Such rows were read again from where the view has other rows than when it was last read.
+        """
         again, ticks = ~F.col("is_new"), F.col("event_time")
         changed: list[Column] = []
         for tag, span in self.plan.tags.items():
@@ -64,14 +67,14 @@ class Recount:
         return reduce(or_, changed) if changed else None
 
     def _other_rows(self, keys: DataFrame, mark: Watermark) -> bool:
-        """Return whether the look-back window of a tag holds other rows than when it was left."""
+        """Return whether a tag's look-back window holds another number of rows than when a run left it."""
         first = self.pipeline.bucket_size.start(max(mark.window_from, 0))
         time, bucket = F.col("event_time"), F.col("timebucket")
         of_window = (time > mark.window_from) & (time <= mark.ticks) & (bucket >= first)
         return keys.where((F.col("tag") == mark.tag) & ~F.col("is_new") & of_window).count() != mark.window_rows
 
     def _counted(self, holds: list[HoldRow]) -> dict[Key, int]:
-        """Count rows that are not delivered, of each hold, from its gap to the watermark that the run leaves behind."""
+        """Count the undelivered rows of each hold from its gap to the watermark that the run leaves behind."""
         if not holds:
             return {}
         known = self.ledger.delivered.progress(self.plan.pipeline, ((hold.tag, hold.persistence_id) for hold in holds))
@@ -92,7 +95,7 @@ class Recount:
         return span.until if self.plan.moves_watermark else mark.ticks if mark else span.after
 
     def _view_rows(self, spans: Iterable[tuple[str, str, int, int, int]]) -> DataFrame:
-        """Return the key columns of all rows of the tags' buckets."""
+        """Return the key columns of all rows in the tags' buckets, from their first gap to the watermark."""
         first: dict[str, int] = {}
         for tag, _, begin, _, _ in spans:
             first[tag] = min(begin, first.get(tag, begin))

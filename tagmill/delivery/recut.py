@@ -1,6 +1,6 @@
-"""Writes rows that can't stay in their staged file into files of their own: ordered streams, cut into batches.
+"""Write rows that can't stay in their staged file into files of their own: ordered streams, cut into batches.
 
-A stream is one staged file without its suspects, or one tag's judged suspects. Payloads are moved only for these.
+A stream is one staged file without its suspects, or the judged suspects of one tag. Payloads are moved only for these.
 """
 
 from collections.abc import Callable
@@ -57,7 +57,7 @@ def _place(max_rows: int, max_bytes: int) -> "Callable[[pd.DataFrame], pd.DataFr
         )
         ordered["cut"] = list(cut(zip(ordered["size"].tolist(), ordered["month"].tolist(), strict=True), max_rows, max_bytes))
         ordered["position"] = ordered.index
-        # as objects: pandas' own string type comes back from Arrow in chunks, which Spark 3.5 can't take
+        # Columns are objects because pandas' own string type comes back from Arrow in chunks, which Spark 3.5 can't take.
         return ordered[["stream", "file", "row_index", "late", "position", "cut"]].astype({"file": object})
 
     return place

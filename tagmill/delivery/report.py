@@ -1,4 +1,4 @@
-"""What a person asks of a pipeline: how much is delivered, held, and in ClickHouse; and whether both agree, row for row."""
+"""Report on a pipeline: how much is delivered, held, and in ClickHouse, and whether ledger and ClickHouse agree row for row."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -29,17 +29,18 @@ from tagmill.viewsettings import PipelineSettings
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that does not agree, in a sentence."""
+    """A disagreement, in a sentence."""
 
     tag: str
     text: str
 
 
 def tag_table(settings: Settings, pipeline: str, *, count_view: bool = True, verify: bool = True) -> list[dict[str, Any]]:
-    """Return one line a tag: in_view and cleaned (None if not counted), delivered, held, batches, clickhouse_rows, expired, verdict, level.
+    """Return one line per tag with its counts, its verdict and the verdict's level.
 
-    `count_view` counts the view's rows on the server, and those that cleanups have deleted of it; `verify`
-    reads every row in ClickHouse again (see `check`), and keeps what it says in the ledger.
+    Columns: tag, in_view and cleaned (None if not counted), delivered, held, batches, clickhouse_rows, expired, verdict, level.
+    `count_view` counts the view's rows on the server, and those that cleanups have deleted of it. `verify` reads every row in
+    ClickHouse again (see `check`), and records the result in the ledger.
     """
     chosen = settings.pipeline(pipeline)
     with Ledger(settings.cassandra) as ledger, ClickHouse(settings.clickhouse) as clickhouse:
@@ -60,7 +61,7 @@ def tag_table(settings: Settings, pipeline: str, *, count_view: bool = True, ver
         else:
             findings = [*against_the_world(settings, pipeline, ledger, clickhouse), *wrong_times(settings, pipeline, ledger)]
             if any(mark.delivered > there.get(tag, 0) for tag, mark in marks.items()):
-                findings += unfinished(settings, pipeline, ledger)  # only then, since it asks for the batches of every run
+                findings += unfinished(settings, pipeline, ledger)  # only then, because it reads the batches of every run
         wrong = {tag: tuple(finding.text for finding in findings if finding.tag in (tag, "")) for tag in chosen.tags}
         if verify:
             record_checks(settings, ledger, pipeline, wrong, at, known, checked)
@@ -94,13 +95,13 @@ def tag_table(settings: Settings, pipeline: str, *, count_view: bool = True, ver
 
 
 def judged(line: dict[str, Any], facts: Facts) -> dict[str, Any]:
-    """Return the line with its verdict and level."""
+    """Return the line with the verdict on these facts and its level."""
     verdict = judge(facts)
     return {**line, "verdict": verdict.word, "level": verdict.level.label}
 
 
 def _must_have_view(ledger: Ledger, pipeline: str, configured: PipelineSettings) -> None:
-    """Raise ConfigurationError where the view is not there: no run of the pipeline would come far."""
+    """Raise ConfigurationError if the view does not exist: no run of the pipeline would succeed."""
     metadata = ledger.cassandra.cluster.metadata.keyspaces.get(configured.keyspace)
     if metadata is None or configured.view_table not in metadata.tables:
         raise ConfigurationError(
@@ -110,7 +111,7 @@ def _must_have_view(ledger: Ledger, pipeline: str, configured: PipelineSettings)
 
 
 def _held(ledger: Ledger, pipeline: str, configured: PipelineSettings) -> tuple[dict[str, int], dict[str, list[str]]]:
-    """Return by tag how many rows are held, and what is held for longer than max_hold_age_seconds."""
+    """Return by tag how many rows are held, and a sentence on a hold that is older than max_hold_age_seconds."""
     held, overdue = dict.fromkeys(configured.tags, 0), {tag: list[str]() for tag in configured.tags}
     today = clock.earliest(ledger.cassandra.clocks)
     for hold in ledger.delivered.holds(pipeline, configured.tags):
@@ -134,7 +135,7 @@ def _in_view(ledger: Ledger, settings: Settings, pipeline: str) -> dict[str, int
 
 
 def _cleaned(ledger: Ledger, settings: Settings, pipeline: str) -> dict[str, int]:
-    """Rows that cleanups have deleted of the view, of the buckets that this pipeline was to deliver, less those that were erased since."""
+    """Return by tag how many rows cleanups have deleted of buckets that this pipeline was to deliver, less those erased since."""
     chosen = settings.pipeline(pipeline)
     cleaned = Cleaned(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace, chosen.view)
     erasures = Erasures(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace)
@@ -142,7 +143,7 @@ def _cleaned(ledger: Ledger, settings: Settings, pipeline: str) -> dict[str, int
 
 
 def against_the_world(settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickHouse) -> Iterator[Finding]:
-    """Yield why the ledger can't be believed: ClickHouse has more than it knows, or the journal's tables were created again."""
+    """Yield why the ledger can't be trusted: ClickHouse has more than it knows, or the journal's tables were created again."""
     if ahead := destination_ahead(settings, ledger, clickhouse, pipeline):
         yield Finding("", f"{ahead}. Look: tagmill ledger restore --pipeline {pipeline} --dry-run")
     for table in changed_tables(settings, ledger, pipeline) if pipeline in settings.pipelines else ():
@@ -150,10 +151,10 @@ def against_the_world(settings: Settings, pipeline: str, ledger: Ledger, clickho
 
 
 def check(settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickHouse) -> Iterator[Finding]:
-    """Everything in which ledger and ClickHouse disagree.
+    """Yield everything in which ledger and ClickHouse disagree.
 
-    Each batch's rows and checksum read again from the stored columns, batches that the ledger doesn't know, and events that are
-    there twice.
+    Reads each batch's rows and checksum again from the stored columns. Also yields batches that the ledger doesn't know, events
+    that ClickHouse has twice, clocks that differ, and watermarks in the future.
     """
     chosen = settings.pipeline(pipeline)
     yield from against_the_world(settings, pipeline, ledger, clickhouse)
@@ -166,7 +167,7 @@ def check(settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickHo
 
 
 def wrong_times(settings: Settings, pipeline: str, ledger: Ledger) -> Iterator[Finding]:
-    """Yield clocks that differ, and watermarks in the future: what comes before those is delivered by no run."""
+    """Yield clocks that differ and watermarks in the future: no run delivers rows from before such a watermark."""
     clocks = ledger.cassandra.clocks
     if differing := clock.difference(clocks, settings.cassandra.max_clock_difference_seconds):
         yield Finding("", differing)
@@ -180,7 +181,7 @@ def wrong_times(settings: Settings, pipeline: str, ledger: Ledger) -> Iterator[F
 
 
 def _stored(clickhouse: ClickHouse, table: str) -> dict[UUID, list[Totals]]:
-    """Totals of every batch in the table, by its columns and not by the projection; one line a batch."""
+    """Return the totals of every batch in the table, read from its columns and not from the projection."""
     rows = clickhouse.rows(
         f"SELECT `batch_id`, `generation`, count(), sum({clickhouse.layout.row_checksum_sql()}) "
         f"FROM {names.sql(table)} GROUP BY `batch_id`, `generation`",
@@ -194,9 +195,10 @@ def _stored(clickhouse: ClickHouse, table: str) -> dict[UUID, list[Totals]]:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A batch of the ledger and what ClickHouse has of it; `expected` is empty for one that is not to be there (or not yet).
+    """A batch of the ledger and what ClickHouse has of it; `expected` is empty for a batch that must not be there, or not yet.
 
-    `open`: its run is, so the next delivery pushes it if it is NEW. `expired`: rows past the destination's retention that are gone.
+    `open`: its run is open, so the next delivery pushes it if it is NEW. `expired`: rows that are gone, past the destination's
+    retention.
     """
 
     run: int
@@ -209,7 +211,7 @@ class Stored:
 
     @property
     def agrees(self) -> bool:
-        """Exactly the sealed rows, once, but for those past the destination's retention."""
+        """Whether ClickHouse has exactly the sealed rows, once, except those past the destination's retention."""
         return self.there == self.expected or self.expired > 0
 
 
@@ -221,7 +223,10 @@ def stored(
     table: str,
     read: Callable[[RunFiles, RunRow], Sealed] = read_manifest,
 ) -> tuple[list[Stored], list[UUID]]:
-    """Every batch of every run, also past retention, its rows in `table` read again by their columns; and the ids that no run has."""
+    """Return every batch of every run with its rows read again from the columns of `table`, and the batch ids that no run has.
+
+    Batches past retention are included.
+    """
     found = _stored(clickhouse, table)
     files = RunFiles(settings.storage.root)
     retired, last = Retired(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline), ledger.last_run(pipeline)
@@ -238,7 +243,7 @@ def stored(
             there = found.pop(batch.batch_id, [])
             gone = expired.count(number, batch, expected, there, wanted)
             batches[batch.batch_id] = Stored(number, batch, expected, there, open=row.state.is_open, expired=gone)
-    # after the runs: one that is retired meanwhile is found in at least one of the two
+    # Read after the runs, so that a run which is retired meanwhile is found in at least one of the two.
     for kept in retired.batches(last):
         if kept.batch_id not in batches:
             row_of_it = BatchRow(
@@ -252,7 +257,7 @@ def stored(
 
 
 def differences(pipeline: str, batches: list[Stored]) -> Iterator[Finding]:
-    """Batches of which ClickHouse has not exactly the sealed rows, once, or that no delivery pushes any more."""
+    """Yield the batches of which ClickHouse has not exactly the sealed rows, once, or that no delivery pushes any longer."""
     for one in batches:
         batch = one.batch
         if batch.state == BatchState.NEW:
@@ -267,13 +272,13 @@ def differences(pipeline: str, batches: list[Stored]) -> Iterator[Finding]:
 
 
 def unfinished(settings: Settings, pipeline: str, ledger: Ledger) -> Iterator[Finding]:
-    """Batches that are NEW although their run isn't open: from the ledger alone."""
+    """Yield the batches that are NEW although their run isn't open, from the ledger alone."""
     for number in runs_with_new(ledger, settings.cassandra.ledger_keyspace, pipeline):
         yield from unfinished_of(ledger, pipeline, number)
 
 
 def runs_with_new(ledger: Ledger, ledger_keyspace: str, pipeline: str) -> Iterator[int]:
-    """Runs of which a batch is NEW. One past retention has none."""
+    """Yield the runs that have a NEW batch. A run past retention has none."""
     retired = Retired(ledger.cassandra, ledger_keyspace, pipeline).up_to()
     for number in range(retired + 1, ledger.last_run(pipeline) + 1):
         if any(batch.state == BatchState.NEW for batch in ledger.batches(pipeline, number)):
@@ -281,7 +286,10 @@ def runs_with_new(ledger: Ledger, ledger_keyspace: str, pipeline: str) -> Iterat
 
 
 def unfinished_of(ledger: Ledger, pipeline: str, run: int) -> Iterator[Finding]:
-    """Those of one run. Its state is read before its batches: one that is being pushed meanwhile is none of them."""
+    """Yield the batches of one run that are NEW although the run isn't open.
+
+    The run's state is read before its batches, so that a batch which is being pushed is not among them.
+    """
     row = ledger.run(pipeline, run)
     if row is not None and not row.state.is_open:
         yield from (_not_sent(pipeline, run, batch) for batch in ledger.batches(pipeline, run) if batch.state == BatchState.NEW)

@@ -1,4 +1,4 @@
-"""Plans and manifests as files, named by the ledger with their SHA-256."""
+"""Write and read plans and manifests as files; the ledger names each with its SHA-256."""
 
 import hashlib
 from collections.abc import Iterator
@@ -15,28 +15,31 @@ D = TypeVar("D", bound=Document)
 
 
 class Sealed(Protocol):
-    """A manifest, as far as the ledger and a push read it."""
+    """The parts of a manifest that the ledger and a push read."""
 
     @property
     def pipeline(self) -> str:
-        """Whose run it is."""
+        """The pipeline of the run."""
 
     @property
     def run(self) -> int:
-        """Its number."""
+        """The number of the run."""
 
     @property
     def batches(self) -> list[Batch]:
-        """In the order in which they are sent."""
+        """The batches in the order in which they are sent."""
 
 
 def write_document(files: RunFiles, relative: str, document: Document) -> str:
-    """Write it; returns its SHA-256."""
+    """Write a document as JSON; return its SHA-256."""
     return files.write(relative, document.model_dump_json(indent=1).encode())
 
 
 def read_document(files: RunFiles, kind: type[D], file: str, sha256: str | None, *, of: str) -> D:
-    """Read it, checked against the SHA-256 that the ledger has; `of` names whose it is. Raises SealedFileDamaged."""
+    """Read a document and check it against the SHA-256 that the ledger has; `of` names its run in messages.
+
+    Raises SealedFileDamaged.
+    """
     content = files.read(file)
     if hashlib.sha256(content).hexdigest() != sha256:
         raise SealedFileDamaged(
@@ -48,7 +51,7 @@ def read_document(files: RunFiles, kind: type[D], file: str, sha256: str | None,
 
 @contextmanager
 def way_out(pipeline: str) -> Iterator[None]:
-    """Name the command that goes on where a file that is needed is lost; raises SealedFileDamaged."""
+    """Add to a SealedFileDamaged the command that goes on without the lost file."""
     try:
         yield
     except SealedFileDamaged as error:
@@ -56,24 +59,30 @@ def way_out(pipeline: str) -> Iterator[None]:
 
 
 def read_plan(files: RunFiles, row: RunRow) -> Plan:
-    """The plan of a run, checked against the ledger."""
+    """Read the plan of a run and check it against the ledger.
+
+    Raises TerminalError if the run has none, SealedFileDamaged.
+    """
     return _read(files, row, Plan, row.plan_file, row.plan_sha256)
 
 
 def read_manifest(files: RunFiles, row: RunRow) -> Manifest:
-    """The manifest of a sealed run, checked against the ledger."""
+    """Read the manifest of a sealed run and check it against the ledger.
+
+    Raises TerminalError if the run has none, SealedFileDamaged.
+    """
     return _read(files, row, Manifest, row.manifest_file, row.manifest_sha256)
 
 
 def add_batches(ledger: Ledger, manifest: Sealed) -> None:
-    """Write the batches of a sealed run into the ledger; those that are there stay as they are."""
+    """Write the batches of a sealed run into the ledger; leave those that it has as they are."""
     ledger.add_batches(
         manifest.pipeline, manifest.run, ((b.number, UUID(b.batch_id), b.tag, b.rows, b.bytes) for b in manifest.batches)
     )
 
 
 def all_batches(ledger: Ledger, manifest: Sealed) -> list[BatchRow]:
-    """The batches of a sealed run. A sealer that died right after its commit has not written them: then it is done here."""
+    """Return the batches of a sealed run, and write those that a sealer did not because it was killed right after its commit."""
     found = ledger.batches(manifest.pipeline, manifest.run)
     if len(found) < len(manifest.batches):
         add_batches(ledger, manifest)

@@ -1,4 +1,4 @@
-"""Compares the tables of a pipeline's journal with those that it read before: created again, they hold another life of the journal."""
+"""Compare a pipeline's journal tables with those that it first read: tables created again may hold another life of the journal."""
 
 from tagmill.errors import GuardRefused
 from tagmill.ledger.journal_tables import JournalTableIds
@@ -7,7 +7,7 @@ from tagmill.stores.ledger import Ledger
 
 
 def require_same_tables(settings: Settings, ledger: Ledger, pipeline: str) -> None:
-    """Raise GuardRefused where a table of the pipeline's journal was created again since the pipeline read it first."""
+    """Raise GuardRefused if a table of the pipeline's journal was created again since the pipeline first read it."""
     if changed := changed_tables(settings, ledger, pipeline):
         journal = settings.pipeline(pipeline).keyspace
         raise GuardRefused(
@@ -18,12 +18,12 @@ def require_same_tables(settings: Settings, ledger: Ledger, pipeline: str) -> No
 
 
 def changed_tables(settings: Settings, ledger: Ledger, pipeline: str) -> list[str]:
-    """Return the tables of the pipeline's journal that were created again, by name."""
+    """Return the names of the pipeline's journal tables that were created again."""
     return _table_ids(settings, ledger, pipeline).changed(pipeline, _tables(settings, pipeline))
 
 
 def accept_journal(settings: Settings, ledger: Ledger, pipeline: str) -> str:
-    """Note that the tables which the journal has now hold the events that were delivered; say so in a sentence."""
+    """Note that the present tables of the journal hold the events that were delivered; return a sentence that says so."""
     _table_ids(settings, ledger, pipeline).accept(pipeline, _tables(settings, pipeline))
     return f"pipeline {pipeline}: the tables of journal {settings.pipeline(pipeline).keyspace} are accepted; the next run goes on with them"
 

@@ -1,4 +1,4 @@
-"""Reads a plan's slices out of tag_views and writes them as they come: one staged Parquet file a unit, in Cassandra's own order."""
+"""Read a plan's slices from tag_views and stage them as rows of batches: one Parquet file per unit, in Cassandra's own order."""
 
 import json
 from collections.abc import Iterable
@@ -13,25 +13,28 @@ from tagmill.delivery.model import Plan, Slice, Unit
 from tagmill.stores.views import VIEW_COLUMNS, bounds
 from tagmill.timeuuid import GREGORIAN_TICKS, TICKS_PER_SECOND, from_datetime
 
-# an offset later than this after the plan is no time of an event
+# Ticks after the plan from which an offset can't be the time of an event.
 FUTURE_TICKS = 86_400 * TICKS_PER_SECOND
 
 
 def stage(spark: SparkSession, plan: Plan, keyspace: str, view_table: str, target: str, batch_rows: int) -> None:
-    """Write the rows of all units to `target`, one file a unit (more only where a slice grew over batch_rows since it was counted)."""
+    """Write the rows of all units to `target`, one file per unit.
+
+    A unit has more files only if a slice grew over batch_rows since it was counted.
+    """
     whole = [unit for unit in plan.units if all(part.whole for part in unit.slices)]
     bounded = [unit for unit in plan.units if unit not in whole]
     frames = [_whole(spark, table(spark, keyspace, view_table, directJoinSetting="on"), whole)] if whole else []
     view = table(spark, keyspace, view_table)
     frames += [_bounded(view, unit, part) for unit in bounded for part in unit.slices]
-    # a plan of holds alone may have no rows to read: the view has lost them
+    # A plan of holds alone may have no rows to read, because the view has lost them.
     rows = reduce(DataFrame.unionAll, frames or [view.where(F.lit(False)).select(F.lit(0).alias("unit"), *VIEW_COLUMNS)])
     latest = from_datetime(plan.planned_at) + FUTURE_TICKS
     with_checksums(as_batch_rows(rows, latest)).write.option("maxRecordsPerFile", batch_rows).mode("overwrite").parquet(target)
 
 
 def _whole(spark: SparkSession, view: DataFrame, units: list[Unit]) -> DataFrame:
-    """Whole partitions by direct join: one task a unit, its buckets one after the other in time."""
+    """Read whole partitions by direct join: one task per unit, its buckets one after the other in time."""
     keys = json.dumps([[part.timebucket for part in unit.slices] for unit in units])
     identities = json.dumps([[str(unit.number), unit.tag] for unit in units])
     index = (F.col("id") + 1).cast("int")
@@ -44,7 +47,7 @@ def _whole(spark: SparkSession, view: DataFrame, units: list[Unit]) -> DataFrame
 
 
 def _bounded(view: DataFrame, unit: Unit, part: Slice) -> DataFrame:
-    """A slice of one partition: all conditions go to Cassandra, which compares TimeUUIDs by time (Spark would compare text)."""
+    """Read a part of one partition; Cassandra checks all conditions, since it compares TimeUUIDs by time and Spark compares text."""
     after, until = bounds(part.after, part.until)
     rows = view.where(
         (F.col("tag_name") == unit.tag)
@@ -56,7 +59,7 @@ def _bounded(view: DataFrame, unit: Unit, part: Slice) -> DataFrame:
 
 
 def as_batch_rows(rows: DataFrame, latest_ticks: int, *also: str) -> DataFrame:
-    """The columns of a batch, and what the judgement needs beside them.
+    """Return the columns of a batch, and those that only the judgement needs.
 
     In: `unit` and the columns of tag_views. Out, one row each, in the same order: `unit`, the batch columns, `event_missing`,
     `offset_broken`, `size` (bytes of payload and keys), and the columns named in `also`.
@@ -94,21 +97,21 @@ def as_batch_rows(rows: DataFrame, latest_ticks: int, *also: str) -> DataFrame:
 
 
 def offset_ticks(offset: Column) -> Column:
-    """Ticks since 1970 (bigint) of a TimeUUID as text; meaningless unless its version is 1.
+    """Return the ticks since 1970 (bigint) of a TimeUUID given as text; meaningless unless its version is 1.
 
-    It costs more than most expressions: as a column of its own, which what needs it names, it is computed once.
+    It costs more than most expressions: as a column of its own, to which other expressions refer, it is computed once.
     """
     digits = F.concat(_part(offset, 16, 3), _part(offset, 10, 4), _part(offset, 1, 8)).cast("string")
     return F.conv(digits, 16, 10).cast("bigint") - F.lit(GREGORIAN_TICKS)
 
 
 def is_time_uuid(offset: Column) -> Column:
-    """Whether a UUID as text is a TimeUUID: its version is 1."""
+    """Return whether a UUID given as text is a TimeUUID, which has version 1."""
     return _part(offset, 15, 1) == F.lit(b"1")
 
 
 def _part(text: Column, position: int, length: int) -> Column:
-    """As bytes: of a string, Spark counts all characters before it takes some."""
+    """Return a part of a text as bytes: of a string, Spark would count all characters first."""
     return F.substring(text.cast("binary"), position, length)
 
 
@@ -118,7 +121,7 @@ def with_checksums(rows: DataFrame) -> DataFrame:
 
 
 def checksum(chosen: Iterable[batch_columns.Column] = batch_columns.COLUMNS) -> Column:
-    """The checksum of a batch row, over all its columns or some: what columns.row_checksum_sql says to ClickHouse."""
+    """Return the checksum of a batch row over all columns or some, the same as columns.row_checksum_sql computes in ClickHouse."""
     folded = F.lit(0).cast("bigint")
     for column in chosen:
         value = F.col(column.name).cast("bigint") if column.kind == "number" else xxhash64(F.col(column.name))
@@ -134,7 +137,7 @@ def checksum(chosen: Iterable[batch_columns.Column] = batch_columns.COLUMNS) -> 
 
 
 def xxhash64(value: Column) -> Column:
-    """XXH64 with seed 0, as ClickHouse computes it; Spark's own function has seed 42 and no way to say another."""
+    """Return XXH64 with seed 0, as ClickHouse computes it; Spark's own function always has seed 42."""
     context = value._jc  # noqa: SLF001 - pyspark has no other way to the expression
     from pyspark import SparkContext
 
@@ -144,5 +147,5 @@ def xxhash64(value: Column) -> Column:
 
 
 def signed(value: int) -> int:
-    """The same 64 bits as a signed number."""
+    """Return the signed number that has the same 64 bits."""
     return value - 2**64 if value >= 2**63 else value

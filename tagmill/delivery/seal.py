@@ -1,4 +1,4 @@
-"""Seals a run: reads the plan's slices, judges them, and fixes the batches. The commit is one conditional update, PLANNED → SEALED.
+"""Seal a run: read the plan's slices, judge them, and fix the batches. The commit is one conditional update, PLANNED → SEALED.
 
 Everything is written under a folder of this attempt; files of attempts that don't commit are never read.
 """
@@ -37,14 +37,15 @@ from tagmill.stores.ledger import Ledger
 from tagmill.stores.views import VIEW_COLUMNS, Views
 
 log = structlog.get_logger()
+# Judgements of one run at most; each may reveal gaps that the journal has to be asked about.
 MAX_PASSES = 20
 KEY = list(suspects.KEY)
 
 
 def seal(settings: Settings, ledger: Ledger, spark: SparkSession, name: str, run: int, fence: int) -> Manifest:
-    """Seal a planned run and return its manifest; a run that is sealed already is left as it is.
+    """Seal a planned run and return its manifest; leave a run that is sealed already as it is.
 
-    Raises DataQualityStop (the run is then ABANDONED, nothing was sealed), FenceRaised when the run was taken over.
+    Raises DataQualityStop (the run is then ABANDONED, nothing was sealed), FenceRaised if the run was taken over.
     """
     files = RunFiles(settings.storage.root)
     row = ledger.current(name, run, fence)
@@ -66,7 +67,7 @@ def seal(settings: Settings, ledger: Ledger, spark: SparkSession, name: str, run
 
 
 def _same_view(settings: Settings, plan: Plan) -> None:
-    """A plan's slices are of one table and one bucket size; raises GuardRefused when the pipeline has another one by now."""
+    """Raise GuardRefused if the pipeline now reads another table or bucket size than the plan's slices are of."""
     now = str(settings.pipeline(plan.pipeline).view)
     if plan.view not in (None, now):
         raise GuardRefused(
@@ -87,9 +88,10 @@ def _sealed_before(ledger: Ledger, files: RunFiles, name: str, run: int, fence: 
 
 @dataclass(slots=True)
 class _Judged:
-    """What the rules said.
+    """The answer of the rules.
 
-    `decisions` is JUDGED_SCHEMA; `excluded` are the keys whose rows leave their staged files; `missing` is what progress misses.
+    `decisions` is JUDGED_SCHEMA; `excluded` are the keys whose rows leave their staged files; `missing` are numbers that progress
+    lacks.
     """
 
     decisions: DataFrame
@@ -118,7 +120,7 @@ class _Sealing:
         self.written_to = ledger.delivered.write_times.of(plan.pipeline, plan.run)
 
     def run(self) -> Manifest:
-        """All of it but the commit."""
+        """Do everything except the commit; return the manifest."""
         preload()
         self._stop_on_wrong_schema()
         checkpoints.reached("seal.begun")
@@ -161,7 +163,7 @@ class _Sealing:
         if any(unit.kind == "again" for unit in self.plan.units):
             doubtful = doubtful.union(self._left_over(keys)).distinct()
         if self.plan.holds:
-            # judged also when all that is left of them was delivered before: then the hold is over
+            # These are judged even if all their rows have been delivered before: then the hold is over.
             looked = [(look.tag, look.persistence_id) for look in self.plan.holds]
             doubtful = doubtful.union(self.spark.createDataFrame(looked, "tag string, persistence_id string")).distinct()
         waiting = self._frozen()
@@ -174,7 +176,7 @@ class _Sealing:
             else None
         )
         if frozen is not None:
-            # of these every row read is kept back; what they wait for has not come
+            # Every row read of these holds is kept back, because what they wait for has not come.
             held = keys.join(F.broadcast(frozen), KEY)
             doubtful = doubtful.join(F.broadcast(frozen.select(*KEY)), KEY, "left_anti")
         else:
@@ -188,7 +190,7 @@ class _Sealing:
         return _Judged(decisions.persist(), excluded.persist(), waiting, held, missing, bool(count) or frozen is not None)
 
     def _left_over(self, keys: DataFrame) -> DataFrame:
-        """Keys of rows read again of which something is not delivered yet."""
+        """Return the keys that have undelivered rows among the rows read again."""
         again = keys.where(~F.col("is_new"))
         known = suspects.with_progress(
             again.select(*KEY).distinct(), self.ledger_keyspace, self.plan.pipeline, none_yet=self.plan.first
@@ -196,13 +198,13 @@ class _Sealing:
         return again.join(known, KEY).where(~suspects.is_delivered()).select(*KEY).distinct()
 
     def _frozen(self) -> list[HoldRow]:
-        """Open holds that this run doesn't look into."""
+        """Return the open holds that this run does not judge again."""
         looked = {(look.tag, look.persistence_id) for look in self.plan.holds}
         holds = self.ledger.delivered.holds(self.plan.pipeline, list(self.plan.tags))
         return [hold for hold in holds if (hold.tag, hold.persistence_id) not in looked]
 
     def _decide(self, keys: DataFrame, doubtful: DataFrame, investigation: Investigation) -> DataFrame:
-        """Judge, ask the journal about the holes found, judge again with what it says, until nothing new turns up."""
+        """Judge, ask the journal about the gaps found, and judge again with its answers, until nothing new turns up."""
         known = suspects.with_progress(doubtful, self.ledger_keyspace, self.plan.pipeline, none_yet=self.plan.first)
         self._require_own(known)
         rows = keys.join(known, KEY).persist()
@@ -220,14 +222,14 @@ class _Sealing:
         return decisions
 
     def _require_own(self, known: DataFrame) -> None:
-        """Raise ForeignWriteTime for progress that no run can have written: a run's own would be lost."""
+        """Raise ForeignWriteTime for progress that was written later than this run writes: the run's own progress would be lost."""
         for row in known.where(F.col("known_written") > self.written_to).limit(1).collect():
             raise foreign(self.plan.pipeline, f"progress of {row.persistence_id!r}, tag {row.tag!r},")
 
     # -- the gate
 
     def _stop_on_wrong_schema(self) -> None:
-        """A view without the columns that a run reads is judged before it is read."""
+        """Let the gate stop the run before it reads a view that lacks columns or has other types than a run reads."""
         found = self.plan.view_columns
         if all(found.get(column) == kind for column, kind in VIEW_COLUMNS.items()):
             return
@@ -237,7 +239,7 @@ class _Sealing:
         return tuple(SchemaColumn(column, kind, self.plan.view_columns.get(column)) for column, kind in VIEW_COLUMNS.items())
 
     def _gate(self, keys: DataFrame, verdict: _Judged, files: list[str]) -> GateVerdict:
-        """Rows that were read before (look-back) or held before this run were judged before: they don't count again."""
+        """Let the gate judge what was read; rows that were read (look-back) or held before this run don't count again."""
         waiting = newholds.open_holds(self.spark, self.plan, verdict.frozen)
         read = keys.where(F.col("file").isin(files))
         rows = contents.for_gate(read, self.plan, waiting)
@@ -248,7 +250,10 @@ class _Sealing:
         return self._enforce(reports, newholds.Judged(verdict.decisions, rows, waiting, files))
 
     def _other_size(self, reports: Reports) -> BucketSize | None:
-        """Return the larger bucket size that fits the rows and all partitions of the view: it tells a wrong size from a stray row."""
+        """Return the larger bucket size that fits the rows and all partitions of the view, or None.
+
+        It tells a wrong bucket_size from a stray row.
+        """
         better = reports.better_size
         if not reports.wrong_bucket or better is None or better.milliseconds < self.pipeline.bucket_size.milliseconds:
             return None
@@ -274,7 +279,7 @@ class _Sealing:
         )
 
     def _abandon(self, reason: str, judged: newholds.Judged | None) -> str:
-        """Give the run up, with the holds that it found, if any are worth recording; says so."""
+        """Abandon the run and record the holds that it found, if any are worth recording; return a sentence about them."""
         plan, file = self.plan, f"{self.folder}/holds.parquet"
         count = newholds.write(self.files, file, plan, judged) if judged else 0
         if count == 0:
@@ -296,7 +301,7 @@ class _Sealing:
         verdict: _Judged,
         investigation: Investigation,
     ) -> contents.Contents:
-        """Which staged files become batches as they are, and the batches that are written anew."""
+        """Choose the staged files that become batches as they are, write the other rows into new files, and return all files."""
         untouched = contents.fit(totals, self.pipeline.batch_bytes)
         excluded = verdict.excluded if verdict.any else None
         touched = contents.touched_files(new_files, excluded) if excluded is not None else set()

@@ -1,7 +1,7 @@
-"""What the staged files hold: each file's key columns are read once and summed up by persistence_id.
+"""Sum up the staged files: read the key columns of each file once and summarise them by persistence_id.
 
-The rows of a file stand in Cassandra's order, so one stable sort by persistence_id shows whether each goes up by one. One file's keys
-are in memory at a time (it has at most `batch_rows` rows); nothing is shuffled, and no Spark job is needed for what takes 0.5 µs a row.
+The rows of a file are in Cassandra's order, so one stable sort by persistence_id shows whether its numbers go up by one. Only one
+file's keys are in memory at a time (at most `batch_rows` rows). Nothing is shuffled, and 0.5 µs per row needs no Spark job.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from tagmill.stores.files import RunFiles
 from tagmill.timeuuid import TICKS_PER_MILLISECOND
 
 Numbers = npt.NDArray[np.int64]
-# tag -> (after, until, first timebucket): rows in the window that the run leaves behind
+# By tag, the look-back window that a run leaves behind: (after, until, first timebucket), the first two in ticks.
 Windows = Mapping[str, tuple[int, int, int]]
 
 SUMMARY = pa.schema(
@@ -37,9 +37,9 @@ COLUMNS = ("unit", "tag", "persistence_id", "offset", "event_missing", "offset_b
 
 @dataclass(frozen=True, slots=True)
 class FileTotal:
-    """One staged file. `window_rows`: rows in the look-back window that the run leaves behind; `checksum` modulo 2^64.
+    """The totals of one staged file. `window_rows`: rows in the look-back window that the run leaves behind; `checksum` modulo 2^64.
 
-    `hours`: its rows by hour (milliseconds), where they are new.
+    `hours`: its rows by hour (milliseconds), if they are new.
     """
 
     unit: int
@@ -56,18 +56,18 @@ class FileTotal:
 
 
 def windows(plan: Plan, size: BucketSize) -> Windows:
-    """The look-back window of each tag of a plan."""
+    """Return, by tag, the look-back window that the run of a plan leaves behind."""
     return {tag: (span.window_from, span.until, size.start(max(span.window_from, 0))) for tag, span in plan.tags.items()}
 
 
 def summarise(
     files: RunFiles, folder: str, target: str, windows: Windows, new_units: set[int], size: BucketSize
 ) -> list[FileTotal]:
-    """Write one row a staged file and persistence_id to `target` (Parquet, SUMMARY); the files' totals by tag, unit and name.
+    """Write one row per staged file and persistence_id to `target` (Parquet, SUMMARY); return the totals of the files.
 
-    low and high are the first and the last number with their sequence_nr and time (ticks), `high_offset` the last one's offset;
-    `checksum` is modulo 2^64. `sound`: in the order of the file the numbers go up by one, sequence_nr and time with them, and
-    every row has an event and a sound offset.
+    The totals are ordered by tag, unit and name. low and high are the first and the last number with their sequence_nr and time
+    (ticks), `high_offset` is the last one's offset, and `checksum` is modulo 2^64. `sound`: in the order of the file the numbers
+    go up by one, sequence_nr and time with them, and every row has an event and a sound offset.
     """
     totals = []
     with files.create(target) as sink, pq.ParquetWriter(sink, SUMMARY, compression="zstd") as writer:
@@ -83,7 +83,7 @@ def summarise(
 
 
 def _hours(rows: pa.Table, size: BucketSize) -> tuple[tuple[int, int], ...]:
-    """Return the rows of each hour of the view (milliseconds): a row outside its bucket counts where it lies."""
+    """Return the rows of each hour of the view (milliseconds); a row outside its bucket counts at the edge of the bucket it lies in."""
     bucket = rows["timebucket"].to_numpy()
     lies = np.clip(rows["event_time"].to_numpy() // TICKS_PER_MILLISECOND, bucket, bucket + size.milliseconds - 1)
     begins, counts = np.unique(lies - lies % HOUR_MS, return_counts=True)
@@ -92,7 +92,6 @@ def _hours(rows: pa.Table, size: BucketSize) -> tuple[tuple[int, int], ...]:
 
 def _total(found: pa.RecordBatch, new_units: set[int]) -> FileTotal:
     unit, file, tag = (found[name][0].as_py() for name in ("unit", "file", "tag"))
-    # the checksum wraps
     sums: dict[str, Any] = {
         name: int(found[name].to_numpy().sum()) for name in ("rows", "size", "checksum", "window_rows")
     }  # the checksum wraps
@@ -101,7 +100,10 @@ def _total(found: pa.RecordBatch, new_units: set[int]) -> FileTotal:
 
 
 def summary(rows: pa.Table, file: str, windows: Windows) -> pa.RecordBatch:
-    """The summaries of one file's rows (COLUMNS, in the order of the file; one unit and tag): see `summarise`."""
+    """Return the summaries of one file's rows; see `summarise`.
+
+    In: COLUMNS, in the order of the file, of one unit and tag.
+    """
     if not rows.num_rows:
         return pa.RecordBatch.from_pylist([], schema=SUMMARY)
     tag = rows["tag"][0].as_py()

@@ -1,4 +1,4 @@
-"""The four steps of a run, as the command line and Airflow call them: each takes the lease, does its work, and says what it did."""
+"""Do the four steps of a run for the command line and Airflow: each takes the lease, does its work, and returns what it did."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def plan(
     reread: tuple[str, str] | None = None,
     buckets: list[tuple[str, int]] | None = None,
 ) -> Result:
-    """Plan the next run, or take over the one that is not finished. `run` is None when there is nothing to do.
+    """Plan the next run, or take over the one that is not finished. `run` of the result is None if there is nothing to do.
 
-    `reread`: a range of time to read again; `buckets`: (tag, timebucket) to read again, of which the first `buckets` of the answer
-    are dealt with.
+    `reread`: a range of time to read again. `buckets`: (tag, timebucket) to read again; `buckets` of the result says how many of
+    them, from the first on, are dealt with.
     """
     from tagmill.delivery import stops
     from tagmill.delivery.plan import Planner
@@ -64,7 +64,7 @@ def plan(
     span = _range(reread) if reread else None
     with leased(settings, pipeline, owner, wait=chosen.lease_wait_seconds, step="plan") as (ledger, lease):
         now = agreed_now(settings, ledger.cassandra)
-        # before anything is looked at: if this planner sleeps while another one's run comes and goes, the number is taken
+        # Choose the number first: if this planner sleeps while another planner's run comes and goes, the number is taken.
         number = ledger.free_number(pipeline)
         unfinished = ledger.open_run(pipeline)
         if unfinished:
@@ -115,7 +115,7 @@ def plan(
 
 
 def seal(settings: Settings, pipeline: str, run: int, fence: int, *, owner: str, spark: SparkSession) -> Result:
-    """Read, judge and fix the batches of a planned run."""
+    """Seal a planned run: read its rows, judge them and fix its batches, or remove the batches that it withdraws."""
     from tagmill.delivery import withdraw
     from tagmill.delivery.seal import seal as seal_run
 
@@ -130,7 +130,7 @@ def seal(settings: Settings, pipeline: str, run: int, fence: int, *, owner: str,
 def push(
     settings: Settings, pipeline: str, run: int, fence: int, *, owner: str, progress: Callable[[int, int], None] | None = None
 ) -> Result:
-    """Bring the batches of a sealed run to ClickHouse and verify each."""
+    """Send the batches of a sealed run to ClickHouse and verify each."""
     from tagmill.delivery.push import push as push_run
 
     with leased(settings, pipeline, owner, step="push", run=run) as (ledger, _):
@@ -154,7 +154,7 @@ def close(settings: Settings, pipeline: str, run: int, fence: int, *, owner: str
 def leased(
     settings: Settings, pipeline: str, owner: str, *, wait: float = 0, step: str = "", run: int | None = None
 ) -> Iterator[tuple[Ledger, Lease]]:
-    """Yield the ledger and the pipeline's lease (Lease.for_a_step). The failure of a `step` of a delivery is noted."""
+    """Yield the ledger and the pipeline's lease (Lease.for_a_step), and note the failure of a delivery's `step`."""
     chosen = settings.pipeline(pipeline)
     with Ledger(settings.cassandra) as ledger:
         lease = Lease(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline, owner, chosen.lease_seconds)
@@ -164,7 +164,7 @@ def leased(
 
 
 def _brought_back(settings: Settings, ledger: Ledger, pipeline: str, tags: list[str], now: datetime) -> dict[str, Watermark]:
-    """Return where tags go on whose watermark is in the future, and say so."""
+    """Return where the tags go on whose watermark is in the future, and log a warning for each."""
     from tagmill.delivery.future_watermarks import brought_back
 
     back = {tag: mark for tag, mark in brought_back(settings, ledger, pipeline, now).items() if tag in tags}
@@ -195,7 +195,10 @@ def _look_back(settings: Settings, ledger: Ledger, views: Views, pipeline: str, 
 
 
 def _built(settings: Settings, ledger: Ledger, pipeline: str) -> Built | None:
-    """How far the pipeline's view is built or rebuilt, None where only the application has written it; raises ConfigurationError."""
+    """Return how far the pipeline's view is built or rebuilt, or None if only the application has written it.
+
+    Raises ConfigurationError if Tagmill writes the view but has never built it.
+    """
     from tagmill.delivery.plan import Built
 
     chosen = settings.pipeline(pipeline)
@@ -213,7 +216,7 @@ def _built(settings: Settings, ledger: Ledger, pipeline: str) -> Built | None:
 
 
 def _taken_over(ledger: Ledger, row: RunRow, owner: str) -> Result:
-    """An unclosed run is finished first; whoever worked on it before can't change anything any more."""
+    """Take over an unclosed run, which is finished first; its previous worker can't change anything any longer."""
     row = ledger.raise_fence(row, owner)
     return {
         "run": row.run,
@@ -239,7 +242,10 @@ def _planned(row: RunRow, made: Plan) -> Result:
 
 
 def _summary(manifest: Manifest, what: str, held_rows: Mapping[str, int] | None = None) -> Result:
-    """Return what a step did. `held_rows` by tag are those of all open holds, as `status` shows them; else those that the run read."""
+    """Return what a step did.
+
+    `held_rows` by tag are those of all open holds, as `status` shows them; without it, those that the run read are counted.
+    """
     tags = [
         {"tag": tag, **done.model_dump(include={"delivered", "late", "dropped", "held"})} for tag, done in manifest.tags.items()
     ]
@@ -263,7 +269,7 @@ def _summary(manifest: Manifest, what: str, held_rows: Mapping[str, int] | None 
 
 
 def wanted_tags(pipeline: str, known: list[str], wanted: list[str] | None) -> list[str]:
-    """The tags named, all if none is; raises ConfigurationError for one that the pipeline doesn't have."""
+    """Return the named tags, or all if none is named; raise ConfigurationError for a tag that the pipeline doesn't have."""
     if unknown := [tag for tag in wanted or [] if tag not in known]:
         raise ConfigurationError(f"pipeline {pipeline} has no tag {', '.join(map(repr, unknown))} (it has: {', '.join(known)})")
     return wanted or known

@@ -1,7 +1,7 @@
-"""Stops of the quality gate: the run is ABANDONED, and the holds that it found are recorded, so that the next run goes on.
+"""Record stops of the quality gate: the run is ABANDONED, and the holds that it found are recorded, so that the next run goes on.
 
-The commit names a manifest of those holds; behind it they are written USING TIMESTAMP = the run's number and the manifest is taken off.
-What plans or intervenes next finishes a recording that was interrupted.
+The commit names a manifest of those holds. After it the holds are written USING TIMESTAMP = the run's number, and the manifest is
+removed from the run's row. The next plan or intervention finishes a recording that was interrupted.
 """
 
 import structlog
@@ -19,7 +19,7 @@ log = structlog.get_logger()
 
 
 def stop(ledger: Ledger, files: RunFiles, row: RunRow, attempt: str, holds_file: str, reason: str) -> None:
-    """Abandon a PLANNED run and record the holds in `holds_file`; raises FenceRaised, and then records nothing."""
+    """Abandon a PLANNED run and record the holds in `holds_file`; if FenceRaised is raised, nothing is recorded."""
     sha256_of_holds = files.digest(holds_file)[1]
     manifest = Manifest.unsealed(row.pipeline, row.run, attempt, holds_file=holds_file, sha256={holds_file: sha256_of_holds})
     file = f"{files.folder(row.pipeline, row.run)}/attempt-{attempt}/manifest.json"
@@ -38,7 +38,7 @@ def finish(ledger: Ledger, files: RunFiles, pipeline: str) -> None:
     try:
         write_holds(ledger, files, read_manifest(files, row), set())
     except SealedFileDamaged as error:
-        # the next run finds the same gaps again
+        # The next run finds the same gaps again.
         log.warning("holds of a stopped run were not recorded", pipeline=pipeline, run=row.run, error=str(error))
     checkpoints.reached("stop.recorded")
     ledger.stop_recorded(row)

@@ -1,8 +1,10 @@
-"""Finds, on key columns alone, the persistence_ids that the rules must look at one by one; all others are continuous as they stand.
+"""Find, on key columns alone, the persistence_ids that the rules must judge one by one; all others are continuous.
 
-Clean is: within each staged file (tagmill.delivery.staged) and from file to file the numbers go up by one, and sequence_nr, time
-and file position with them; the first number follows progress (or is 1); every row has an event and a sound offset. Only the
-files' summaries are compared here: a persistence_id with a million rows is never one task's work.
+A persistence_id is clean if three things are true. Within each staged file (tagmill.delivery.staged) and from file to file its
+numbers go up by one, and sequence_nr, time and file position with them. Its first number follows progress (or is 1). Every row
+has an event and a sound offset.
+
+Only the files' summaries are compared here: a persistence_id with a million rows is never the work of one task.
 """
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
@@ -30,9 +32,9 @@ KEY_COLUMNS = (
 
 
 def keys_of(staged: DataFrame, new_units: list[int]) -> DataFrame:
-    """The key columns of the staged files.
+    """Return the key columns of the staged files.
 
-    Out: one row a tag row: `file`, `row_index`, `is_new`, KEY_COLUMNS. Key (file, row_index).
+    Out: one row per tag row: `file`, `row_index`, `is_new`, KEY_COLUMNS. Key (file, row_index).
     """
     return staged.select(
         F.col("_metadata.file_name").alias("file"),
@@ -43,7 +45,7 @@ def keys_of(staged: DataFrame, new_units: list[int]) -> DataFrame:
 
 
 def run_summaries(files: DataFrame) -> DataFrame:
-    """From staged.summaries of new files: one row a persistence_id, over all files of the run.
+    """Combine the summaries of new files (staged.summarise) into one row per persistence_id, over all files of the run.
 
     Out: tag, persistence_id, low, low_sequence_nr, low_ticks, high, rows, sound.
     """
@@ -89,14 +91,17 @@ def with_progress(rows: DataFrame, ledger_keyspace: str, pipeline: str, *, none_
         F.col("missing").alias("known_missing"),
         F.expr("writetime(tag_pid_sequence_nr)").alias("known_written"),
     )
-    # a constant would leave the join as a filter, and the join would read the whole table: this is not known to be constant
+    # With a constant Spark would filter and read the whole table, so this expression hides that it is constant.
     of_pipeline = F.concat(F.lit(pipeline), F.substring("tag", 1, 0))
     joined = rows.withColumn("pipeline", of_pipeline).join(known, ["pipeline", *KEY], "left").drop("pipeline")
     return joined.withColumn("known_ticks", F.coalesce(offset_ticks(F.col("known_offset")), F.lit(0)))
 
 
 def is_clean(written_to: int) -> Column:
-    """Over run_summaries with progress: sound, and goes on where progress ends, which no run wrote later than `written_to`."""
+    """Return, over run_summaries with progress, whether a persistence_id is sound and goes on where progress ends.
+
+    Progress must not be written later than `written_to`; without progress the first number has to be 1.
+    """
     known = F.col("known_number").isNotNull()
     goes_on = (
         (F.col("low") == F.col("known_number") + 1)
@@ -108,7 +113,7 @@ def is_clean(written_to: int) -> Column:
 
 
 def is_delivered() -> Column:
-    """Over key rows with progress: nothing of it is left to be done.
+    """Return, over key rows with progress, whether nothing of a row is left to do.
 
     A number in or below an interval that was never delivered is left to the rules.
     """
@@ -123,7 +128,7 @@ def is_delivered() -> Column:
 
 
 def is_in_doubt() -> Column:
-    """Over key rows with progress: tagmill.continuity.lives.is_in_doubt."""
+    """Return, over key rows with progress, what tagmill.continuity.lives.is_in_doubt says of a row."""
     number = F.col("tag_pid_sequence_nr")
     in_place = (number == F.col("known_number")) & (F.col("offset") != F.col("known_offset"))
     doubt = (

@@ -1,4 +1,4 @@
-"""Finds the events of batches that were taken out of ClickHouse and are in no other batch there."""
+"""Find the events of batches that were removed from ClickHouse and are in no other batch there."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ log = structlog.get_logger()
 
 
 def events(settings: Settings, ledger: Ledger, files: RunFiles, name: str) -> Iterator[Event]:
-    """Yield the events of all VOIDED batches that ClickHouse has nowhere, as the view has them now.
+    """Yield the events of all VOIDED batches that are in no batch of ClickHouse, as the view has them now.
 
     A batch whose file is gone is left out with a warning: an audit finds its events.
     """
@@ -45,7 +45,7 @@ def events(settings: Settings, ledger: Ledger, files: RunFiles, name: str) -> It
 
 
 def recount(settings: Settings, ledger: Ledger, name: str) -> None:
-    """Count what is delivered of each tag again from the batches, for the newest run: a withdrawal that counted nothing."""
+    """Count again from the batches what is delivered of each tag, for the newest run, a withdrawal that counted nothing."""
     last = ledger.last_run(name)
     retired = Retired(ledger.cassandra, settings.cassandra.ledger_keyspace, name)
     rows, batches = Counter[str](), Counter[str]()

@@ -1,4 +1,4 @@
-"""How the slices of a plan are divided into units, each read by one task. Pure."""
+"""Divide the slices of a plan into units, each read by one task. Pure."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -11,7 +11,10 @@ from tagmill.delivery.model import Slice, Unit
 def units_of(
     kind: Literal["new", "again"], parts: list[tuple[str, Slice]], number: int, size: BucketSize, rows: int
 ) -> Iterator[Unit]:
-    """Whole buckets of one tag and month together up to `rows`; a slice of a bucket, or a piece of a large one, alone."""
+    """Yield units of slices: whole buckets of one tag and month together, up to `rows`; part of a bucket alone.
+
+    A bucket with more rows is divided into pieces, each a unit alone.
+    """
     groups: list[tuple[tuple[object, ...], str, list[Slice]]] = []
     for tag, part in sorted(parts, key=lambda item: (item[0], item[1].timebucket, item[1].after or 0)):
         for piece in _pieces(part, size, rows):
@@ -40,7 +43,7 @@ def _pieces(part: Slice, size: BucketSize, rows: int) -> list[Slice]:
 
 
 def distinct(parts: list[tuple[str, Slice]]) -> list[tuple[str, Slice]]:
-    """Slices of look-back, holds and re-reads may overlap: of one bucket, one slice that covers them all."""
+    """Merge slices of look-back, holds and re-reads, which may overlap: return one slice per bucket that covers them all."""
     covering: dict[tuple[str, int], Slice] = {}
     for tag, part in parts:
         known = covering.get((tag, part.timebucket))

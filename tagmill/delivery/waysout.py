@@ -1,4 +1,4 @@
-"""What every way out of a run has in common, whatever the run reads: the run it is about, batches given up, a batch sent again."""
+"""Do what every way out of a run needs, whatever the run reads: find the run, give up batches, send a batch again."""
 
 from uuid import UUID
 
@@ -16,7 +16,7 @@ EVERY_GENERATION = 2**32 - 1
 
 
 def run_in(ledger: Ledger, pipeline: str, state: RunState) -> RunRow:
-    """The open run of a pipeline; raises GuardRefused: there is none in this state."""
+    """Return the open run of a pipeline; raise GuardRefused if it is not in this state, or no run is open."""
     row = ledger.open_run(pipeline)
     if row is None or row.state != state:
         there = f"run {row.run} is {row.state}" if row else "no run is open"
@@ -27,7 +27,7 @@ def run_in(ledger: Ledger, pipeline: str, state: RunState) -> RunRow:
 
 
 def batch_of(ledger: Ledger, pipeline: str, run: int, batch_id: UUID) -> tuple[RunRow, BatchRow]:
-    """Return a run and one of its batches; raises GuardRefused: there is no such batch."""
+    """Return a run and one of its batches; raise GuardRefused if there is no such batch."""
     row = ledger.run(pipeline, run)
     batch = next((batch for batch in ledger.batches(pipeline, run) if batch.batch_id == batch_id), None) if row else None
     if row is None or batch is None:
@@ -40,9 +40,9 @@ def batch_of(ledger: Ledger, pipeline: str, run: int, batch_id: UUID) -> tuple[R
 def void_waiting(
     ledger: Ledger, clickhouse: ClickHouse, table: str, row: RunRow, batches: list[BatchRow], who: str, why: str
 ) -> str:
-    """Give up the NEW ones of a run's batches, each proven absent from its table; what was done.
+    """Give up a run's NEW batches, each proven absent from its table; return a sentence that says what was done.
 
-    Raises GuardRefused: one is there.
+    Raises GuardRefused if the table has one of them.
     """
     waiting = [batch for batch in batches if batch.state == BatchState.NEW]
     for batch in waiting:
@@ -63,7 +63,10 @@ def void_waiting(
 
 
 def take_back(ledger: Ledger, clickhouse: ClickHouse, table: str, row: RunRow, batch: BatchRow) -> None:
-    """Make a batch of an open run VOIDED, whatever its table has of it: marked as void, removed, proven absent."""
+    """Make a batch of an open run VOIDED, whatever its table has of it: mark it as void, remove it, prove it absent.
+
+    Raises StoreUnavailable if the table still has rows of it.
+    """
     clickhouse.void_batch(table, batch.batch_id)
     clickhouse.sync_replica(table)
     if clickhouse.totals(table, batch.batch_id):
@@ -78,7 +81,7 @@ def take_back(ledger: Ledger, clickhouse: ClickHouse, table: str, row: RunRow, b
 
 
 def unsealed(clickhouse: ClickHouse, table: str, batch: BatchRow) -> Batch:
-    """Return a batch for the manifest of a run whose own is gone: without a file, its checksum from the rows that its table has."""
+    """Return a batch for the manifest that replaces a lost one: without a file, with the checksum of the rows in its table."""
     checksum = sum(total.checksum for total in clickhouse.totals(table, batch.batch_id, from_rows=True))
     return Batch(
         number=batch.number,
@@ -98,7 +101,7 @@ def send_again(
     settings: Settings, ledger: Ledger, clickhouse: ClickHouse, manifest: Sealed, row: RunRow, found: BatchRow, to: Destination,
     who: str, why: str, *, despite_views: bool,
 ) -> str:  # fmt: skip
-    """Take a batch out of its table, and push its sealed bytes under the next generation; what was done."""
+    """Remove a batch from its table and push its sealed bytes under the next generation; return a sentence that says so."""
     batch_id = found.batch_id
     what = f"batch {batch_id} of run {row.run}, pipeline {row.pipeline}, is not sent again"
     views = require_no_views(clickhouse, to.table, what, despite_views=despite_views)

@@ -1,9 +1,9 @@
-"""Takes delivered batches out of ClickHouse for good, so that their events can be delivered again from a view that was mended.
+"""Remove delivered batches from ClickHouse for good, so that their events can be delivered again from a repaired view.
 
-A withdrawal is a run of its own (docs/decisions/0013): while it is open nothing else is planned, and whoever comes next finishes it. Its
-plan names the batches and every (persistence_id, number) of theirs; sealing it makes the batches VOIDED, removes their rows, proves
-them absent, and fixes the new progress, in which those numbers are missing; closing writes that progress. A number is noted only
-when ClickHouse has its event in no other batch, so that nothing is delivered twice.
+A withdrawal is a run of its own (docs/decisions/0013): while it is open nothing else is planned, and the next command finishes
+it. Its plan names the batches and every (persistence_id, number) in them. Sealing it makes the batches VOIDED, removes their
+rows, proves them absent, and fixes the new progress, in which those numbers are missing. Closing it writes that progress. A
+number is noted only if ClickHouse has its event in no other batch, so that nothing is delivered twice.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,7 +32,7 @@ from tagmill.stores.views import Views
 from tagmill.timeuuid import ticks as ticks_of
 
 KIND = "withdraw"
-# a batch of which so many rows are no longer in the view at their place is not withdrawn
+# Rows of a batch that the view may have at another place; a batch with more is not withdrawn.
 MAX_MOVED = 10_000
 EVENT_SCHEMA = pa.schema(
     {"tag": pa.string(), "persistence_id": pa.string(), "sequence_nr": pa.int64(), "number": pa.int64(), "timebucket": pa.int64()}
@@ -49,7 +49,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event that is to be delivered again: the number that a reader of the view finds it under, and its bucket."""
+    """An event to deliver again: its bucket, and the number under which a reader of the view finds it."""
 
     tag: str
     persistence_id: str
@@ -68,9 +68,9 @@ def plan(
     *,
     reason: str,
 ) -> RunRow:
-    """Plan a run that withdraws batches (run, batch_id), and notes `lost` events as not delivered.
+    """Plan a run that withdraws batches (run, batch_id) and notes `lost` events as not delivered.
 
-    Raises GuardRefused: another run is open, a batch is unknown, its run is not closed, or the view has lost an event of it.
+    Raises GuardRefused if another run is open, a batch is unknown, its run is not closed, or the view has lost an event of it.
     """
     number = ledger.free_number(name)
     if row := ledger.open_run(name):
@@ -106,7 +106,7 @@ def plan(
 
 
 def seal(settings: Settings, ledger: Ledger, name: str, run: int, fence: int, owner: str) -> Manifest:
-    """Take the batches out, prove them absent, and fix the progress without them; a run that is sealed already is left as it is."""
+    """Remove the batches, prove them absent, and fix the progress without them; leave a run that is sealed already as it is."""
     files = RunFiles(settings.storage.root)
     row = ledger.current(name, run, fence)
     if row.state != RunState.PLANNED:
@@ -127,13 +127,13 @@ def seal(settings: Settings, ledger: Ledger, name: str, run: int, fence: int, ow
 
 
 def buckets(files: RunFiles, document: Plan) -> Iterator[tuple[str, int]]:
-    """The (tag, timebucket) in which the view has the events of a withdrawal; some more than once."""
+    """Yield the (tag, timebucket) in which the view has the events of a withdrawal; some more than once."""
     for events in _events(files, document):
         yield from {(event.tag, event.timebucket) for event in events}
 
 
 def count(files: RunFiles, document: Plan) -> int:
-    """How many events a withdrawal has named."""
+    """Return how many events the file of a withdrawal names."""
     with files.open_sealed(document.undelivered_file, document.undelivered_sha256) as source:
         return int(pq.ParquetFile(source).metadata.num_rows)
 
@@ -158,7 +158,7 @@ def _chosen(settings: Settings, ledger: Ledger, name: str, run: int, batch_id: U
 
 
 def key_rows(files: RunFiles, batch: Batch) -> Iterator[list[dict[str, Any]]]:
-    """The key columns of a sealed batch, some rows at a time."""
+    """Yield the key columns of a sealed batch, ROWS_AT_ONCE rows at a time."""
     columns = ["tag", "persistence_id", "sequence_nr", "tag_pid_sequence_nr", "offset", "timebucket"]
     with files.open_sealed(batch.file, batch.sha256) as source:
         for rows in pq.ParquetFile(source).iter_batches(ROWS_AT_ONCE, columns=columns):
@@ -166,7 +166,7 @@ def key_rows(files: RunFiles, batch: Batch) -> Iterator[list[dict[str, Any]]]:
 
 
 class Standing:
-    """Where the view has the events of a batch now. What it has lost could not be delivered again, so such a batch stays."""
+    """The present places of a batch's events in the view. If the view has lost an event, its batch stays: it can't be delivered again."""
 
     def __init__(self, views: Views, size: BucketSize, what: str) -> None:
         self.views = views
@@ -175,7 +175,7 @@ class Standing:
         self.moved = 0
 
     def of(self, parts: Iterable[list[dict[str, Any]]]) -> Iterator[Event]:
-        """Each event under the number that it was delivered with, and under the one that the view has it under now."""
+        """Yield each event under the number that it was delivered with, and under the view's present number if its row has moved."""
         for rows in parts:
             for event, there in zip(*self._looked_up(rows), strict=True):
                 if not there:
@@ -185,7 +185,10 @@ class Standing:
                 yield event
 
     def _looked_up(self, rows: list[dict[str, Any]]) -> tuple[list[Event], list[bool]]:
-        """The events, and whether the view has each: in the bucket that it was read from, or (another size since) in its time's."""
+        """Return the events, and for each whether the view has it in the bucket it was read from or that of its time.
+
+        The two differ if the view has had another bucket size since.
+        """
         events = [
             Event(row["tag"], row["persistence_id"], row["sequence_nr"], row["tag_pid_sequence_nr"], row["timebucket"])
             for row in rows
@@ -204,7 +207,10 @@ class Standing:
         return [found == e.sequence_nr for e, found in zip(events, self.views.sequence_nrs(keys), strict=True)]
 
     def _elsewhere(self, event: Event) -> Event:
-        """The view was mended since: the event is where the journal's time puts it."""
+        """Return an event at the place that the journal's time gives it, for a view that was repaired since.
+
+        Raises GuardRefused if the view no longer has the event, or if more than MAX_MOVED rows are not at their place.
+        """
         self.moved += 1
         if self.moved > MAX_MOVED:
             raise GuardRefused(f"{self.what} has more than {MAX_MOVED} rows that the view has no longer. Nothing was withdrawn")
@@ -234,10 +240,13 @@ def _write(writer: pq.ParquetWriter, events: Iterable[Event]) -> None:
 
 
 def _take_out(ledger: Ledger, clickhouse: ClickHouse, name: str, table: str, part: Withdrawn, owner: str) -> None:
-    """VOIDED, marked as void, removed, and proven absent."""
+    """Make a batch VOIDED, mark it as void, remove its rows, and prove them absent.
+
+    Raises StoreUnavailable if ClickHouse still has rows of it.
+    """
     home = ledger.run(name, part.run)
     assert home is not None  # noqa: S101 - the plan has seen it
-    # whoever sends this batch again right now changes nothing any more
+    # After this, a process that is sending the batch again can't change anything.
     home = ledger.raise_fence(home, owner)
     batch = next(batch for batch in ledger.batches(name, part.run) if batch.number == part.number)
     if batch.state != BatchState.VOIDED:
@@ -255,7 +264,7 @@ def _take_out(ledger: Ledger, clickhouse: ClickHouse, name: str, table: str, par
 
 
 def _manifest(files: RunFiles, ledger: Ledger, clickhouse: ClickHouse, document: Plan, table: str) -> Manifest:
-    """Without batches: all that closing it does is to write the progress."""
+    """Write the new progress, and return a manifest of it without batches."""
     attempt = uuid4().hex[:12]
     folder = f"{files.folder(document.pipeline, document.run)}/attempt-{attempt}"
     progress_file, holds_file, repairs_file = f"{folder}/progress", f"{folder}/holds.parquet", f"{folder}/repairs.parquet"
@@ -278,7 +287,7 @@ def _manifest(files: RunFiles, ledger: Ledger, clickhouse: ClickHouse, document:
 def _progress(
     files: RunFiles, ledger: Ledger, clickhouse: ClickHouse, document: Plan, table: str
 ) -> Iterator[list[dict[str, Any]]]:
-    """Rows of PROGRESS_SCHEMA: that of every persistence_id that loses numbers, some at a time."""
+    """Yield rows of PROGRESS_SCHEMA in groups: one row for every persistence_id that loses numbers."""
     numbers: dict[Key, set[int]] = {}
     for events in _events(files, document):
         there = clickhouse.present(table, {(event.tag, event.persistence_id, event.sequence_nr) for event in events})

@@ -1,7 +1,7 @@
 """The pages of the gate and of audits, kept per run: index.html (verdict, offending rows), expectations.html (Data Docs), verdict.json.
 
-Pages load nothing from elsewhere: whoever opens one tells no foreign host of it, and it reads the same without the internet.
-Names come from applications, so every page escapes them and forbids scripts.
+Pages load nothing from elsewhere: opening one reaches no foreign host, and it looks the same without the internet. Names come
+from applications, so every page escapes them and forbids scripts.
 """
 
 import json
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 INDEX, EXPECTATIONS, VERDICT, RUNS = "index.html", "expectations.html", "verdict.json", "runs.json"
-# the list of runs is rewritten by each run; older pages stay where they are
+# Runs in the list, which each run rewrites; the pages of older ones stay.
 LISTED_RUNS = 1000
 CONTENT_SECURITY_POLICY = (
     "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">"
@@ -34,14 +34,14 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 
 def worst(checks: Iterable[Check]) -> Severity:
-    """The severity of a run: that of its worst failure."""
+    """Return the severity of a run: that of its worst failed check, or ok."""
     failed = {check.severity for check in checks if not check.success}
     return "stop" if "stop" in failed else "warn" if failed else "ok"
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What is shown of a run beside its checks: the template, its values, figures for the list of runs, and all of it as JSON."""
+    """The content of a run's page besides its checks: the template, its values, figures for the list of runs, and all of it as JSON."""
 
     template: str
     values: Mapping[str, Any]
@@ -81,7 +81,7 @@ def write(docs_dir: str, run_name: str, page: Page, checks: tuple[Check, ...], e
 
 
 def forget(docs_dir: str, run_names: Iterable[str]) -> None:
-    """Remove the pages of these runs, and their lines in the list."""
+    """Remove the pages of these runs, and their lines in the list of runs."""
     files = RunFiles(docs_dir)
     for name in run_names:
         files.remove_folder(name)
@@ -89,7 +89,10 @@ def forget(docs_dir: str, run_names: Iterable[str]) -> None:
 
 
 def _list_runs(files: RunFiles, *added: dict[str, Any]) -> None:
-    """The list, newest first, with what is added; folders that the list doesn't know are linked without a verdict."""
+    """Write the list of runs, newest first, with the lines in `added`.
+
+    Folders that the list doesn't know are linked without a verdict.
+    """
     known = {run["run"]: run for run in (*_runs(files), *added)}
     names = sorted(set(files.folders("")), reverse=True)[:LISTED_RUNS]
     runs = [known.get(name, {"run": name}) for name in names]
@@ -98,7 +101,7 @@ def _list_runs(files: RunFiles, *added: dict[str, Any]) -> None:
 
 
 def _runs(files: RunFiles) -> list[dict[str, Any]]:
-    """The list as the last run left it; a missing or half-written one counts as empty and is made again."""
+    """Return the list of runs as the last run left it, or an empty one if it is missing or half-written."""
     if RUNS not in files.names(""):
         return []
     try:
@@ -109,7 +112,7 @@ def _runs(files: RunFiles) -> list[dict[str, Any]]:
 
 
 def _alone(page: str) -> str:
-    """A page of Great Expectations without its scripts, style sheets and pictures from foreign hosts."""
+    """Return a page of Great Expectations with our style, and without scripts, style sheets and pictures from foreign hosts."""
     style = f"<style>{(_TEMPLATES / 'style.css').read_text(encoding='utf-8')}</style>"
     return _FOREIGN.sub("", page).replace("<head>", f"<head>{CONTENT_SECURITY_POLICY}{style}", 1)
 
@@ -125,7 +128,7 @@ def _templates() -> "Environment":
 
 
 def _moment(ticks: int) -> str:
-    """A moment in UTC, or the number itself where it is beyond what a calendar knows."""
+    """Return a moment in UTC as text, or the number of ticks if it is beyond the calendar."""
     try:
         return timeuuid.to_datetime(ticks).isoformat().replace("+00:00", "Z")
     except OverflowError:

@@ -1,6 +1,6 @@
-"""Great Expectations over a small frame with one line a subject (a run, a tag, a column): what is expected are Rules.
+"""Run Great Expectations over a small frame with one line per subject (a run, a tag, a column); Rules say what is expected.
 
-It takes seconds to import, so it is imported where it is used; `preload` does it while Spark is busy.
+Its import takes seconds, so it is imported where it is used; `preload` starts the import while Spark is busy.
 """
 
 import logging
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from great_expectations.expectations.expectation import Expectation
 
 Lines = Sequence[Mapping[str, Cell]]
-# why a rule failed, where it did
+# Function from a rule and the places where it failed to a sentence that says why.
 Said = Callable[[Rule, Sequence[Failing]], str]
 
 
 def preload() -> Thread:
-    """Import Great Expectations in a background thread; nobody has to join it, and an import error shows up in `judged`."""
+    """Import Great Expectations in a background thread. The thread need not be joined; an import error shows up in `judged`."""
     thread = Thread(target=_import, name="preload-great-expectations", daemon=True)
     thread.start()
     return thread
 
 
 def judged(lines: Lines, wanted: Sequence[Rule], said: Said, *, suite: str, run_name: str) -> tuple[tuple[Check, ...], str]:
-    """What came out of each rule over these lines, and the Data Docs page that Great Expectations draws of it.
+    """Return the result of each rule over these lines, and the Data Docs page that Great Expectations draws of it.
 
     An expectation that crashed judged nothing, so it stops the run whatever its severity.
     """
@@ -50,7 +50,7 @@ def _import() -> Any:
 
 
 def _validate(lines: Lines, wanted: Sequence[Rule], suite: str, run_name: str) -> "ExpectationSuiteValidationResult":
-    """One batch, one suite, one validation: its cost is per validation, not per expectation."""
+    """Validate the lines in one batch with one suite, since the cost is per validation and not per expectation."""
     gx = _import()
     import pandas as pd
     from great_expectations.core import RunIdentifier
@@ -105,7 +105,10 @@ def _check(rule: Rule, result: "ExpectationValidationResult | None", said: Said)
 
 
 def _crash(result: "ExpectationValidationResult") -> str | None:
-    """An expectation that crashed says so here only; the information is one dict, or one a metric."""
+    """Return the message of an expectation that crashed, or None.
+
+    Only exception_info shows a crash; it is one dict, or one per metric.
+    """
     info = result.exception_info or {}
     for found in (info, *info.values()):
         if isinstance(found, dict) and found.get("raised_exception"):
@@ -119,12 +122,12 @@ def _failing(result: "ExpectationValidationResult", column: str) -> tuple[Failin
 
 
 def _plain(value: Any) -> float | str | None:
-    """A number or text of numpy or pandas as Python's own."""
+    """Return a number or text of numpy or pandas as Python's own type."""
     return value if value is None or isinstance(value, str) else float(value)
 
 
 def _rendered(validation: "ExpectationSuiteValidationResult") -> str:
-    """The Data Docs page of the validation, as Great Expectations draws it."""
+    """Return the Data Docs page of the validation, as Great Expectations draws it."""
     from great_expectations.render.renderer.page_renderer import ValidationResultsPageRenderer
     from great_expectations.render.view.view import DefaultJinjaPageView
 

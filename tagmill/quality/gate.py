@@ -1,4 +1,4 @@
-"""The gate: Great Expectations judges the small reports of a run and says whether it may be sealed."""
+"""Judge the small reports of a run with Great Expectations, and say whether the run may be sealed."""
 
 from collections.abc import Sequence
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""What the gate reads (small reports, one line a tag) and what it answers. Pure.
+"""The small reports that the gate reads (one line per tag), and its answer. Pure.
 
 Units: `ticks` are 100 ns since 1970-01-01 UTC, `timebucket` is milliseconds since then, TTLs are seconds.
 """
@@ -22,7 +22,7 @@ class SchemaColumn:
 
 @dataclass(frozen=True)
 class TagReport:
-    """What one pass over the key columns counted for one tag."""
+    """The counts of one tag, from one pass over the key columns."""
 
     tag: str
     rows: int
@@ -40,7 +40,7 @@ class TagReport:
 
 @dataclass(frozen=True)
 class DispositionCount:
-    """How many suspect rows of a tag got one action for one reason."""
+    """The number of suspect rows of a tag that got one action for one reason."""
 
     tag: str
     reason: str
@@ -66,10 +66,10 @@ class OffendingRow:
 
 @dataclass(frozen=True)
 class Reports:
-    """All that the gate judges of one run; its size depends on the tags and on `named_rows`, not on the rows read.
+    """Everything that the gate judges of one run; its size depends on the tags and on `named_rows`, not on the rows read.
 
-    `newly_held` rows are of `newly_held_ids` persistence_ids without an open hold before this run. `other_size`: the bucket size that
-    the partitions of the view have instead of the configured one, where rows lie outside their buckets.
+    `newly_held` rows are of `newly_held_ids` persistence_ids without an open hold before this run. `other_size`: the bucket size
+    that the partitions of the view have instead of the configured one, if rows lie outside their buckets.
     """
 
     bucket_size: BucketSize
@@ -111,7 +111,7 @@ class Reports:
 
 @dataclass(frozen=True)
 class Failing:
-    """Where a check failed: `subject` is 'the run', 'tag …' or 'column …'."""
+    """The place where a check failed: `subject` is 'the run', 'tag …' or 'column …'."""
 
     subject: str
     value: float | str | None
@@ -119,7 +119,7 @@ class Failing:
 
 @dataclass(frozen=True)
 class Check:
-    """One expectation and what came out of it; `severity` is what its failure means."""
+    """One expectation and its result; `severity` is what its failure means."""
 
     name: str
     description: str
@@ -134,7 +134,7 @@ class Check:
 class GateVerdict:
     """The gate's answer: `passed` is False only for a stop; `failures` say why it stops, `warnings` what was tolerated.
 
-    `stopped_by` names the rules whose failures those are.
+    `stopped_by` names the rules of those failures.
     """
 
     passed: bool
@@ -147,5 +147,5 @@ class GateVerdict:
 
 
 def as_json(checks: tuple[Check, ...]) -> list[dict[str, Any]]:
-    """Checks as dicts that json.dumps takes."""
+    """Return the checks as dicts that json.dumps takes."""
     return [asdict(check) for check in checks]

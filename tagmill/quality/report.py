@@ -1,9 +1,9 @@
-"""The reports that the gate judges, made by Spark in one pass over the key columns of what a run read.
+"""Make the reports that the gate judges, with Spark in one pass over the key columns of what a run read.
 
-`judged`: one row a tag row read. tag string, persistence_id string, tag_pid_sequence_nr bigint, sequence_nr bigint, ticks bigint
+`judged`: one row per tag row read. tag string, persistence_id string, tag_pid_sequence_nr bigint, sequence_nr bigint, ticks bigint
 (null: a broken offset), timebucket bigint, bad_key boolean, event_missing boolean, ttl_seconds int (null: no TTL, or delivered
 before), file string.
-`dispositions`: one row a suspect. tag, persistence_id, tag_pid_sequence_nr, sequence_nr, ticks, timebucket, action string
+`dispositions`: one row per suspect. tag, persistence_id, tag_pid_sequence_nr, sequence_nr, ticks, timebucket, action string
 (deliver, drop, hold, late), reason string.
 """
 
@@ -23,9 +23,9 @@ _ROW = ("tag", "persistence_id", "tag_pid_sequence_nr", "sequence_nr", "ticks", 
 def read_reports(
     judged: DataFrame, dispositions: DataFrame, schema: Sequence[SchemaColumn], bucket_size: BucketSize, named_rows: int
 ) -> Reports:
-    """Run the reports: one Spark action over `judged`, one or two over `dispositions`; another when keys or buckets are damaged.
+    """Run the reports: one Spark action over `judged`, one or two over `dispositions`, another if keys or buckets are damaged.
 
-    `dispositions` is read twice: persist it when it is costly to make.
+    `dispositions` is read twice: persist it if it is costly to make.
     """
     tags = tuple(TagReport(**row.asDict()) for row in tag_report(judged, bucket_size.milliseconds).collect())
     counts = tuple(DispositionCount(**row.asDict()) for row in disposition_report(dispositions).collect())
@@ -46,7 +46,7 @@ def read_reports(
 def newly_held(dispositions: DataFrame, waiting: DataFrame | None) -> tuple[int, int]:
     """Count the held rows of persistence_ids without an open hold before the run, and those persistence_ids.
 
-    In: `waiting` tag, persistence_id: what had an open hold. The key columns only, so a person's id in two tags counts once.
+    In: `waiting`, the tag and persistence_id of holds that were open. A persistence_id that is held in two tags counts once.
     """
     held = dispositions.where("action = 'hold'").select("tag", "persistence_id")
     if waiting is not None:
@@ -59,9 +59,9 @@ def newly_held(dispositions: DataFrame, waiting: DataFrame | None) -> tuple[int,
 def tag_report(judged: DataFrame, bucket_ms: int) -> DataFrame:
     """Count, per tag, what the gate judges.
 
-    Out: one row a tag, key and order `tag`; columns as TagReport. `wrong_bucket`: rows whose time is not in their bucket.
-    `fits_day`, `fits_hour`, `fits_minute`: rows that would be right if the application's bucket size were that one.
-    No count of distinct persistence ids: even the approximate one switches code generation off and doubles the time.
+    Out: one row per tag, key and order `tag`; columns as TagReport. `wrong_bucket`: rows whose time is not in their bucket.
+    `fits_day`, `fits_hour`, `fits_minute`: rows that would be right if the application's bucket size were that one. Distinct
+    persistence ids are not counted: even the approximate count switches code generation off and doubles the time.
     """
     keys = judged.select("tag", "ticks", "timebucket", "bad_key", "event_missing", "ttl_seconds")
     return (
@@ -84,9 +84,9 @@ def tag_report(judged: DataFrame, bucket_ms: int) -> DataFrame:
 
 
 def disposition_report(dispositions: DataFrame) -> DataFrame:
-    """Count the suspects.
+    """Count the suspects by tag, reason and action.
 
-    Out: one row a (tag, reason, action), key and order the same; rows, approx_persistence_ids.
+    Out: one row per (tag, reason, action), key and order the same; rows, approx_persistence_ids.
     """
     return (
         dispositions.select("tag", "reason", "action", "persistence_id")
@@ -97,13 +97,13 @@ def disposition_report(dispositions: DataFrame) -> DataFrame:
 
 
 def offending_rows(dispositions: DataFrame, limit: int) -> DataFrame:
-    """Name the first suspects: of each tag, reason and action `limit` rows.
+    """Name the first suspects: `limit` rows of each tag, reason and action.
 
-    The first row of each persistence_id comes before anybody's second, so that many ids are named rather than many rows of one.
+    The first rows of all persistence_ids come before any second row, so that many ids are named rather than many rows of one.
     Out: columns as OffendingRow, file null; ordered by reason, tag, persistence_id, tag_pid_sequence_nr, sequence_nr.
     """
     kind = ("reason", "action", F.coalesce("tag", F.lit("")))
-    # both limits are pushed below the shuffle (Spark's WindowGroupLimit), so one hot id or tag moves `limit` rows a task
+    # Spark pushes both limits below the shuffle (WindowGroupLimit), so one hot id or tag moves `limit` rows per task.
     of_an_id = Window.partitionBy(*kind, "persistence_id").orderBy("tag_pid_sequence_nr", "sequence_nr")
     of_a_kind = Window.partitionBy(*kind).orderBy("nth", "persistence_id", "tag_pid_sequence_nr", "sequence_nr")
     return (
@@ -118,7 +118,7 @@ def offending_rows(dispositions: DataFrame, limit: int) -> DataFrame:
 
 
 def damaged_rows(judged: DataFrame, bucket_ms: int, limit: int) -> DataFrame:
-    """Name `limit` rows, any of them, for each kind of damage of keys and buckets: null_key, misaligned_bucket, wrong_bucket.
+    """Name any `limit` rows for each kind of damage of keys and buckets: null_key, misaligned_bucket, wrong_bucket.
 
     Out: columns as OffendingRow; action 'read' (nothing was decided about them).
     """

@@ -1,7 +1,7 @@
-"""What the gate expects of a run, as one table: each line is one Great Expectations expectation over the small frame. Pure.
+"""The table of what the gate expects of a run: each line is one Great Expectations expectation over the small frame. Pure.
 
-The frame has one line a subject ('the run', a tag, a column of the view); a cell that a line has no value for is null, and
-expectations on column values skip nulls.
+The frame has one line per subject ('the run', a tag, a column of the view). A cell without a value is null, and expectations on
+column values skip nulls.
 """
 
 import html
@@ -20,7 +20,7 @@ SCHEMA = "schema"
 REQUIRED, FOUND = "required_type", "found_type"
 NO_COLUMN = "(no such column)"
 
-# reason of a disposition -> column of the frame that counts it; those in _WHEN_HELD only if the row is held
+# Column of the frame that counts a disposition, by its reason; reasons in _WHEN_HELD count only if the row is held.
 _COLUMN_OF_REASON = {
     "null_key": "null_keys",
     "misaligned_bucket": "timebucket_misaligned",
@@ -70,7 +70,7 @@ class Rule:
 
 
 def rules(reports: Reports, limits: QualitySettings) -> tuple[Rule, ...]:
-    """The expectations of a run, stops first."""
+    """Return the expectations of a run, those that stop it first."""
     size = reports.bucket_size.value
     outside, held = limits.max_wrong_bucket_share_percent, limits.max_held_share_percent
     few = f"of at least {limits.min_rows_for_share} rows"
@@ -134,7 +134,7 @@ def rules(reports: Reports, limits: QualitySettings) -> tuple[Rule, ...]:
 
 
 def frame(reports: Reports, limits: QualitySettings) -> list[dict[str, Cell]]:
-    """Return the lines of the frame; a share of too few rows or persistence_ids is left out.
+    """Return the lines of the frame; a share of too few rows or persistence_ids counts as 0.
 
     Subjects and types are HTML-escaped: Great Expectations puts them on its page as they are.
     """
@@ -159,7 +159,7 @@ def frame(reports: Reports, limits: QualitySettings) -> list[dict[str, Cell]]:
 
 
 def column_of(reason: str, action: str) -> str | None:
-    """The column of the frame that counts a disposition; None: nothing that a person has to look at."""
+    """Return the column of the frame that counts a disposition, or None if a person does not have to look at it."""
     if action == "late":
         return "late"
     if reason in _WHEN_HELD and action != "hold":
@@ -168,7 +168,7 @@ def column_of(reason: str, action: str) -> str | None:
 
 
 def sentence(rule: Rule, failing: Iterable[Failing], reports: Reports) -> str:
-    """Why a rule failed, a clause a subject, with the first offending rows named."""
+    """Return why a rule failed: a clause per subject, with its first offending rows."""
     if rule.name == SCHEMA:
         return _schema_sentence(failing, reports)
     clauses = []
@@ -194,7 +194,7 @@ def _schema_sentence(failing: Iterable[Failing], reports: Reports) -> str:
 
 
 def named(rule: Rule, reports: Reports, subject: str) -> list[OffendingRow]:
-    """The offending rows of a rule and subject."""
+    """Return the offending rows of a rule and subject."""
     held, share = rule.name == "held_share", rule.name in ("bucket_share", "bucket_partitions")
     column = "wrong_bucket" if share else rule.column
     return [
@@ -206,12 +206,12 @@ def named(rule: Rule, reports: Reports, subject: str) -> list[OffendingRow]:
 
 
 def described(row: OffendingRow) -> str:
-    """A row in one phrase."""
+    """Return a row in one phrase: tag, persistence_id, number and sequence_nr."""
     return f"{row.tag} {row.persistence_id!r} number {row.tag_pid_sequence_nr} (sequence_nr {row.sequence_nr})"
 
 
 def safe(text: str) -> str:
-    """Text for the page of Great Expectations, which neither escapes HTML nor leaves $ alone."""
+    """Escape a text for the page of Great Expectations, which neither escapes HTML nor leaves $ alone."""
     return html.escape(text).replace("$", "&#36;")
 
 
