@@ -26,11 +26,11 @@ class Apart(Document):
 
     @property
     def reasons(self) -> dict[Place, str]:
-        """Why each record is set apart."""
+        """The reason for which each record is set apart."""
         return {(topic, partition, offset): REASON + why for topic, partition, offset, why in self.records}
 
     def warnings(self) -> Iterator[str]:
-        """Yield what a person must know of a run that delivers less than it reads."""
+        """Yield a warning for each reason why a run delivers less than it reads: records, columns or ids that are set apart."""
         if self.records:
             yield f"{len(self.records)} records are set apart: they become dead letters"
         if self.columns:
@@ -40,9 +40,9 @@ class Apart(Document):
 
 
 class Since(Document):
-    """From where on the events of an id were left out: offsets by topic and partition (missing: from 0 on).
+    """The offsets from which the events of an id were left out, by topic and partition (missing: from 0).
 
-    `delivered`: batch files that may have some of them.
+    `delivered`: batch files that may have some of these events.
     """
 
     places: list[tuple[str, int, int]]
