@@ -30,11 +30,11 @@ class Nanoseconds(int):
 
     @property
     def milliseconds(self) -> int:
-        """Whole ones; a finer part is cut off, towards the past."""
+        """Whole milliseconds since 1970, rounded down."""
         return self // NANOSECONDS_OF_MILLISECOND
 
     def text(self) -> str:
-        """Return it in ISO 8601, with all digits."""
+        """Return the moment in ISO 8601, with all nine digits of the fraction."""
         seconds, rest = divmod(int(self), NANOSECONDS)
         return f"{(EPOCH + timedelta(seconds=seconds)).isoformat()}.{rest:09}{self.zone}"
 
@@ -62,12 +62,12 @@ def _time(unit: timedelta) -> Callable[[int], time]:
 
 
 def _duration(value: bytes) -> str:
-    """Return it in ISO 8601: months, days, and seconds with milliseconds, which don't add up."""
+    """Return a duration in ISO 8601: months, days, and seconds with milliseconds, which are not converted into each other."""
     months, days, milliseconds = DURATION.unpack(value)
     return f"P{months}M{days}DT{milliseconds // 1000}.{milliseconds % 1000:03}S"
 
 
-# By base type and name: those that fastavro reads, and others.
+# Logical types by base type and name: first those that fastavro reads, then Tagmill's own.
 _BY_FASTAVRO = {
     ("long", "timestamp-millis"): "moment",
     ("long", "timestamp-micros"): "moment",
