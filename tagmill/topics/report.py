@@ -78,7 +78,7 @@ def topic_line(settings: Settings, pipeline: str, *, verify: bool) -> dict[str, 
 
 
 def _delivered(settings: Settings, pipeline: str, ledger: Ledger) -> tuple[list[int], list[str]]:
-    """Return the row count of each batch that is in ClickHouse, and a message for each batch that no delivery will push."""
+    """Return the row count of each batch that is in ClickHouse, and a message for each one whose resending is not finished."""
     last, retired = ledger.last_run(pipeline), Retired(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline)
     found, wrong = {kept.batch_id: kept.rows for kept in retired.batches(last)}, list[str]()
     for number in range(retired.up_to() + 1, last + 1):

@@ -14,7 +14,7 @@ def read_plan(files: RunFiles, row: RunRow) -> TopicPlan:
 
 
 def read_manifest(files: RunFiles, row: RunRow) -> TopicManifest:
-    """The manifest of a sealed run, checked against the ledger."""
+    """Read the manifest of a sealed run, and check it against the digest in the ledger."""
     of = f"run {row.run}, pipeline {row.pipeline}"
     return read_document(files, TopicManifest, str(row.manifest_file), row.manifest_sha256, of=of)
 
