@@ -1,4 +1,4 @@
-"""What a replication fixes in its manifest, and what it reports."""
+"""The manifest of a replication, and the reports on replicating, purging and reading a Kafka Journal."""
 
 from collections.abc import Callable, Sequence
 from datetime import date, datetime
@@ -11,7 +11,7 @@ JOURNAL_KINDS = ("append", "delete", "purge", "mark")
 
 
 class Counts(Document):
-    """Records by what they are; `skipped`: no journal records; `unreadable`: now dead letters; `applied`: replicated before."""
+    """Counts of records by kind. `skipped`: not journal records; `unreadable`: now dead letters; `applied`: replicated before."""
 
     records: int = 0
     appends: int = 0
@@ -26,7 +26,7 @@ class Counts(Document):
     warnings: int = 0
 
     def plus(self, other: "Counts") -> "Counts":
-        """The sum."""
+        """Return the sum of these counts and others."""
         return Counts(**{name: value + getattr(other, name) for name, value in self.model_dump().items()})
 
 
@@ -53,9 +53,9 @@ class HeadEvent(Document):
 
 
 class Head(Document):
-    """An id as its readers see it now. `seq_nr` None: there is no such journal; `unreplicated`: its records that are only in Kafka yet.
+    """An id as its readers see it now. `seq_nr` None: the id has no journal; `unreplicated`: its records that are only in Kafka so far.
 
-    `looked_to`: the sequence number up to which Cassandra's events were looked for until the time was over; None: all were.
+    `looked_to`: the sequence number up to which Cassandra's events were searched until the time was over; None: all were.
     """
 
     topic: str
@@ -100,12 +100,12 @@ class PurgeReport(Document):
 
     @property
     def lines(self) -> Sequence[Document]:
-        """What a log shows."""
+        """The lines that a log shows."""
         return []
 
     @property
     def message(self) -> str:
-        """One line."""
+        """The outcome in one line."""
         done = "would be published" if self.dry_run else "were published; the next replication deletes what they name"
         return f"{self.pipeline}: {self.purged} ids have expired by {self.until}: {self.purged} Purge actions {done}"
 
@@ -122,12 +122,12 @@ class ReplicationReport(Document):
 
     @property
     def lines(self) -> Sequence[Range]:
-        """What a log shows."""
+        """The lines that a log shows."""
         return self.ranges
 
     @property
     def message(self) -> str:
-        """One line."""
+        """The outcome in one line."""
         c = self.counts
         if not self.replications:
             return f"{self.keyspace} has everything that the topics of {self.pipeline} hold"

@@ -1,4 +1,4 @@
-"""How much one record may hold: bounds on what decoding it allocates, whatever its bytes claim. Pure."""
+"""Limit how much one record may hold: decoding allocates no more than that, whatever the record's bytes claim. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,7 +6,8 @@ from typing import Any
 
 from tagmill.topics.fields import Unfit
 
-# Values that a record may hold for each of its bytes, and besides. Values that take no bytes (null, an empty record) are few in sound data.
+# Values that a record may hold: VALUES_PER_BYTE for each of its bytes, and VALUES_BESIDE more. Values that take no bytes (null, an empty
+# record) are few in sound data.
 VALUES_PER_BYTE, VALUES_BESIDE = 16, 1000
 
 
@@ -24,7 +25,7 @@ class Limits:
             raise Unfit(f"it has {len(value)} bytes, more than max_record_bytes ({self.size})")
 
     def room(self, size: int) -> "Room":
-        """Return what a record of this many bytes may hold."""
+        """Return the room for the values of a record of this many bytes."""
         return Room(self, min(self.values, VALUES_BESIDE + VALUES_PER_BYTE * size))
 
 
