@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 from tagmill.errors import GuardRefused
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# further ahead than this, a person decides: from then on all that is written is as far ahead
+# If a row is further ahead of the clock than this, a person has to decide: all later writes would be as far ahead.
 MAX_AHEAD = timedelta(days=1)
-# microseconds: an id's events are not read for their write times, and may be a bit younger than its entry
+# Microseconds beyond the newest entry's write time: its events, whose write times are not read, may be slightly newer.
 SLACK = 1_000_000
 
 
@@ -56,7 +56,7 @@ class WriteTimes:
         )
 
     def way_on(self, written: int | None) -> str:
-        """Return which command goes on."""
+        """Return what to do next, with the command that replicates with write times later than `written` (microseconds)."""
         after = moment(written) if written else "MOMENT, later than that clock's time"
         return (
             "End every other replicator of this keyspace, then write with later times: "
