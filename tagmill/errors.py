@@ -10,7 +10,7 @@ class TagmillError(Exception):
     """Base of all: the message names pipeline, run, batch or key, the cause, what was left untouched and what to do next."""
 
     exit_code = 1
-    # of what stands behind it, where that says more than the line
+    # The file with the trace of the cause, if the cause says more than the message.
     trace_file: Path | None = None
 
     @property
@@ -20,11 +20,11 @@ class TagmillError(Exception):
 
 
 class UnexpectedError(TagmillError):
-    """A defect of Tagmill, or something that nobody has met before."""
+    """A defect of Tagmill, or a situation that Tagmill doesn't know."""
 
 
 class TerminalError(TagmillError):
-    """A rerun alone won't help: somebody has to change something first."""
+    """A rerun alone won't help: a person has to change something first."""
 
     exit_code = 2
 
@@ -88,7 +88,7 @@ class EventsMissing(TagmillError):
 
 
 class PersistenceIdsRefused(TagmillError):
-    """A guard spoke for some persistence ids; they were left as they are, the others are done."""
+    """A guard refused some persistence ids: they were left as they are, and the others are done."""
 
     exit_code = 3
 

@@ -16,7 +16,7 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def ids_of(named: Iterable[str] | None, file: Path | None) -> Iterable[str]:
-    """Return the named persistence ids, then those of a person's own file; raise ConfigurationError for what is none."""
+    """Return the named persistence ids, then those of a person's file; raise ConfigurationError for text that can't be an id."""
     if file is None:
         return ids_from(named, None, "")
     try:

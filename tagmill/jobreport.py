@@ -35,7 +35,7 @@ class JobReport:
     seconds: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
-        """As it is written."""
+        """Return the report as it is written to its file."""
         names = ("step", "pipeline", "run", "exit_code", "result", "message", "error", "error_type", "docs", "seconds")
         return {"ok": self.exit_code == 0, **{name: getattr(self, name) for name in names}}
 
@@ -44,7 +44,7 @@ class _JobParser(ArgumentParser):
     """Reads the arguments in a file that is named as @file: one a line, as JSON."""
 
     def convert_arg_line_to_args(self, arg_line: str) -> list[str]:
-        """Return the argument of a line."""
+        """Return the argument that a line of the file holds as JSON."""
         return [str(json.loads(arg_line))]
 
 
@@ -57,7 +57,7 @@ def write_arguments(file: Path, arguments: Sequence[str]) -> str:
 
 
 def job_arguments(description: str | None) -> ArgumentParser:
-    """The arguments that every job has; secrets come by the environment."""
+    """Return a parser of the arguments that every job has; secrets come from the environment."""
     parser = _JobParser(description=description, fromfile_prefix_chars="@")
     parser.add_argument("--pipeline", required=True)
     parser.add_argument("--owner", required=True)

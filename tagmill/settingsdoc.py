@@ -19,12 +19,12 @@ Airflow's connections only.
 
 This page is made from the settings model: `python -m tagmill.settingsdoc`.
 """
-# of a pipeline, with a table of their own
+# Sections of a pipeline that get tables of their own.
 SECTIONS = ("quality", "cleanup")
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the text of docs/configuration.md."""
     parts = [HEAD]
     for name, field in Settings.model_fields.items():
         if name not in KINDS.values():

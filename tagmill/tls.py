@@ -7,15 +7,15 @@ from pathlib import Path
 
 from tagmill.errors import ConfigurationError
 
-# a server that asks for a client's certificate says so behind the handshake (TLS 1.3)
+# Seconds to wait for a refusal: a server that asks for a client's certificate refuses only after the handshake (TLS 1.3).
 REFUSAL_SECONDS = 2
-# OpenSSL: the name or the address is not in the certificate; it has expired
+# OpenSSL's codes: the name or the address is not in the certificate; the certificate has expired.
 OTHER_NAME, EXPIRED = frozenset({62, 64}), 10
 CLIENT_CERTIFICATE = ("CERTIFICATE_REQUIRED", "BAD_CERTIFICATE", "HANDSHAKE_FAILURE")
 
 
 def context(section: str, ca_file: Path | None) -> ssl.SSLContext:
-    """Return what checks a server's certificate; raises ConfigurationError where the file of authorities can't be used."""
+    """Return the TLS context that checks a server's certificate; raises ConfigurationError if the file of authorities can't be used."""
     try:
         return ssl.create_default_context(cafile=str(ca_file) if ca_file else None)
     except FileNotFoundError:
