@@ -1,6 +1,6 @@
-"""What the jobs of spark_jobs/ share: their arguments, and the report that each leaves behind for Airflow to read.
+"""Arguments and reports of the jobs in spark_jobs/. Airflow reads a job's report.
 
-A report says what was done, or why the job failed and whether a rerun helps.
+It says what was done, or why the job failed and whether a rerun helps.
 """
 
 import json
@@ -68,7 +68,7 @@ def job_arguments(description: str | None) -> ArgumentParser:
 
 @contextmanager
 def job_report(step: str, args: Namespace) -> Iterator[JobReport]:
-    """Run a job's work and print what came of it; errors end up in the report, the trace of a defect in a log that it names."""
+    """Run a job's work and print its outcome. Errors are written to the report, a defect's trace to a log that the report names."""
     report, start = JobReport(step, args.pipeline, getattr(args, "run", None)), time.monotonic()
     try:
         yield report

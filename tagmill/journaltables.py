@@ -1,7 +1,7 @@
 """The tables of an application's journal, and where an event's tags are in them. Pure.
 
 Source: reference.conf of pekko-persistence-cassandra 1.1: journal.table, journal.metadata-table, journal.all-persistence-ids-table,
-events-by-tag.table. The names of tag_write_progress and tag_scanning are no settings there.
+events-by-tag.table. The plugin has no settings for the names of tag_write_progress and tag_scanning.
 """
 
 from collections.abc import Collection

@@ -41,7 +41,7 @@ def row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 def write_file(
     files: RunFiles, folder: str, schema: pa.Schema, groups: Iterator[pa.Table], repeated: Sequence[str]
 ) -> str | None:
-    """Write a file of these row groups under a name that no other attempt has, and return the name; None if there are no row groups.
+    """Write a file of row groups under a name that no other attempt has, and return the name; None if there are none.
 
     `repeated`: columns whose values are the same in many rows. Raises StoreUnavailable.
     """

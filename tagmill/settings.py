@@ -170,7 +170,9 @@ class Settings(BaseSettings):
                 )
         journals: dict[str, tuple[str, JournalTables]] = {}
         for name, pipeline in self.pipelines.items():
-            tables = replace(pipeline.journal, view="")  # while a view is rebucketed, there are two
+            tables = replace(
+                pipeline.journal, view=""
+            )  # not compared, since an application has two views while one is rebucketed
             first, others = journals.setdefault(pipeline.keyspace, (name, tables))
             if tables != others:
                 raise ValueError(

@@ -71,7 +71,7 @@ def spark_conf(settings: Settings, folder: Path | None = None) -> dict[str, str]
         "spark.cassandra.connection.host": ",".join(cassandra.hosts),
         "spark.cassandra.connection.port": str(cassandra.port),
         "spark.cassandra.connection.localDC": cassandra.local_datacenter,
-        "spark.cassandra.connection.reconnectionDelayMS.max": "5000",  # a node that was restarted is asked again before a read gives up
+        "spark.cassandra.connection.reconnectionDelayMS.max": "5000",  # so that a restarted node is asked again before a read gives up
         READS_AT: cassandra.own_consistency,
         "spark.cassandra.output.consistency.level": "LOCAL_QUORUM",
         "spark.cassandra.output.ignoreNulls": "true",
@@ -132,7 +132,7 @@ def session(settings: Settings, *, name: str = "tagmill", log: Path | None = Non
     os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-Dlog4j2.configurationFile={LOGGING.as_uri()}")
     spark = _started(builder, log)
     for key, value in {**_credentials(settings), **application_reads(settings)}.items():
-        spark.conf.set(key, value)  # after the start: settings given before it stand on the JVM's command line
+        spark.conf.set(key, value)  # set after the start, because settings given before are visible on the JVM's command line
     spark.sparkContext.setLogLevel("ERROR")
     _keep_names(spark)
     return spark
@@ -167,7 +167,7 @@ def _started(builder: SparkSession.Builder, log: Path | None) -> SparkSession:
         spark = builder.getOrCreate()
     finally:
         signal.signal(signal.SIGINT, before)
-    if log is not None:  # it would print how the connection of a JVM that is gone has ended
+    if log is not None:  # the handler would print how the connection of an ended JVM broke
         setattr(spark.sparkContext._accumulatorServer, "handle_error", lambda *_: None)  # noqa: B010
     return spark
 
@@ -201,9 +201,9 @@ def setting(spark: SparkSession, key: str, value: str) -> Iterator[None]:
 
 @contextmanager
 def spark_session(settings: Settings, name: str) -> Iterator[SparkSession]:
-    """Yield a session, and stop it at the end; an error of Spark is raised as what it means, and its trace goes to a log.
+    """Yield a session, and stop it at the end. An error of Spark is explained, and its trace is written to a log.
 
-    Raises what tagmill.spark.errors makes of an error; KeyboardInterrupt when a person stopped it. A defect passes as it is.
+    Raises the error that tagmill.spark.errors makes of it; KeyboardInterrupt when a person stopped it. A defect passes as it is.
     """
     log = trace_log.new_file(trace_log.folder_of(settings.storage.root), name)
     kept = False
@@ -251,7 +251,7 @@ def _end_jvm() -> None:
     from pyspark.sql import SparkSession
 
     process = getattr(SparkContext._gateway, "proc", None)
-    if process is None:  # spark-submit's, which this process is a part of
+    if process is None:  # the JVM is spark-submit's, and this process is a part of it
         return
     process.terminate()
     try:

@@ -1,4 +1,4 @@
-"""What a topic's run leaves out of delivery because a person set it apart: records become dead letters, columns null. Pure."""
+"""Leave out of delivery what a person has set apart: a topic's records become dead letters, its columns null. Pure."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

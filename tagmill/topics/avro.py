@@ -26,7 +26,7 @@ def parse_schema(text: bytes) -> Any:
 
     try:
         schema = fastavro.parse_schema(json.loads(text))
-    except Exception as error:  # fastavro raises whatever the text leads to: SchemaParseException, KeyError, TypeError …
+    except Exception as error:  # fastavro raises different errors for a wrong schema: SchemaParseException, KeyError, TypeError …
         raise ValueError(f"no Avro schema: {type(error).__name__} {error}") from None
     if not isinstance(schema, dict) or schema["type"] != "record":
         raise ValueError("no Avro schema of a record, whose fields columns could be made of")
@@ -98,7 +98,7 @@ def _bytes(data: bytes, at: int, room: Room) -> tuple[bytes, int]:
 
 def _string(data: bytes, at: int, room: Room) -> tuple[str, int]:
     size, begin = data[at], at + 1
-    if size & 0x81:  # negative, or of more than one byte
+    if size & 0x81:  # the length is negative, or has more than one byte
         content, end = _bytes(data, at, room)
         return content.decode(), end
     end = begin + (size >> 1)

@@ -72,7 +72,7 @@ PLAIN = frozenset((str, int, bool))
 
 
 def finder(path: str) -> Callable[[Event], Any]:
-    """Return a function that finds the field at a dotted path of an event; None if the field, or one that should hold it, is missing."""
+    """Return a function that finds the field at a dotted path of an event; it returns None if the field or its parent is missing."""
     first, *rest = split(path)
 
     def top(event: Event) -> Any:

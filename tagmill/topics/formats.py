@@ -188,7 +188,7 @@ def _is_enum(message: Any, names: Sequence[str]) -> bool:
 
 
 def _check_message(message: Any, room: Room) -> None:
-    """Raise Unfit if a field of the message, or of one in it, has another wire type, or if the message holds more than `room` allows."""
+    """Raise Unfit if a field of a message, or of a nested one, has another wire type, or if there are more values than `room` allows."""
     from google.protobuf.unknown_fields import UnknownFieldSet
 
     for unknown in UnknownFieldSet(message):

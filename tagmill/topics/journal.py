@@ -45,9 +45,9 @@ MOST_SEGMENTS = 1000
 
 
 def staged(spark: SparkSession, cassandra: CassandraSettings, chosen: JournalSettings, plan: TopicPlan, keep: Any) -> Source:
-    """Return the source of a plan's new events (SCHEMA): a row for each tag of an event, the rows of an id in the order of its events.
+    """Return the source of a plan's new events (SCHEMA), with a row for each tag of an event.
 
-    `keep(rows, name)` writes rows to files, and returns them as read back from there.
+    The rows of an id are in the order of its events. `keep(rows, name)` writes rows to files, and returns them as read back from there.
     """
     touched = keep(_touched(spark, chosen, plan), "touched")
     read = partial(_rows, cassandra=cassandra, keyspace=chosen.keyspace, plan=plan, tags=frozenset(chosen.tags))

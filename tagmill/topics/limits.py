@@ -38,7 +38,7 @@ class Room:
         self.limits, self.values, self.depth = limits, values, limits.depth
 
     def enter(self, count: int) -> None:
-        """Account for a level of nesting, and values on it; raises Unfit. The caller adds 1 to `depth` behind it."""
+        """Account for a level of nesting, and values on it; raises Unfit. The caller adds 1 to `depth` at the end of the level."""
         self.depth -= 1
         self.values -= count
         if self.depth < 0:

@@ -1,7 +1,7 @@
-"""Avro's logical types: what a value of a base type stands for. Pure.
+"""Convert values of Avro's base types to the logical types of their schemas. Pure.
 
-A logical type that is unknown here, stands on another base type, or is not valid, is taken for its base type, as the specification says.
-So is a value that its logical type can't hold: a date after 9999, a text that is no UUID.
+A logical type that is unknown here, belongs to another base type, or is not valid, is read as its base type, as the specification says.
+So is a value that its logical type can't hold: a date after 9999, a text that is not a UUID.
 Source: https://avro.apache.org/docs/1.12.0/specification/#logical-types
 """
 

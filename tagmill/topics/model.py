@@ -1,4 +1,4 @@
-"""What one step of a topic's run hands to the next: the plan and the manifest, as files that a person can read."""
+"""The plan and the manifest that one step of a topic's run hands to the next, as files that a person can read."""
 
 from datetime import datetime
 
@@ -14,7 +14,7 @@ class TopicPlan(Document):
     - `rule`: how ids are made; empty for a Kafka Journal, whose tables have each event once.
     - `letters`: the run reads the pipeline's dead letters instead of ranges.
     - `delivered`: batch files with events of these ranges that an earlier run of a Kafka Journal has delivered before its other batches
-      were voided (a topic's events are told by their ids).
+      were voided (a topic doesn't need them: its ids show which events are delivered).
     - `begun`: partitions of a Kafka Journal that runs of the same backlog have read from their first record on, and how far.
     - `apart`: what a person has set apart.
     - `only`: the one id of a Kafka Journal that the run reads, since it is no longer set apart.
