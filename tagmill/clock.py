@@ -16,9 +16,9 @@ def local() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A server's time as asked once, kept going by the monotonic clock.
+    """A server's time, asked once and continued with the monotonic clock.
 
-    `ahead` is how far the local clock was ahead of the server's, at least (negative: behind), whatever the round trip hides.
+    `ahead`: how far the local clock was ahead of the server's at least, given the duration of the round trip; negative: behind.
     """
 
     where: str

@@ -21,7 +21,10 @@ from tagmill.spark import errors
 
 @dataclass(slots=True)
 class JobReport:
-    """Filled in by the job; `exit_code` 0 done, 1 a defect, 2 wrong input, 3 data quality, 75 transient, 130 interrupted."""
+    """The report that a job fills in.
+
+    `exit_code`: 0 done, 1 a defect, 2 wrong input, 3 data quality, 75 transient, 130 interrupted.
+    """
 
     step: str
     pipeline: str

@@ -37,7 +37,7 @@ def key(text: str) -> str:
 
 
 def quoted(keys: Sequence[str], total: int | None = None) -> str:
-    """Return the first keys for a message, in quotes and shortened, and how many more of `total` there are."""
+    """Return the first keys as a message quotes them, shortened, and how many of `total` are left out."""
     shown = [f"{text[:QUOTED_LENGTH]!r}{'…' if len(text) > QUOTED_LENGTH else ''}" for text in keys[:QUOTED]]
     more = (len(keys) if total is None else total) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more > 0 else "")

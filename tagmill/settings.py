@@ -290,7 +290,7 @@ class Settings(BaseSettings):
         return ConfigurationError(f"pipeline {name!r} is not in the configuration (there: {', '.join(there) or 'none'})")
 
     def _resolved(self, folder: Path) -> "Settings":
-        """Count relative paths from the folder of the file; raises ConfigurationError for authorities that can't be read."""
+        """Resolve relative paths against the file's folder; raises ConfigurationError if a file of authorities can't be read."""
         storage, spark, stores = self.storage, self.spark, dict[str, Any]()
         if not urlsplit(storage.root).scheme:
             storage = storage.model_copy(update={"root": str(folder / storage.root)})

@@ -1,4 +1,4 @@
-"""docs/configuration.md, made from the settings model: `python -m tagmill.settingsdoc` prints it; a test holds the page against it."""
+"""Make docs/configuration.md from the settings model: `python -m tagmill.settingsdoc` prints it, and a test compares it with the page."""
 
 from collections.abc import Iterator
 from typing import Any

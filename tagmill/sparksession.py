@@ -139,7 +139,7 @@ def session(settings: Settings, *, name: str = "tagmill", log: Path | None = Non
 
 
 def _own_folder(settings: Settings) -> Path | None:
-    """Return the folder for the temporary files of a JVM that is started here; None: spark-submit's or a cluster's."""
+    """Return the folder for temporary files of a JVM that is started here; None if spark-submit or a cluster has its own."""
     if "SPARK_ENV_LOADED" in os.environ or not settings.spark.master.startswith("local") or names_disks(settings):
         return None
     return of_this_process(settings.spark.conf.get(LOCAL_DIR)).path
@@ -246,7 +246,7 @@ def _stopped_at_the_end(spark: SparkSession) -> Iterator[SparkSession]:
 
 
 def _end_jvm() -> None:
-    """End the JVM of this process: a call that was interrupted leaves the connection in the middle of an answer."""
+    """End the JVM of this process, since an interrupted call leaves its connection in the middle of an answer."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 

@@ -1,4 +1,4 @@
-"""TLS to the servers: which authorities are trusted, and why a server and Tagmill agree on no connection."""
+"""Connect to servers by TLS: which authorities are trusted, and why a server and Tagmill can't agree on a connection."""
 
 import socket
 import ssl
@@ -29,7 +29,7 @@ def context(section: str, ca_file: Path | None) -> ssl.SSLContext:
 def refusal(
     section: str, where: str, address: tuple[str, int], ca_file: Path | None, seconds: float
 ) -> ConfigurationError | None:
-    """Return why no retry can bring a TLS connection to a server; None: it is not TLS that fails.
+    """Return the error that explains why a TLS connection to a server fails at every try; None if it is not TLS that fails.
 
     Args:
         section: of the configuration, for the message.

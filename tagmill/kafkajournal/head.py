@@ -41,7 +41,7 @@ def heads(settings: Settings, pipeline: str, key: str, *, most: int = 100, secon
 
 
 class _Reader:
-    """Reads one id of one topic."""
+    """Reads one id of one topic from Cassandra and Kafka."""
 
     def __init__(
         self, tables: KafkaJournalTables | None, kafka: Kafka, topic: str, parts: Sequence[Place], seconds: float
@@ -92,7 +92,7 @@ class _Reader:
             yield from (one for one in self.kafka.read(*place, Span(begin, span.end)) if one.key == wanted)
 
     def _folded(self, fold: Fold, record: KafkaRecord) -> Iterator[tuple[Position, HeadEvent]]:
-        """Fold a record that can be read, and yield its events."""
+        """Fold a journal record, and yield its events; skip a record that can't be read."""
         try:
             action = records.decode_action(next((value for name, value in record.headers if name == records.ACTION), None))
             found = records.decode_events(action, record.value) if isinstance(action, records.Append) else None

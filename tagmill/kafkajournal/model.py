@@ -31,7 +31,7 @@ class Counts(Document):
 
 
 class Manifest(Document):
-    """A sealed replication: what `folder` holds (records, folds) is written with the timestamp `written_at` (microseconds)."""
+    """A sealed replication. The records and folds in `folder` are written with the timestamp `written_at` (microseconds)."""
 
     replication: int
     folder: str
@@ -72,11 +72,10 @@ class Head(Document):
 
 
 class PartitionStatus(Document):
-    """A topic's partition: `replicated_to` (None: never) and `end` are offsets behind the last record, `waiting` what is between.
+    """How far a partition is replicated. `replicated_to` (None: not at all) and `end` are offsets behind the last record.
 
-    `not_readable`: offsets behind an open transaction.
-
-    `problem`: why the next replication stops at it; None: it doesn't.
+    `waiting`: how many offsets are between them. `not_readable`: offsets behind an open transaction. `problem`: why the next replication
+    stops at the partition; None: it doesn't.
     """
 
     topic: str
@@ -90,7 +89,7 @@ class PartitionStatus(Document):
 
 
 class PurgeReport(Document):
-    """What was, or in a dry run would be, published: `purged` Purge actions for ids that expired on `until` or before."""
+    """What a purge published, or in a dry run would publish: `purged` Purge actions for ids that expired on `until` or before."""
 
     pipeline: str
     until: date
@@ -111,7 +110,7 @@ class PurgeReport(Document):
 
 
 class ReplicationReport(Document):
-    """What a replication did: `sealed` pieces, from where to where, and what the records were."""
+    """What a call of `replicate` did: the number of pieces (`replications`), their ranges, and counts of their records."""
 
     pipeline: str
     keyspace: str

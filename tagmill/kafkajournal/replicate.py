@@ -164,7 +164,7 @@ class _Attempt:
         )  # fmt: skip
 
     def _make_tables(self, owner: str) -> None:
-        """Create the tables that are missing, and the columns that an earlier release of Kafka Journal does not have."""
+        """Create missing tables, and add columns that tables of an earlier release of Kafka Journal lack."""
         there = self.tables.there()
         self.tables.require_writable()
         if not there or self.tables.outdated():
@@ -251,7 +251,7 @@ class _Attempt:
         return Overwritten(f"the row of id {row['id']!r} in {self.tables.name}.metajournal", row["overwritten"]) if row else None
 
     def _point(self, ranges: list[Range], written_at: int) -> None:
-        """Move the pointers, each with a later write time than it has, and read them back: the next piece begins where they are."""
+        """Move the pointers, each with a later write time than it has, and read them back; raise GuardRefused if one did not move."""
         places, now = [one.place for one in ranges], self.cassandra.now()
         known, moved = self.tables.pointers(places), dict[Place, Pointer]()
         for one in ranges:

@@ -1,4 +1,4 @@
-"""Choose the write time of a replication: later than that of every row which it writes over or deletes.
+"""Choose the write time of a replication: later than that of every row that it writes over or deletes.
 
 Cassandra keeps what has the latest write time. A replicator whose clock was ahead has left rows that an ordinary write does not replace.
 """
@@ -70,12 +70,12 @@ def ahead(row: Overwritten) -> str:
 
 
 def microseconds(at: datetime) -> int:
-    """Return microseconds since 1970 of a moment, in UTC where it has no zone."""
+    """Return the microseconds from 1970 to a moment, which is in UTC if it has no zone."""
     return ((at if at.tzinfo else at.replace(tzinfo=UTC)) - EPOCH) // timedelta(microseconds=1)
 
 
 def moment(written: int) -> str:
-    """Return a write time as text, rounded up to a second; the number itself where no calendar has it."""
+    """Return a write time as text, rounded up to a second; the number itself if no datetime can hold it."""
     try:
         return f"{EPOCH + timedelta(seconds=-(-written // 1_000_000)):%Y-%m-%dT%H:%M:%SZ}"
     except OverflowError:

@@ -14,9 +14,10 @@ _RECORD = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})/(?P<partition>\d{1,9})/(
 
 
 class Apart(Document):
-    """What one run sets apart: records (topic, partition, offset) with the reason, columns, batches whose ids do not count as delivered.
+    """What one run leaves out because a person has set it apart.
 
-    `ids`: of a Kafka Journal, whose events are left out.
+    `records`: topic, partition, offset and reason; `batches`: those whose ids do not count as delivered; `ids`: of a Kafka Journal, whose
+    events are left out.
     """
 
     records: list[tuple[str, int, int, str]] = []
@@ -50,7 +51,7 @@ class Since(Document):
 
 
 def record_of(item: str) -> Place | None:
-    """Return the record that 'topic/partition/offset' names, None for other text."""
+    """Return the record that 'topic/partition/offset' names; None for other text."""
     found = _RECORD.fullmatch(item)
     return (found["topic"], int(found["partition"]), int(found["offset"])) if found else None
 
@@ -67,7 +68,7 @@ def within(records: Mapping[str, str], ranges: Sequence[Range]) -> list[tuple[st
 
 
 def parts(batch: pa.RecordBatch, reasons: Mapping[Place, str]) -> Iterator[tuple[pa.RecordBatch, str | None]]:
-    """Split records into those to be read and, each alone and with its reason, those that are set apart."""
+    """Split records into parts to read, and parts of one record that is set apart, with its reason."""
     begin = 0
     if reasons:
         places = zip(*(batch[name].to_pylist() for name in ("topic", "partition", "offset")), strict=True)

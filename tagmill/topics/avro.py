@@ -21,7 +21,7 @@ INT, LONG = (5, 32), (10, 64)
 
 
 def parse_schema(text: bytes) -> Any:
-    """Return a record's schema with full names; raises ValueError."""
+    """Parse an Avro schema of a record, and return it with full names; raises ValueError if it is not one."""
     import fastavro
 
     try:

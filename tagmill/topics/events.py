@@ -33,7 +33,7 @@ class Reader:
         self.moment = finder(chosen.created_at) if chosen.created_at else None
 
     def nulled(self) -> list[tuple[str, str]]:
-        """Return column and reason of each value of an event that became null since the last call."""
+        """Return and forget the values that became null since the last call, each as its column and the reason."""
         found, self._nulled[:] = self._nulled.copy(), []
         return found
 
@@ -93,7 +93,7 @@ def decoder(chosen: TopicSettings, contents: Mapping[str, bytes]) -> Decoder:
 
 
 def read_avro(version: str, content: bytes) -> Any:
-    """Return a record's Avro schema, parsed; raises ConfigurationError."""
+    """Parse a schema file of Avro; raises ConfigurationError if it is not a record's schema."""
     try:
         return parse_schema(content)
     except ValueError as error:

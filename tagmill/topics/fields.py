@@ -156,7 +156,7 @@ def _text(value: Any) -> str:
 
 
 def _with_words(value: Any) -> Any:
-    """Return the value with ProtoJSON's words for floats that JSON lacks."""
+    """Replace floats that JSON doesn't have, at any depth, by ProtoJSON's words for them."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Mapping):

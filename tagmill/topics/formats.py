@@ -188,7 +188,7 @@ def _is_enum(message: Any, names: Sequence[str]) -> bool:
 
 
 def _check_message(message: Any, room: Room) -> None:
-    """Raise Unfit if a field of a message, or of a nested one, has another wire type, or if there are more values than `room` allows."""
+    """Raise Unfit if a field of a message, or of a nested one, has another wire type, or if `room` has too little space."""
     from google.protobuf.unknown_fields import UnknownFieldSet
 
     for unknown in UnknownFieldSet(message):

@@ -69,7 +69,7 @@ class TopicGiveUp:
             return said
 
     def take_back(self, item: str) -> str:
-        """Let runs deliver a column or an id again that was set apart.
+        """Let runs deliver a column, or a Kafka Journal's id, that was set apart.
 
         What was delivered without the column stays null; the id's events that were left out are delivered.
         """
@@ -229,7 +229,7 @@ class TopicGiveUp:
                 table.add(Kind.SINCE, [key], run.run, self.who, left.model_dump_json())
 
     def _plan_again(self, ledger: Ledger, row: RunRow, ranges: list[Range]) -> TopicPlan:
-        """Return a plan after which the next run looks for new events of every id from the first record on."""
+        """Return a plan that makes the next run search every id for new events from the first record on."""
         offsets = TopicOffsets(ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.name)
         begun = [Range(topic=topic, partition=at, first=0, end=end) for (topic, at), end in sorted(offsets.read_to().items())]
         return TopicPlan(

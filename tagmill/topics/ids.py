@@ -1,4 +1,4 @@
-"""The id that makes an event unique. Pure, and never to change: ids of old events must stay what they are.
+"""Make the id that makes an event unique. Pure. This must never change, since old events keep their ids.
 
 part      = type letter, ":", text          s:text  i:integer  f:float (Python's shortest form)  b:true or b:false
             d:number of JSON that a double would round, its digits without zeros at the end, "e", exponent

@@ -20,7 +20,7 @@ class Limits:
     depth: int
 
     def check_size(self, value: bytes) -> None:
-        """Raise Unfit for a record of more bytes."""
+        """Raise Unfit if a record has more bytes than max_record_bytes."""
         if len(value) > self.size:
             raise Unfit(f"it has {len(value)} bytes, more than max_record_bytes ({self.size})")
 
@@ -47,7 +47,7 @@ class Room:
             self.take(0)
 
     def take(self, count: int) -> None:
-        """Account for values; raises Unfit if they are too many."""
+        """Account for `count` values; raises Unfit if the record then holds too many."""
         self.values -= count
         if self.values < 0:
             raise Unfit(
@@ -57,7 +57,7 @@ class Room:
 
 
 def check_json(event: Mapping[str, Any], text: bytes, limits: Limits) -> None:
-    """Raise Unfit if a JSON object, and what is in it, is beyond the limits."""
+    """Raise Unfit if a JSON object, with all that is nested in it, exceeds the limits."""
     opened = text.count(b"{") + text.count(b"[")
     if opened <= limits.depth and opened + text.count(b",") <= limits.values:
         return  # nearly always so

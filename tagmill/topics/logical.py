@@ -24,7 +24,7 @@ EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
 
 
 class Nanoseconds(int):
-    """Nanoseconds since 1970, of UTC."""
+    """A moment in nanoseconds since 1970, in UTC."""
 
     zone = "Z"
 
@@ -40,13 +40,13 @@ class Nanoseconds(int):
 
 
 class LocalNanoseconds(Nanoseconds):
-    """Nanoseconds since 1970, of a zone that the schema does not say."""
+    """A moment in nanoseconds since 1970, in a time zone that the schema does not name."""
 
     zone = ""
 
 
 class LogicalType(NamedTuple):
-    """A logical type: what columns can be made of it (evolution has the list), and what turns a value of the base type into it."""
+    """A logical type: its kind, by which evolution lists the columns that take it, and the function that converts a base value to it."""
 
     kind: str
     convert: Callable[[Any], Any]
@@ -85,7 +85,7 @@ _OWN = {
 
 
 def logical_type(schema: Mapping[str, Any]) -> LogicalType | None:
-    """Return the logical type of a parsed schema; None if it is taken for its base type."""
+    """Return the logical type of a parsed schema; None if values are read as its base type."""
     name = schema.get("logicalType")
     if not isinstance(name, str):
         return None

@@ -41,7 +41,7 @@ class TopicPlan(Document):
 
 
 class TopicCounts(Document):
-    """Records of a run by what became of them; `twice`: again within the run, `known`: delivered before.
+    """Counts of a run's records by outcome. `twice`: repeated within the run; `known`: delivered before.
 
     `nulled`: values of these records that are null, since their columns can't hold them.
     """
@@ -56,7 +56,7 @@ class TopicCounts(Document):
 
 
 class TopicManifest(Document):
-    """What a run sealed. Folders of Parquet files: `letters`, the records that can't be read; `replayed`, the dead letters that now can."""
+    """What a run sealed. Two folders have Parquet files: `letters` the unreadable records, `replayed` dead letters that now can be read."""
 
     pipeline: str
     run: int

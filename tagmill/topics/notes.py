@@ -47,13 +47,13 @@ class Notes:
                 self.matched.add(name)
 
     def as_row(self) -> dict[str, Any]:
-        """Return the notes as plain values."""
+        """Return the notes as the columns of the task's row in staged.FILES."""
         nulled = [{"column": column, "reason": reason, "count": count} for (column, reason), count in self.nulled.items()]
         return {"nulled": nulled, "matched": sorted(self.matched), "paths": sorted(self.paths)}
 
     @classmethod
     def from_rows(cls, rows: Iterable[Any]) -> "Notes":
-        """Return the notes of all tasks together."""
+        """Combine the notes of all tasks into one, from the rows of their staged files."""
         notes = cls()
         for row in rows:
             for line in row.nulled:

@@ -27,7 +27,7 @@ from tagmill.topics.runfiles import read_manifest, read_plan
 
 
 def must_fit(settings: Settings, ledger: Ledger, pipeline: str) -> None:
-    """Raise ConfigurationError unless ids and columns can be made as configured."""
+    """Raise ConfigurationError if a topic's ids or columns can't be made as configured; the ledger's first rule is noted here."""
     chosen = settings.stream(pipeline)
     if isinstance(chosen, JournalSettings):
         return
@@ -128,7 +128,7 @@ def _apart(settings: Settings, ledger: Ledger, pipeline: str, ranges: list[Range
 
 
 def _of_returned_id(settings: Settings, ledger: Ledger, pipeline: str, number: int, now: datetime) -> TopicPlan | None:
-    """Return a plan for the events of an id that is no longer set apart; None without such an id, or if an ordinary run comes first."""
+    """Return a plan for the events of an id that is no longer set apart; None if an ordinary run comes first, or without such an id."""
     before, there = left_partly(settings, ledger, pipeline)
     if there is not None and (before is None or before.only is None):
         return None

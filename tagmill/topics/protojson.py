@@ -86,7 +86,7 @@ class Message(Nested, Mapping[str, Any]):
 
 
 class _Repeated(Nested):
-    """Field with several values."""
+    """A repeated field."""
 
     def __init__(self, message: Any, field: Any, pool: Any) -> None:
         self.message, self.field, self.pool = message, field, pool
@@ -105,7 +105,7 @@ class _Map(_Repeated, Mapping[str, Any]):
     """Map whose keys are texts, as in ProtoJSON."""
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return the value of a key."""
+        """Return the value of the key that has this text in ProtoJSON."""
         entries = getattr(self.message, self.field.name)
         for key in entries:
             if _key(key) == name:

@@ -114,7 +114,7 @@ def seal(settings: Settings, pipeline: str, run: int, fence: int, *, owner: str,
 def push(
     settings: Settings, pipeline: str, run: int, fence: int, *, owner: str, progress: Callable[[int, int], None] | None = None
 ) -> Result:
-    """Bring the batches of a sealed run to ClickHouse and verify each."""
+    """Insert the batches of a sealed run into ClickHouse, and verify each; raises TransientError if its ids are not noted yet."""
     chosen, files = settings.stream(pipeline), RunFiles(settings.storage.root)
     with leased(settings, pipeline, owner, step="push", run=run) as (ledger, _):
         row = ledger.current(pipeline, run, fence)
