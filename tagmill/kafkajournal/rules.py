@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from uuid import UUID, uuid5
 
-# Segments of metajournal: those of today's entries, and those of entries that older releases of Kafka Journal made.
+# Segments of metajournal over which ids are spread: in today's rows, and in older rows.
 SEGMENTS, OLD_SEGMENTS = 10_000, 100
 RECORD_IDS = UUID("7f0bd1a2-55c5-4d3e-9a0e-6f6a2f0c8f11")
 

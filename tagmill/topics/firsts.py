@@ -1,4 +1,4 @@
-"""Find the new events among the staged ones: the first of each id, unless the id was delivered before."""
+"""Find the new events among the staged ones: the first of each id, unless the id is already known."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime

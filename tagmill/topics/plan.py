@@ -128,7 +128,7 @@ def _apart(settings: Settings, ledger: Ledger, pipeline: str, ranges: list[Range
 
 
 def _of_returned_id(settings: Settings, ledger: Ledger, pipeline: str, number: int, now: datetime) -> TopicPlan | None:
-    """Return a plan for the events of an id that is no longer set apart; None if an ordinary run comes first, or without such an id."""
+    """Return a plan for the events of an id that is no longer set apart; None without such an id, or before an ordinary run."""
     before, there = left_partly(settings, ledger, pipeline)
     if there is not None and (before is None or before.only is None):
         return None
