@@ -170,9 +170,8 @@ class Settings(BaseSettings):
                 )
         journals: dict[str, tuple[str, JournalTables]] = {}
         for name, pipeline in self.pipelines.items():
-            tables = replace(
-                pipeline.journal, view=""
-            )  # not compared, since an application has two views while one is rebucketed
+            # The view is not compared: an application has two of them while one is rebucketed.
+            tables = replace(pipeline.journal, view="")
             first, others = journals.setdefault(pipeline.keyspace, (name, tables))
             if tables != others:
                 raise ValueError(

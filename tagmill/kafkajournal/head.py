@@ -50,9 +50,8 @@ class _Reader:
         self.looked_to: int | None = None
 
     def head(self, key: str, most: int) -> Head:
-        pointers = (
-            self.tables.pointers(self.parts) if self.tables else {}
-        )  # read first, so that what is replicated meanwhile is read twice, not missed
+        # Pointers are read first, so that a record that is replicated meanwhile is read twice, not missed.
+        pointers = self.tables.pointers(self.parts) if self.tables else {}
         before = self._entry(key)
         fold = Fold(before, 1)
         fresh: list[tuple[Position, HeadEvent]] = []

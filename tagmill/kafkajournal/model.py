@@ -74,8 +74,8 @@ class Head(Document):
 class PartitionStatus(Document):
     """How far a partition is replicated. `replicated_to` (None: not at all) and `end` are offsets behind the last record.
 
-    `waiting`: how many offsets the next replication reads. `not_readable`: offsets behind an open transaction. `problem`: why the next replication
-    stops at the partition; None: it doesn't.
+    `waiting`: how many offsets the next replication reads. `not_readable`: offsets behind an open transaction. `problem`: why the next
+    replication stops at the partition; None: it doesn't.
     """
 
     topic: str

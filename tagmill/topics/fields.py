@@ -82,9 +82,8 @@ def finder(path: str) -> Callable[[Event], Any]:
     def below(event: Event) -> Any:
         found: Any = event.get(first)
         for step in rest:
-            if type(found) is not dict and not isinstance(
-                found, Mapping
-            ):  # nearly always a dict, for which the first test is enough
+            # It is nearly always a dict, for which the first test, a quick one, is enough.
+            if type(found) is not dict and not isinstance(found, Mapping):
                 return None
             found = found.get(step)
         return found.leaf() if isinstance(found, Nested) else found

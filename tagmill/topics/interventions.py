@@ -56,9 +56,8 @@ class TopicInterventions:
             row = ledger.raise_fence(row, self.owner)
             manifest = read_manifest(self.files, row)
             sealed = next(one for one in manifest.batches if one.number == found.number)
-            self.files.open_sealed(
-                sealed.file, sealed.sha256
-            ).close()  # raises before rows are taken out that couldn't be sent again
+            # A damaged file raises here, before rows are taken out that couldn't be sent again.
+            self.files.open_sealed(sealed.file, sealed.sha256).close()
             to = Destination(
                 self.chosen.destination, layout_of(self.chosen, manifest.columns, f"run {run} of pipeline {self.name}")
             )
