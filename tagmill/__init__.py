@@ -4,5 +4,5 @@ import os
 
 __version__ = "0.1.0"
 
-# gives memory back that isn't used any more; Arrow looks here when it is imported
+# jemalloc returns unused memory to the system. Arrow reads this variable when it is imported.
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")

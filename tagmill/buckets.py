@@ -20,7 +20,7 @@ class BucketSize(StrEnum):
 
     @property
     def milliseconds(self) -> int:
-        """Length of a bucket."""
+        """Length of a bucket in milliseconds."""
         return {"Day": 86_400_000, "Hour": 3_600_000, "Minute": 60_000}[self.value]
 
     @property
@@ -29,7 +29,7 @@ class BucketSize(StrEnum):
         return self.milliseconds * TICKS_PER_MILLISECOND
 
     def start(self, ticks: int) -> int:
-        """Timebucket (milliseconds since 1970) that a moment in ticks falls in."""
+        """Return the timebucket (milliseconds since 1970) that a moment in ticks falls in."""
         unix_ms = ticks // TICKS_PER_MILLISECOND
         return unix_ms - unix_ms % self.milliseconds
 
@@ -42,22 +42,22 @@ class View:
     size: BucketSize
 
     def __str__(self) -> str:
-        """For people."""
+        """Return the table and the size of its buckets, as messages name them."""
         return f"{self.table} ({self.size.value})"
 
     def key(self, of: str) -> str:
-        """Under which name the ledger keeps what it knows of the partitions of a pipeline's or a journal's view.
+        """Return the name under which the ledger keeps what it knows of the partitions of a view; `of`: a pipeline or a journal.
 
-        Another table has other partitions: nothing that was known of the old ones is believed of them.
+        Another table has other partitions: what was known of the old ones doesn't hold for them.
         """
         return of if self.table == VIEW_TABLE else f"{of}/{self.table}"
 
 
 def first_ticks(timebucket: int) -> int:
-    """First tick of a bucket."""
+    """Return the first tick of a bucket."""
     return timebucket * TICKS_PER_MILLISECOND
 
 
 def month(ticks: int) -> str:
-    """ClickHouse partition (YYYYMM, UTC) of a moment in ticks."""
+    """Return the ClickHouse partition (YYYYMM, UTC) of a moment in ticks."""
     return datetime.fromtimestamp(ticks // 10_000_000, tz=UTC).strftime("%Y%m")

@@ -1,7 +1,6 @@
-"""Named instants of a step. They do nothing, unless TAGMILL_PAUSE_AT names one: then the step says so and waits there.
+"""Named instants of a step, at which fault tests kill or freeze it. They do nothing unless TAGMILL_PAUSE_AT names one.
 
-Fault tests kill or freeze a step at an exact instruction with them: the file $TAGMILL_PAUSE_FILE appears, the step goes on when it is
-removed.
+At the named instant, the step writes the file $TAGMILL_PAUSE_FILE, waits, and goes on when the file is removed.
 """
 
 import os
@@ -10,7 +9,7 @@ from pathlib import Path
 
 
 def reached(name: str) -> None:
-    """This instant is reached."""
+    """Say that an instant is reached; if TAGMILL_PAUSE_AT names it, write $TAGMILL_PAUSE_FILE and wait until that is removed."""
     if os.environ.get("TAGMILL_PAUSE_AT") != name:
         return
     file = Path(os.environ["TAGMILL_PAUSE_FILE"])

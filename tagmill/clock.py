@@ -10,15 +10,15 @@ from tagmill.errors import ClockDiffers
 
 
 def local() -> datetime:
-    """Return the time by this machine's clock, which is not believed."""
+    """Return the time by this machine's clock, which decides nothing."""
     return datetime.now(UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A server's time as asked once, kept going by the monotonic clock.
+    """A server's time, asked once and continued with the monotonic clock.
 
-    `ahead` is how far the local clock was ahead of the server's, at least (negative: behind), whatever the round trip hides.
+    `ahead`: how far the local clock was ahead of the server's at least, given the duration of the round trip; negative: behind.
     """
 
     where: str
@@ -32,7 +32,7 @@ class Reading:
 
 
 def read(where: str, ask: Callable[[], datetime]) -> Reading:
-    """Ask a server for its time; a setting of the local clock later on changes nothing."""
+    """Ask a server for its time, and return a reading on which later changes of the local clock have no effect."""
     before, began = local(), time.monotonic()
     at = ask()
     received = time.monotonic()
@@ -42,7 +42,7 @@ def read(where: str, ask: Callable[[], datetime]) -> Reading:
 
 
 def difference(readings: Sequence[Reading], limit_seconds: float) -> str | None:
-    """Return whose clock differs from whose and by how much, None where all are within the limit."""
+    """Return a text that says whose clock differs from whose and by how much; None if all are within the limit."""
     limit = timedelta(seconds=limit_seconds)
     slowest, fastest = (pick(readings, key=lambda reading: reading.ahead) for pick in (max, min))
     furthest = max(readings, key=lambda reading: abs(reading.ahead))

@@ -1,4 +1,4 @@
-"""Cassandra's tables as DataFrames, through the Spark Cassandra connector."""
+"""Read Cassandra's tables as DataFrames, through the Spark Cassandra connector."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,19 +10,19 @@ from tagmill.errors import StoreUnavailable
 
 CASSANDRA = "org.apache.spark.sql.cassandra"
 AWAITED_SECONDS = 60
-# options of a table whose rows may have a megabyte each: how many Cassandra puts into an answer, and how many answers are under way
+# Options to read a table whose rows may have a megabyte each: rows in one answer of Cassandra, and answers that are under way at once.
 LARGE_ROWS = {"spark.cassandra.input.fetch.sizeInRows": "25", "spark.cassandra.concurrent.reads": "8"}
 
 
 def table(spark: SparkSession, keyspace: str, name: str, **options: str) -> DataFrame:
-    """A table; `directJoinSetting="on"` looks its rows up by the keys of what it is joined to."""
+    """Return a table as a DataFrame; with `directJoinSetting="on"`, a join looks up its rows by their keys."""
     return spark.read.format(CASSANDRA).options(keyspace=keyspace, table=name, **options).load()
 
 
 def await_tables(spark: SparkSession, keyspace: str, columns: Mapping[str, Sequence[str]]) -> None:
-    """Wait until the connector has heard of tables and columns that were just made: its own session learns of them by and by.
+    """Wait until the connector knows tables and columns that were just created: its own session learns of them with a delay.
 
-    Raises StoreUnavailable when it has not in AWAITED_SECONDS.
+    Raises StoreUnavailable if it doesn't know them after AWAITED_SECONDS.
     """
     patience = Retrying(
         retry=retry_if_exception_type(AnalysisException), stop=stop_after_delay(AWAITED_SECONDS), wait=wait_fixed(0.3)

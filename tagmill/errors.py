@@ -1,4 +1,4 @@
-"""Every error that Tagmill raises on purpose, one line each: would a rerun help, or does a person have to act?
+"""The errors that Tagmill raises on purpose. Their types say whether a rerun helps or a person has to act.
 
 The exit code is what a job or a command ends with: 1 a defect, 2 wrong input or configuration, 3 data quality, 75 transient.
 """
@@ -7,24 +7,24 @@ from pathlib import Path
 
 
 class TagmillError(Exception):
-    """Base of all: the message names pipeline, run, batch or key, the cause, what was left untouched and what to do next."""
+    """The base of all errors. The message names pipeline, run, batch or key, the cause, what was left untouched and what to do next."""
 
     exit_code = 1
-    # of what stands behind it, where that says more than the line
+    # The file with the trace of the cause, if the cause says more than the message.
     trace_file: Path | None = None
 
     @property
     def line(self) -> str:
-        """Return the message, with the file of the trace."""
+        """Return the message and, if there is one, the file with the trace."""
         return f"{self} (trace: {self.trace_file})" if self.trace_file else str(self)
 
 
 class UnexpectedError(TagmillError):
-    """A defect of Tagmill, or something that nobody has met before."""
+    """A defect of Tagmill, or a situation that Tagmill doesn't know."""
 
 
 class TerminalError(TagmillError):
-    """A rerun alone won't help: somebody has to change something first."""
+    """A rerun alone won't help: a person has to change something first."""
 
     exit_code = 2
 
@@ -78,7 +78,7 @@ class DataQualityStop(TagmillError):
 
 
 class AuditDiffers(DataQualityStop):
-    """An audit found something; it changed nothing."""
+    """An audit found differences; it changed nothing."""
 
 
 class EventsMissing(TagmillError):
@@ -88,7 +88,7 @@ class EventsMissing(TagmillError):
 
 
 class PersistenceIdsRefused(TagmillError):
-    """A guard spoke for some persistence ids; they were left as they are, the others are done."""
+    """A guard refused some persistence ids: they were left as they are, and the others are done."""
 
     exit_code = 3
 

@@ -1,4 +1,4 @@
-"""Paths of fields in the configuration: names with dots between them; a name that has a dot itself is in double quotes. Pure."""
+"""Read and write paths of fields in the configuration: names joined by dots, a name with a dot in it in double quotes. Pure."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -10,7 +10,7 @@ RULE = 'names have a dot between them, and one with a dot in it is in double quo
 
 
 def split(path: str) -> list[str]:
-    """Return the names of a path; raises ValueError."""
+    """Split a path into its names, without quotes; raises ValueError if it is not a path."""
     names, at = list[str](), 0
     while True:
         if match := QUOTED.match(path, at):
@@ -38,12 +38,12 @@ def _in_quotes(name: str) -> str:
 
 
 def field_path(path: str) -> str:
-    """Return the path as `join` writes it; raises ValueError."""
+    """Return a path in the form in which `join` writes it; raises ValueError if it is not a path."""
     return join(split(path))
 
 
 def nearest(path: str, paths: Iterable[str]) -> str | None:
-    """Return the path that is most like this one, whatever its case and quotes; None if none is like it."""
+    """Return the path that is most similar to this one, apart from case and quotes; None if no path is similar."""
     plain = {_plain(one): one for one in sorted(paths)}
     found = get_close_matches(_plain(path), plain, n=1)
     return plain[found[0]] if found else None

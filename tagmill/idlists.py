@@ -1,4 +1,4 @@
-"""Persistence ids that a person names: in options or params, and in a file of one id a line.
+"""Read the persistence ids that a person names: in options or params, and in a file with one id a line.
 
 A file is checked as a whole before its first id is used, and no message shows anything of its content: a wrong path may lead to a secret.
 """
@@ -16,7 +16,7 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def ids_of(named: Iterable[str] | None, file: Path | None) -> Iterable[str]:
-    """Return the named persistence ids, then those of a person's own file; raise ConfigurationError for what is none."""
+    """Return the named persistence ids, then those of a person's file; raise ConfigurationError for text that can't be an id."""
     if file is None:
         return ids_from(named, None, "")
     try:
@@ -50,7 +50,7 @@ def _closing(stream: BinaryIO, label: str) -> Iterator[str]:
 
 
 def _lines(stream: BinaryIO, label: str) -> Iterator[str]:
-    """Yield the ids of the lines that are not empty."""
+    """Yield the ids in the lines of a file, empty lines left out; raise ConfigurationError for a line that can't be an id."""
     number = 0
     try:
         while line := stream.readline(names.LONGEST_KEY_BYTES + len(BYTE_ORDER_MARK) + 2):

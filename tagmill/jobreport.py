@@ -1,6 +1,6 @@
-"""What the jobs of spark_jobs/ share: their arguments, and the report that each leaves behind for Airflow to read.
+"""Arguments and reports of the jobs in spark_jobs/. Airflow reads a job's report.
 
-A report says what was done, or why the job failed and whether a rerun helps.
+It says what was done, or why the job failed and whether a rerun helps.
 """
 
 import json
@@ -21,7 +21,10 @@ from tagmill.spark import errors
 
 @dataclass(slots=True)
 class JobReport:
-    """Filled in by the job; `exit_code` 0 done, 1 a defect, 2 wrong input, 3 data quality, 75 transient, 130 interrupted."""
+    """The report that a job fills in.
+
+    `exit_code`: 0 done, 1 a defect, 2 wrong input, 3 data quality, 75 transient, 130 interrupted.
+    """
 
     step: str
     pipeline: str
@@ -35,7 +38,7 @@ class JobReport:
     seconds: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
-        """As it is written."""
+        """Return the report as it is written to its file."""
         names = ("step", "pipeline", "run", "exit_code", "result", "message", "error", "error_type", "docs", "seconds")
         return {"ok": self.exit_code == 0, **{name: getattr(self, name) for name in names}}
 
@@ -44,7 +47,7 @@ class _JobParser(ArgumentParser):
     """Reads the arguments in a file that is named as @file: one a line, as JSON."""
 
     def convert_arg_line_to_args(self, arg_line: str) -> list[str]:
-        """Return the argument of a line."""
+        """Return the argument that a line of the file holds as JSON."""
         return [str(json.loads(arg_line))]
 
 
@@ -57,7 +60,7 @@ def write_arguments(file: Path, arguments: Sequence[str]) -> str:
 
 
 def job_arguments(description: str | None) -> ArgumentParser:
-    """The arguments that every job has; secrets come by the environment."""
+    """Return a parser of the arguments that every job has; secrets come from the environment."""
     parser = _JobParser(description=description, fromfile_prefix_chars="@")
     parser.add_argument("--pipeline", required=True)
     parser.add_argument("--owner", required=True)
@@ -68,7 +71,7 @@ def job_arguments(description: str | None) -> ArgumentParser:
 
 @contextmanager
 def job_report(step: str, args: Namespace) -> Iterator[JobReport]:
-    """Run a job's work and print what came of it; errors end up in the report, the trace of a defect in a log that it names."""
+    """Run a job's work and print its outcome. Errors are written to the report, a defect's trace to a log that the report names."""
     report, start = JobReport(step, args.pipeline, getattr(args, "run", None)), time.monotonic()
     try:
         yield report

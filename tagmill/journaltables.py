@@ -1,7 +1,7 @@
 """The tables of an application's journal, and where an event's tags are in them. Pure.
 
 Source: reference.conf of pekko-persistence-cassandra 1.1: journal.table, journal.metadata-table, journal.all-persistence-ids-table,
-events-by-tag.table. The names of tag_write_progress and tag_scanning are no settings there.
+events-by-tag.table. The plugin has no settings for the names of tag_write_progress and tag_scanning.
 """
 
 from collections.abc import Collection
@@ -12,9 +12,9 @@ from tagmill import names
 
 MESSAGES, METADATA, ALL_PERSISTENCE_IDS = "messages", "metadata", "all_persistence_ids"
 VIEW_TABLE = "tag_views"
-# what a writer of tag views keeps beside them
+# Tables that a writer of tag views keeps in addition to the view.
 WRITERS_TABLES = ("tag_write_progress", "tag_scanning")
-# where plugins before 0.80 wrote an event's tags
+# Columns in which plugins before 0.80 stored an event's tags.
 OLD_TAGS = ("tag1", "tag2", "tag3")
 
 
@@ -29,17 +29,17 @@ class JournalTables:
     all_persistence_ids: str = ALL_PERSISTENCE_IDS
 
     def cql(self, table: str) -> str:
-        """One of its tables with the keyspace, quoted for CQL."""
+        """Return the name of one of the journal's tables with the keyspace, quoted for CQL."""
         return names.cql_table(self.keyspace, table)
 
 
 def tag_columns(columns: Collection[str]) -> list[str]:
-    """Those of messages that hold tags, out of the columns that there are."""
+    """Return the existing columns of `messages` that hold tags."""
     return [name for name in ("tags", *OLD_TAGS) if name in columns]
 
 
 def event_tags(event: Any) -> frozenset[str]:
-    """An event's tags as the plugin sees them: those of `tags`, and those of tag1, tag2 and tag3.
+    """Return an event's tags as the plugin sees them: those of `tags`, and those of tag1, tag2 and tag3.
 
     In: a row with the columns that tag_columns names. Source: extractTags in the plugin's Extractors (views.tables.event_tags for Spark).
     """

@@ -56,7 +56,7 @@ class KafkaJournalSettings(Section):
         return self
 
     def shared(self, other: "KafkaJournalSettings") -> list[str]:
-        """Topics, or beginnings of topics, that both replicate."""
+        """Return the topics, or the topic prefixes, that both pipelines replicate."""
         found = set(self.topics) & set(other.topics)
         for one, two in ((self, other), (other, self)):
             found |= {text for text in [*one.topics, *one.topic_prefixes] if text.startswith(tuple(two.topic_prefixes))}
@@ -66,13 +66,13 @@ class KafkaJournalSettings(Section):
 COLUMN_TYPES = (
     "String", "LowCardinality(String)", "Int8", "Int16", "Int32", "Int64", "Float64", "Bool", "DateTime64(3, 'UTC')", "Date", "UUID",
 )  # fmt: skip
-# A decimal as ClickHouse writes its type: digits in all, and behind the point.
+# A decimal type as ClickHouse writes it: digits in all, and digits behind the point.
 DECIMAL = re.compile(r"Decimal\((\d+), (\d+)\)")
 MOST_DIGITS = 76
 
 
 def decimal_digits(column_type: str) -> tuple[int, int] | None:
-    """Return precision and scale of a decimal type, as ClickHouse writes it; None of any other."""
+    """Return precision and scale of a decimal type, as ClickHouse writes it; None for any other type."""
     match = DECIMAL.fullmatch(column_type)
     precision, scale = map(int, match.groups()) if match else (0, 0)
     return (precision, scale) if 1 <= precision <= MOST_DIGITS and scale <= precision else None
@@ -87,9 +87,9 @@ def _column_type(text: str) -> str:
 
 
 FieldPath = Annotated[str, AfterValidator(field_path)]
-# columns that every destination of a topic has, in front of the pipeline's own
+# Columns that every destination of a topic has in front of the configured ones.
 OWN_COLUMNS = ("unique_id", "created_at", "topic", "partition", "offset", "schema_version", "payload")
-# what Tagmill's files, and rows that are pushed, have beside those
+# Columns that Tagmill's files and pushed rows have in addition.
 BESIDE_COLUMNS = ("kind", "shard", "reason", "key", "headers", "row_checksum", "batch_id", "generation")
 
 
@@ -160,7 +160,7 @@ class JournalSettings(ToClickHouse):
 
     @property
     def rule(self) -> str:
-        """Each event is there once already: no ids are made."""
+        """Empty: the journal has each event once already, so no ids are made."""
         return ""
 
 
@@ -207,7 +207,7 @@ class TopicSettings(ToClickHouse):
             raise ValueError("topics: name at least one, or one of topic_prefixes")
         if not self.unique_id and self.producer_id is None:
             raise ValueError("unique_id: name at least one field, or producer_id")
-        # Spark takes no notice of case
+        # Spark ignores the case of column names.
         names = [name.lower() for name in (*OWN_COLUMNS, *BESIDE_COLUMNS, *(column.name for column in self.columns))]
         if twice := sorted({column.name for column in self.columns if names.count(column.name.lower()) > 1}):
             raise ValueError(f"columns: {', '.join(twice)} is there twice, or belongs to Tagmill")
@@ -252,7 +252,7 @@ class TopicSettings(ToClickHouse):
 
     @property
     def rule(self) -> str:
-        """How ids are made, as the ledger keeps it: another rule makes other ids. What separates the parts is quoted within them."""
+        """The rule by which ids are made, as the ledger keeps it; another rule makes other ids. Separators within a part are quoted."""
         fields = "+".join(map(_quoted, self.unique_id))
         return f"{fields}{'/' + _quoted(self.producer_id) if self.producer_id else ''}%{self.shards}"
 

@@ -1,6 +1,6 @@
-"""Parquet files into Cassandra's tables: read, encoded and sent by Spark's Python workers (docs/decisions/0023).
+"""Load Parquet files into Cassandra's tables: Spark's Python workers read, encode and send the rows (docs/decisions/0023).
 
-Each worker has a connection of its own, by the section [cassandra], and keeps it for the tasks that follow.
+Each worker has a connection of its own, configured in [cassandra], and keeps it for later tasks.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,23 +23,23 @@ from tagmill.stores.bulk import PIECE_BYTES, Rows, Target, write_rows
 from tagmill.stores.cassandra import connected
 from tagmill.stores.files import RunFiles
 
-# that are read at once, at most: where many rows have the same large value, a file tells nothing of their size
+# Rows that are read at once, at most: if many rows share a large value, the file's size says nothing about theirs.
 ROWS_AT_ONCE = 512
-# of a column that are read ahead: a file may be one row group
+# Bytes of a column that are read ahead: a file may be a single row group.
 READ_AHEAD_BYTES = 1024 * 1024
-# of each core, so that none waits long for the last one
+# Tasks for each core, so that no core waits long for the last task.
 TASKS = 8
-# files that are open at once, and of a slot of theirs, what is in memory
+# Files that are merged, and so open, at once, and bytes of a slot of these files that are in memory at once.
 MERGED, MERGED_BYTES = 32, 32 * 1024 * 1024
 COUNT = pa.schema({"rows": pa.int64()})
 Order = Callable[[pa.Table], npt.NDArray[np.int64]]
-# of a lot, by its number: its rows, and what all of them have beside
+# A function that returns a lot by its number: its rows, and the values that all of them share.
 RowsOf = Callable[[int], tuple[Iterable[Rows], Mapping[str, Any]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A Parquet file, relative to the root, and what all of its rows have beside what is in there (values of Python's by column)."""
+    """A Parquet file, relative to the root, and `beside`: columns that are not in it, with the Python value that all its rows share."""
 
     name: str
     beside: Mapping[str, Any] = field(default_factory=dict)
@@ -49,9 +49,9 @@ def load(
     spark: SparkSession, settings: CassandraSettings, files: RunFiles, parts: Sequence[Part], target: Target,
     columns: Sequence[str] | None = None,
 ) -> int:  # fmt: skip
-    """Write the rows of the files, these columns or all, as stores.bulk.write_rows does; how many there were.
+    """Write the rows of files, these columns or all, as stores.bulk.write_rows does, and return how many there were.
 
-    Of a file that lies by partition, rows go together. Errors: spark.errors.explained.
+    Rows of a partition that follow each other in a file are written together. Errors: spark.errors.explained.
     """
     tasks = min(len(parts), TASKS * spark.sparkContext.defaultParallelism)
     return _written(spark, settings, target, partial(_of_part, files, parts, columns), len(parts), tasks)
@@ -61,9 +61,10 @@ def load_merged(
     spark: SparkSession, settings: CassandraSettings, files: RunFiles, names: Sequence[str], target: Target, slots: int,
     order: Order,
 ) -> int:  # fmt: skip
-    """The same of files written in slots (rowgroups.write_groups): what MERGED files have in a slot is put in `order` and written together.
+    """Write the rows of files that have slots (rowgroups.write_groups) as `load` does, and return how many there were.
 
-    Cassandra takes rows in the table's own order quickest: else each file's share of a partition goes in between those of others.
+    The rows of a slot in MERGED files are sorted by `order` and written together. Cassandra takes rows fastest in the table's own order;
+    file by file, the rows of a partition would come in many separate shares.
     """
     chunks = [names[begin : begin + MERGED] for begin in range(0, len(names), MERGED)]
     shares = min(slots, 2 * len(names), -(-TASKS * spark.sparkContext.defaultParallelism // max(1, len(chunks))))
@@ -72,7 +73,7 @@ def load_merged(
 
 
 def _written(spark: SparkSession, settings: CassandraSettings, target: Target, rows_of: RowsOf, count: int, tasks: int) -> int:
-    """Have workers write so many lots of rows; how many rows there were."""
+    """Have workers write `count` lots of rows in `tasks` tasks, and return the number of rows."""
     work = partial(_write, settings=settings, target=target, rows_of=rows_of)
     lines = spark.range(0, count, numPartitions=max(1, tasks)).mapInArrow(work, from_arrow_schema(COUNT)).collect()
     return sum(line["rows"] for line in lines)
@@ -103,7 +104,7 @@ def _of_slots(
 
 
 def _in_order(rows: pa.Table, order: Order) -> Iterator[pa.Table]:
-    """The rows in this order, some PIECE_BYTES at once."""
+    """Yield the rows in this order, about PIECE_BYTES at once."""
     places = pa.array(order(rows))
     at_once = fitting(rows, PIECE_BYTES)
     for begin in range(0, rows.num_rows, at_once):
@@ -111,10 +112,10 @@ def _in_order(rows: pa.Table, order: Order) -> Iterator[pa.Table]:
 
 
 def _merged(files: RunFiles, names: Sequence[str], slots: range) -> Iterator[pa.Table]:
-    """What the files have in each slot, some MERGED_BYTES at once."""
+    """Yield the rows that the files have in each slot, about MERGED_BYTES at once."""
     with ExitStack() as stack:
         opened = [pq.ParquetFile(stack.enter_context(files.open(name))) for name in names]
-        # what was written otherwise has a slot as a whole
+        # A file that was written without slots counts as a single slot.
         of_slots = [slots_of(file) or [place % slots.stop] * file.num_row_groups for place, file in enumerate(opened)]
         for slot in slots:
             waiting, size = list[pa.Table](), 0
@@ -130,14 +131,14 @@ def _merged(files: RunFiles, names: Sequence[str], slots: range) -> Iterator[pa.
 
 
 def _together(waiting: list[pa.Table]) -> pa.Table:
-    """One table, in one piece, of what waits, which is gone."""
+    """Join the waiting tables into one, in one piece of memory, and empty the list."""
     rows = pa.concat_tables(waiting).combine_chunks()
     waiting.clear()
     return rows
 
 
 def _rows(files: RunFiles, name: str, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
-    """A file's rows, some PIECE_BYTES at once."""
+    """Yield a file's rows, about PIECE_BYTES at once."""
     with files.open(name) as source:
         file = pq.ParquetFile(source, buffer_size=READ_AHEAD_BYTES)
         for number in range(file.num_row_groups):

@@ -1,4 +1,4 @@
-"""Rows for Parquet in row groups of bounded size: who reads the file has one of them in memory."""
+"""Write Parquet files in row groups of bounded size: a reader of the file has a whole row group in memory."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,19 +12,19 @@ import pyarrow.parquet as pq
 from tagmill.stores.files import RunFiles
 
 GROUP_BYTES = 32 * 1024 * 1024
-# for Spark's writer, which looks at the size first behind so many rows: each may have 5 MB
+# Options for Spark's writer, which checks a row group's size for the first time after this many rows: each may have 5 MB.
 BY_SPARK = {"parquet.block.size": str(GROUP_BYTES), "parquet.page.size.row.check.min": "10"}
 CODEC = {"compression": "zstd", "compression_level": 1}
 SLOTS = "slots"
 
 
 def fitting(rows: pa.RecordBatch | pa.Table, size: int) -> int:
-    """How many of these rows have so many bytes together, if they are alike; at least one."""
+    """Return how many of these rows have `size` bytes together, if they are alike; at least one."""
     return max(1, int(rows.num_rows * size // max(1, rows.nbytes)))
 
 
 def row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """The rows, less than two GROUP_BYTES at once, or one row that is larger."""
+    """Yield the rows in tables of less than two GROUP_BYTES, but for a single row that is larger."""
     waiting, size = list[pa.RecordBatch](), 0
     for batch in batches:
         at_once = fitting(batch, GROUP_BYTES)
@@ -41,7 +41,7 @@ def row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 def write_file(
     files: RunFiles, folder: str, schema: pa.Schema, groups: Iterator[pa.Table], repeated: Sequence[str]
 ) -> str | None:
-    """Write a file of these row groups, under a name that no other attempt has; None: there are none, and no file.
+    """Write a file of row groups under a name that no other attempt has, and return the name; None if there are none.
 
     `repeated`: columns whose values are the same in many rows. Raises StoreUnavailable.
     """
@@ -56,7 +56,7 @@ def write_file(
 
 
 def write_groups(sink: BinaryIO, schema: pa.Schema, groups: Iterable[tuple[int, pa.Table]]) -> None:
-    """Write a file of these row groups, none of which is empty, and of each its slot: what is to be read together of many files."""
+    """Write a file of row groups, none of them empty, with the slot of each: a slot's rows in many files are read together."""
     slots = list[int]()
     with pq.ParquetWriter(sink, schema, **CODEC) as writer:
         for slot, rows in groups:
@@ -66,6 +66,6 @@ def write_groups(sink: BinaryIO, schema: pa.Schema, groups: Iterable[tuple[int, 
 
 
 def slots_of(file: pq.ParquetFile) -> Sequence[int] | None:
-    """Of each row group its slot; None: the file wasn't written so."""
+    """Return the slot of each row group; None if the file was written without slots."""
     said = (file.metadata.metadata or {}).get(SLOTS.encode())
     return json.loads(said) if said else None

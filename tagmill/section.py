@@ -1,4 +1,4 @@
-"""What every section of the configuration is made of."""
+"""The base of every section of the configuration."""
 
 from typing import Annotated, Any
 
@@ -8,13 +8,13 @@ from tagmill.names import identifier
 
 Identifier = Annotated[str, AfterValidator(identifier)]
 
-# a hundred years; what lies further back is beyond what calendars know
+# The longest span of time in each unit: a hundred years, since calendars don't reach back without limit.
 LONGEST = {"days": 36_525, "seconds": 36_525 * 86_400}
 LARGEST = 2**63 - 1
 
 
 def fit_beside_destination(*names: str) -> None:
-    """Raises ValueError where a name that is made from `destination` is no identifier any more."""
+    """Raise ValueError if a name that is made from `destination` is not a valid identifier."""
     for name in names:
         try:
             identifier(name)

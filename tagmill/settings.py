@@ -24,7 +24,7 @@ from tagmill.section import Identifier, Section
 from tagmill.viewsettings import PipelineSettings
 
 CONFIG_VARIABLE = "TAGMILL_CONFIG"
-# a pipeline's kind, and the field of Settings that holds those of it
+# By a pipeline's kind: the field of Settings that holds the pipelines of that kind.
 KINDS = {"tag_views": "pipelines", "kafka_journal": "kafka_journals", "journal": "journals", "topic": "topics"}
 Consistency = Literal["ONE", "LOCAL_ONE", "TWO", "THREE", "QUORUM", "LOCAL_QUORUM", "EACH_QUORUM", "ALL"]
 
@@ -36,7 +36,7 @@ class Replication(Section):
     class_: Literal["SimpleStrategy", "NetworkTopologyStrategy"] = Field("SimpleStrategy", alias="class")
 
     def options(self) -> dict[str, str]:
-        """The map that CREATE KEYSPACE takes."""
+        """Return the replication map that CREATE KEYSPACE takes."""
         extra = self.model_extra or {}
         if self.class_ == "SimpleStrategy" and not extra:
             extra = {"replication_factor": 1}
@@ -75,7 +75,7 @@ class CassandraSettings(Section):
 
     @property
     def own_consistency(self) -> str:
-        """Of reads of what Tagmill writes, which it does at LOCAL_QUORUM: these overlap that, others may find what was there before."""
+        """The consistency of reads of Tagmill's own tables: it overlaps their writes at LOCAL_QUORUM, so that no read misses them."""
         return self.read_consistency if self.read_consistency in ("EACH_QUORUM", "ALL") else "LOCAL_QUORUM"
 
 
@@ -146,7 +146,7 @@ class Settings(BaseSettings):
     @model_validator(mode="before")
     @classmethod
     def _by_kind(cls, content: Any) -> Any:
-        """In the file, pipelines of all kinds are `[pipelines.NAME]`."""
+        """Sort the file's `[pipelines.NAME]`, which are of all kinds, into one field for each kind."""
         if not isinstance(content, dict) or not isinstance(pipelines := content.get("pipelines", {}), dict):
             return content
         sorted_out: dict[str, dict[str, Any]] = {field: dict(content.get(field, {})) for field in KINDS.values()} | {
@@ -170,7 +170,8 @@ class Settings(BaseSettings):
                 )
         journals: dict[str, tuple[str, JournalTables]] = {}
         for name, pipeline in self.pipelines.items():
-            tables = replace(pipeline.journal, view="")  # while a view is rebucketed, there are two
+            # The view is not compared: an application has two of them while one is rebucketed.
+            tables = replace(pipeline.journal, view="")
             first, others = journals.setdefault(pipeline.keyspace, (name, tables))
             if tables != others:
                 raise ValueError(
@@ -181,7 +182,7 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _destinations_apart(self) -> "Settings":
-        """What one pipeline deletes or counts in its tables would be another's."""
+        """Refuse a destination that belongs to another pipeline: what one deletes or counts there would be the other's."""
         delivering: dict[str, PipelineSettings | Stream] = {**self.pipelines, **self.streams}
         taken = {beside: name for name, pipeline in delivering.items() for beside in pipeline.beside_destination}
         own: dict[str, str] = {}
@@ -196,7 +197,7 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _journals_apart(self) -> "Settings":
-        """Two replicators of one topic would move the same pointers."""
+        """Refuse two pipelines that replicate a topic to the same keyspace: both would move the same pointers."""
         for (first, one), (name, two) in combinations(self.kafka_journals.items(), 2):
             if one.keyspace == two.keyspace and (shared := one.shared(two)):
                 raise ValueError(
@@ -213,7 +214,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The environment comes before the file."""
+        """Let the environment override the file."""
         return env_settings, init_settings
 
     @classmethod
@@ -242,29 +243,29 @@ class Settings(BaseSettings):
             raise ConfigurationError(f"{file}: {error}") from None
 
     def on_journal(self, keyspace: str) -> list[str]:
-        """The pipelines on a journal, in the order of their names."""
+        """Return the names of the tag_views pipelines on a journal's keyspace, sorted."""
         return sorted(name for name, pipeline in self.pipelines.items() if pipeline.keyspace == keyspace)
 
     def builder(self, keyspace: str) -> str | None:
-        """The pipeline that builds a journal's view, for all pipelines on it; None: the application numbers."""
+        """Return the pipeline that builds a journal's view for all pipelines on it; None if the application writes the view."""
         return next((name for name in self.on_journal(keyspace) if self.pipelines[name].views == "tagmill"), None)
 
     def pipeline(self, name: str) -> PipelineSettings:
-        """Settings of one pipeline; raises ConfigurationError when it is not configured."""
+        """Return the settings of a pipeline of kind tag_views; raises ConfigurationError if it is not configured."""
         try:
             return self.pipelines[name]
         except KeyError:
             raise self._not_there(name, "tag_views", self.pipelines) from None
 
     def kafka_journal(self, name: str) -> KafkaJournalSettings:
-        """The same of a pipeline of kind kafka_journal."""
+        """Return the settings of a pipeline of kind kafka_journal; raises ConfigurationError if it is not configured."""
         try:
             return self.kafka_journals[name]
         except KeyError:
             raise self._not_there(name, "kafka_journal", self.kafka_journals) from None
 
     def topic(self, name: str) -> TopicSettings:
-        """The same of a pipeline of kind topic."""
+        """Return the settings of a pipeline of kind topic; raises ConfigurationError if it is not configured."""
         try:
             return self.topics[name]
         except KeyError:
@@ -276,7 +277,7 @@ class Settings(BaseSettings):
         return {**self.topics, **self.journals}
 
     def stream(self, name: str) -> Stream:
-        """Settings of one of them; raises ConfigurationError when it is not configured."""
+        """Return the settings of a pipeline of kind topic or journal; raises ConfigurationError if it is not configured."""
         try:
             return self.streams[name]
         except KeyError:
@@ -288,7 +289,7 @@ class Settings(BaseSettings):
         return ConfigurationError(f"pipeline {name!r} is not in the configuration (there: {', '.join(there) or 'none'})")
 
     def _resolved(self, folder: Path) -> "Settings":
-        """Count relative paths from the folder of the file; raises ConfigurationError for authorities that can't be read."""
+        """Resolve relative paths against the file's folder; raises ConfigurationError if a file of authorities can't be read."""
         storage, spark, stores = self.storage, self.spark, dict[str, Any]()
         if not urlsplit(storage.root).scheme:
             storage = storage.model_copy(update={"root": str(folder / storage.root)})
@@ -328,7 +329,7 @@ def _refuse_fields(file: Path, content: dict[str, Any]) -> None:
 
 
 def _explained(error: ValidationError) -> str:
-    """One line for all mistakes, each with its key."""
+    """Return all mistakes in one line, each with its key."""
     parts = []
     for mistake in error.errors():
         first, *steps = (str(step) for step in mistake["loc"] or [""])

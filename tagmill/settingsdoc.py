@@ -1,4 +1,4 @@
-"""docs/configuration.md, made from the settings model: `python -m tagmill.settingsdoc` prints it; a test holds the page against it."""
+"""Make docs/configuration.md from the settings model: `python -m tagmill.settingsdoc` prints it, and a test compares it with the page."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -19,12 +19,12 @@ Airflow's connections only.
 
 This page is made from the settings model: `python -m tagmill.settingsdoc`.
 """
-# of a pipeline, with a table of their own
+# Sections of a pipeline that get tables of their own.
 SECTIONS = ("quality", "cleanup")
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the text of docs/configuration.md."""
     parts = [HEAD]
     for name, field in Settings.model_fields.items():
         if name not in KINDS.values():

@@ -1,4 +1,4 @@
-"""The Spark session of a job, and its settings, which spark-submit needs before there is a session. Imports pyspark only when asked."""
+"""Make the Spark session of a job, and its settings, which spark-submit needs before the session. Imports pyspark only when asked."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 JAVA_OPTIONS, LOCAL_DIR = "spark.driver.extraJavaOptions", "spark.local.dir"
 FEW_PROCESSORS = 2
-# ten times Java's own: its second compiler costs a short job more than it gives, but for what runs very often
+# Thresholds of Java's second compiler, ten times Java's own: in a short job, it pays only for code that runs very often.
 HOT = {"InvocationThreshold": 50_000, "MinInvocationThreshold": 6_000, "CompileThreshold": 150_000, "BackEdgeThreshold": 400_000}
 READS_AT = "spark.cassandra.input.consistency.level"
-# how long a JVM may take to end in order, before it is killed
+# Seconds that a JVM may take to end in order, before it is killed.
 END_SECONDS = 10
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
@@ -71,7 +71,7 @@ def spark_conf(settings: Settings, folder: Path | None = None) -> dict[str, str]
         "spark.cassandra.connection.host": ",".join(cassandra.hosts),
         "spark.cassandra.connection.port": str(cassandra.port),
         "spark.cassandra.connection.localDC": cassandra.local_datacenter,
-        "spark.cassandra.connection.reconnectionDelayMS.max": "5000",  # a node that was restarted is asked again before a read gives up
+        "spark.cassandra.connection.reconnectionDelayMS.max": "5000",  # so that a restarted node is asked again before a read gives up
         READS_AT: cassandra.own_consistency,
         "spark.cassandra.output.consistency.level": "LOCAL_QUORUM",
         "spark.cassandra.output.ignoreNulls": "true",
@@ -88,7 +88,10 @@ def spark_conf(settings: Settings, folder: Path | None = None) -> dict[str, str]
 
 
 def _sparing(given: str) -> str:
-    """Flags for a driver's JVM on few processors. A garbage collector that its options choose stays: G1's threads want a third one."""
+    """Return flags for a driver's JVM on few processors: fewer compilations, and no G1, whose threads want a third processor.
+
+    A garbage collector that the given options choose stays.
+    """
     if (os.cpu_count() or 1) > FEW_PROCESSORS:
         return ""
     collector = [] if "GC" in given else ["-XX:+UseSerialGC"]
@@ -96,12 +99,15 @@ def _sparing(given: str) -> str:
 
 
 def _temporary(folder: Path | None) -> str:
-    """Return the flag that has a JVM keep its temporary files in a folder; a path with a space can't be told to it."""
+    """Return the flag that makes a JVM keep its temporary files in a folder; none for a path with a space, which can't be passed."""
     return "" if folder is None or " " in str(folder) else f"-Djava.io.tmpdir={folder}"
 
 
 def _archive(file: Path | None) -> str:
-    """Flags for the driver's JVM, which starts without the archive where it can't use it; a path with a space can't be told to it."""
+    """Return the flags that let the driver's JVM use a class data archive; a JVM that can't use the archive starts without it.
+
+    There are none if the file is missing, or for a path with a space, which can't be passed.
+    """
     if file is None or not file.exists() or " " in str(file):
         return ""
     return f"-XX:SharedArchiveFile={file.resolve()} -Xlog:disable -Xlog:all=error:stderr"
@@ -110,7 +116,7 @@ def _archive(file: Path | None) -> str:
 def session(settings: Settings, *, name: str = "tagmill", log: Path | None = None) -> SparkSession:
     """Start the session of this job: under spark-submit the master is already decided, else it is `spark.master`.
 
-    `log`: where a JVM that is started here writes what it would say on the terminal.
+    `log`: the file to which a JVM that is started here writes what it would print on the terminal.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
@@ -126,26 +132,26 @@ def session(settings: Settings, *, name: str = "tagmill", log: Path | None = Non
     os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-Dlog4j2.configurationFile={LOGGING.as_uri()}")
     spark = _started(builder, log)
     for key, value in {**_credentials(settings), **application_reads(settings)}.items():
-        spark.conf.set(key, value)  # after the start: settings given before it stand on the JVM's command line
+        spark.conf.set(key, value)  # set after the start, because settings given before are visible on the JVM's command line
     spark.sparkContext.setLogLevel("ERROR")
     _keep_names(spark)
     return spark
 
 
 def _own_folder(settings: Settings) -> Path | None:
-    """Return the folder for the temporary files of a JVM that is started here; None: spark-submit's or a cluster's."""
+    """Return the folder for temporary files of a JVM that is started here; None if spark-submit or a cluster has its own."""
     if "SPARK_ENV_LOADED" in os.environ or not settings.spark.master.startswith("local") or names_disks(settings):
         return None
     return of_this_process(settings.spark.conf.get(LOCAL_DIR)).path
 
 
 def names_disks(settings: Settings) -> bool:
-    """Return True where folders for Spark's temporary files are given that a job's own can't replace."""
+    """Return whether folders for Spark's temporary files are configured that a job's own folder can't replace."""
     return "SPARK_LOCAL_DIRS" in os.environ or "," in settings.spark.conf.get(LOCAL_DIR, "")
 
 
 def _started(builder: SparkSession.Builder, log: Path | None) -> SparkSession:
-    """Start it; pyspark's own handler of Ctrl-C would use the connection that the interrupted call is in the middle of."""
+    """Start the session without pyspark's handler of Ctrl-C, which would use the connection of the call that it interrupts."""
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
 
@@ -161,19 +167,19 @@ def _started(builder: SparkSession.Builder, log: Path | None) -> SparkSession:
         spark = builder.getOrCreate()
     finally:
         signal.signal(signal.SIGINT, before)
-    if log is not None:  # it would print how the connection of a JVM that is gone has ended
+    if log is not None:  # the handler would print how the connection of an ended JVM broke
         setattr(spark.sparkContext._accumulatorServer, "handle_error", lambda *_: None)  # noqa: B010
     return spark
 
 
 def application_reads(settings: Settings) -> dict[str, str]:
-    """The connector's settings for the keyspaces of the application, which are read at `read_consistency`."""
+    """Return the connector's settings for the keyspaces of the application, which are read at `read_consistency`."""
     cassandra, keyspaces = settings.cassandra, {pipeline.keyspace for pipeline in settings.pipelines.values()}
     return {f"default:{one}/{READS_AT}": cassandra.read_consistency for one in keyspaces - {cassandra.ledger_keyspace}}
 
 
 def _keep_names(spark: SparkSession) -> None:
-    """Look the JVM's names that pyspark uses up once: py4j searches all jars for them at every column that is made."""
+    """Look up and keep the JVM's names that pyspark uses; otherwise, py4j searches all jars for them at every column that is made."""
     jvm: Any = spark.sparkContext._jvm
     for name in ("functions", "PythonUtils", "PythonSQLUtils", "SparkSession", "Column", "Dataset", "java", "org"):
         setattr(jvm, name, getattr(jvm, name))
@@ -181,7 +187,7 @@ def _keep_names(spark: SparkSession) -> None:
 
 @contextmanager
 def setting(spark: SparkSession, key: str, value: str) -> Iterator[None]:
-    """One of the session's settings is another one meanwhile."""
+    """Set one of the session's settings within a context, and restore it at the end."""
     before = spark.conf.get(key, None)
     spark.conf.set(key, value)
     try:
@@ -195,9 +201,9 @@ def setting(spark: SparkSession, key: str, value: str) -> Iterator[None]:
 
 @contextmanager
 def spark_session(settings: Settings, name: str) -> Iterator[SparkSession]:
-    """Give a session that is stopped at the end; what an error of Spark means is raised, its trace goes to a log.
+    """Yield a session, and stop it at the end. An error of Spark is explained, and its trace is written to a log.
 
-    Raises whatever tagmill.spark.errors makes of it; KeyboardInterrupt when a person stopped it. A defect passes as it is.
+    Raises the error that tagmill.spark.errors makes of it; KeyboardInterrupt when a person stopped it. A defect passes as it is.
     """
     log = trace_log.new_file(trace_log.folder_of(settings.storage.root), name)
     kept = False
@@ -225,7 +231,7 @@ def spark_session(settings: Settings, name: str) -> Iterator[SparkSession]:
 
 @contextmanager
 def _stopped_at_the_end(spark: SparkSession) -> Iterator[SparkSession]:
-    """Stop it, in order unless a person interrupts; the error that came first is the one that passes."""
+    """Yield a session, and stop it in order unless a person interrupts; the error that came first is the one that passes."""
     try:
         yield spark
     except BaseException as error:
@@ -240,12 +246,12 @@ def _stopped_at_the_end(spark: SparkSession) -> Iterator[SparkSession]:
 
 
 def _end_jvm() -> None:
-    """End the JVM of this process: a call that was interrupted leaves the connection in the middle of an answer."""
+    """End the JVM of this process, since an interrupted call leaves its connection in the middle of an answer."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     process = getattr(SparkContext._gateway, "proc", None)
-    if process is None:  # spark-submit's, which this process is a part of
+    if process is None:  # the JVM is spark-submit's, and this process is a part of it
         return
     process.terminate()
     try:
@@ -258,7 +264,7 @@ def _end_jvm() -> None:
 
 
 def is_quiet() -> bool:
-    """Return False where this process shows what it does, and so shows what Spark says."""
+    """Return whether this process logs less than INFO: then it also hides what Spark prints."""
     return not logging.getLogger().isEnabledFor(logging.INFO)
 
 
@@ -268,13 +274,13 @@ def _where(settings: Settings) -> str:
 
 @contextmanager
 def session_when_asked(settings: Settings, name: str) -> Iterator[Callable[[], SparkSession]]:
-    """What makes a session when it is called first, and gives the same one afterwards; stopped at the end if there is one."""
+    """Yield a function that makes a session when it is first called, and returns the same one later; the session is stopped at the end."""
     with ExitStack() as stack:
         yield cache(lambda: stack.enter_context(spark_session(settings, name)))
 
 
 def _credentials(settings: Settings) -> dict[str, str]:
-    """The connector's user, password and trusted certificates (Spark redacts keys that say 'password')."""
+    """Return the connector's user, password and trusted certificates (Spark redacts keys that say 'password')."""
     cassandra = settings.cassandra
     conf = {}
     if cassandra.username is not None and cassandra.password is not None:
@@ -286,9 +292,9 @@ def _credentials(settings: Settings) -> dict[str, str]:
 
 
 def trust_store(ca_file: Path, folder: Path) -> dict[str, str]:
-    """A PEM file of certificate authorities as the trust store that Java wants, and the settings that name it.
+    """Convert a PEM file of certificate authorities to a Java trust store in a folder, and return the settings that name it.
 
-    Executors beyond this machine don't see the folder: there, give `spark.conf` a trust store that they have.
+    Executors on other machines don't see the folder: for them, name a trust store that they have in `spark.conf`.
     """
     from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
     from cryptography.x509 import load_pem_x509_certificates

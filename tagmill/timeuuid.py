@@ -9,7 +9,7 @@ from uuid import UUID
 
 TICKS_PER_SECOND = 10_000_000
 TICKS_PER_MILLISECOND = 10_000
-# ticks from 1582-10-15, where version 1 UUIDs begin, to 1970-01-01 (RFC 4122, 4.1.4)
+# Ticks from 1582-10-15, when the time of version 1 UUIDs begins, to 1970-01-01 (RFC 4122, 4.1.4).
 GREGORIAN_TICKS = 0x01B21DD213814000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LOWEST_REST = 0x8080808080808080
@@ -17,9 +17,9 @@ _HIGHEST_REST = 0x7F7F7F7F7F7F7F7F
 
 
 def ticks(offset: UUID) -> int:
-    """Time of an offset in ticks since 1970; raises ValueError when it is not a version 1 UUID.
+    """Return the time of an offset in ticks since 1970; raises ValueError if it is not a version 1 UUID.
 
-    As Cassandra, it looks at the version alone: its own maxTimeuuid has another variant, and uuid.UUID.version is None then.
+    Like Cassandra, it checks only the version: Cassandra's maxTimeuuid has another variant, for which uuid.UUID.version is None.
     """
     version = offset.int >> 76 & 0xF
     if version != 1:
@@ -28,22 +28,22 @@ def ticks(offset: UUID) -> int:
 
 
 def from_datetime(moment: datetime) -> int:
-    """Ticks since 1970 of an aware datetime."""
+    """Return the ticks since 1970 of an aware datetime."""
     return (moment - _EPOCH) // timedelta(microseconds=1) * 10
 
 
 def to_datetime(value: int) -> datetime:
-    """The moment of a tick value, rounded down to microseconds."""
+    """Return the moment of a tick value, rounded down to microseconds."""
     return _EPOCH + timedelta(microseconds=value // 10)
 
 
 def lowest(value: int) -> UUID:
-    """The first TimeUUID of a tick in Cassandra's order (what its minTimeuuid gives)."""
+    """Return the first TimeUUID of a tick in Cassandra's order, as its minTimeuuid does."""
     return _with_rest(value, _LOWEST_REST)
 
 
 def highest(value: int) -> UUID:
-    """The last TimeUUID of a tick in Cassandra's order (what its maxTimeuuid gives)."""
+    """Return the last TimeUUID of a tick in Cassandra's order, as its maxTimeuuid does."""
     return _with_rest(value, _HIGHEST_REST)
 
 

@@ -1,4 +1,4 @@
-"""TLS to the servers: which authorities are trusted, and why a server and Tagmill agree on no connection."""
+"""Connect to servers by TLS: which authorities are trusted, and why a server and Tagmill can't agree on a connection."""
 
 import socket
 import ssl
@@ -7,15 +7,15 @@ from pathlib import Path
 
 from tagmill.errors import ConfigurationError
 
-# a server that asks for a client's certificate says so behind the handshake (TLS 1.3)
+# Seconds to wait for a refusal: a server that asks for a client's certificate refuses only after the handshake (TLS 1.3).
 REFUSAL_SECONDS = 2
-# OpenSSL: the name or the address is not in the certificate; it has expired
+# OpenSSL's codes: the name or the address is not in the certificate; the certificate has expired.
 OTHER_NAME, EXPIRED = frozenset({62, 64}), 10
 CLIENT_CERTIFICATE = ("CERTIFICATE_REQUIRED", "BAD_CERTIFICATE", "HANDSHAKE_FAILURE")
 
 
 def context(section: str, ca_file: Path | None) -> ssl.SSLContext:
-    """Return what checks a server's certificate; raises ConfigurationError where the file of authorities can't be used."""
+    """Return the TLS context that checks a server's certificate; raises ConfigurationError if the file of authorities can't be used."""
     try:
         return ssl.create_default_context(cafile=str(ca_file) if ca_file else None)
     except FileNotFoundError:
@@ -29,7 +29,7 @@ def context(section: str, ca_file: Path | None) -> ssl.SSLContext:
 def refusal(
     section: str, where: str, address: tuple[str, int], ca_file: Path | None, seconds: float
 ) -> ConfigurationError | None:
-    """Return why no retry can bring a TLS connection to a server; None: it is not TLS that fails.
+    """Return the error that explains why a TLS connection to a server fails at every try; None if it is not TLS that fails.
 
     Args:
         section: of the configuration, for the message.

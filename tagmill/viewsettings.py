@@ -13,12 +13,12 @@ from tagmill.timeuuid import from_datetime
 FirstSeen = Literal["require_one", "assume_first", "scan"]
 WhoNumbers = Literal["application", "tagmill"]
 
-# a look-back window is whole hours of the view, and less than a ledger's partition of hours can take
+# Limits of a look-back window in seconds: it has whole hours of the view, and fewer than a partition of hours in the ledger can take.
 HOUR_SECONDS, MOST_LOOK_BACK_SECONDS = 3600, 366 * 86_400
 
 
 def moment(value: Any) -> Any:
-    """Accept the plugin's yyyyMMddTHH:mm and TOML's dates beside ISO 8601, but no number; without a zone it is UTC."""
+    """Convert ISO 8601, the plugin's yyyyMMddTHH:mm or TOML's dates to a moment, UTC without a zone; raises ValueError for a number."""
     if isinstance(value, int | float):
         raise ValueError('a number is no moment; write it as 2026-11-21 or "20261121T06:00"')
     if isinstance(value, str) and len(value) == 14 and value[8] == "T":
@@ -215,6 +215,6 @@ class PipelineSettings(Section):
         return first_ticks(self.bucket_size.start(from_datetime(self.first_time_bucket)))
 
     def start_ticks(self, tag: str) -> int:
-        """Where a tag's delivery begins: start_from, else the first time bucket (ticks since 1970)."""
+        """Return where a tag's delivery begins (ticks since 1970): at start_from, but not before the first time bucket."""
         start = self.start_from.get(tag)
         return self.first_ticks if start is None else max(self.first_ticks, from_datetime(start))

@@ -1,7 +1,7 @@
-"""The way out of a replication that cannot be finished: it is given up, and records are set apart.
+"""Give up a replication that cannot be finished, and set records apart.
 
-Its pointers have not moved, so the next replication reads its records again. What it has written is found as replicated, or written
-again with a later time.
+Its pointers have not moved, so the next replication reads its records again. Those that it had written count as replicated, or are
+written again with a later time.
 """
 
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ from tagmill.topics.apart import record_of
 
 
 class ReplicationGiveUp:
-    """What one person does to one Kafka Journal's replication, with the reason."""
+    """The interventions of one person in the replication of one Kafka Journal, recorded with the person's reason."""
 
     def __init__(self, settings: Settings, pipeline: str, owner: str, who: str, why: str) -> None:
         self.settings, self.name, self.journal = settings, pipeline, settings.kafka_journal(pipeline)
         self.owner, self.who, self.why = owner, who, why
 
     def run(self, apart: Sequence[str]) -> list[str]:
-        """Give the sealed replication up, then set records (topic/partition/offset) apart; says what was done. Safe to repeat."""
+        """Give up the sealed replication, then set records (topic/partition/offset) apart; return what was done. Safe to repeat."""
         if wrong := [item for item in apart if record_of(item) is None]:
             raise ConfigurationError(
                 f"pipeline {self.name}: {', '.join(map(repr, wrong))} is no record (topic/partition/offset). Nothing was changed"

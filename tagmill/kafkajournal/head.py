@@ -1,4 +1,4 @@
-"""One id of a Kafka Journal as its readers see it: what is in Cassandra, and what is in Kafka behind it."""
+"""Read one id of a Kafka Journal as its own readers see it: from Cassandra, and from Kafka what is not replicated yet."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,16 +15,16 @@ from tagmill.stores.cassandra import Cassandra, utc
 from tagmill.stores.kafka import Kafka, KafkaRecord, Place, Span
 from tagmill.stores.kafkajournal import KafkaJournalTables, Pointer, milliseconds, uuid
 
-# that are looked for at once, at most; the first ones one by one, for they have what is wanted unless numbers skip
+# Segments that are looked up at once, at most. The first look-up takes one segment and each further one twice as many: unless sequence
+# numbers skip, the first segments have enough events.
 SEGMENTS_AT_ONCE = 1024
 
 
 def heads(settings: Settings, pipeline: str, key: str, *, most: int = 100, seconds: float = 30) -> list[Head]:
-    """The id in each of the pipeline's topics that knows it, with its first `most` events. Nothing is written.
+    """Return the id's state in each of the pipeline's topics that knows it, with its first `most` events. Nothing is written.
 
-    Kafka is read from behind the pointers to its end, as Kafka Journal's own readers do: that takes long where replication is far behind.
-    Events in Cassandra are looked for no longer than `seconds` in a topic: sequence numbers may skip, and what is in between can't be
-    passed over.
+    Kafka is read from behind the pointers to its end, as Kafka Journal's own readers do: that takes long if replication is far behind.
+    Events in Cassandra are searched for at most `seconds` in a topic: where sequence numbers skip, all segments in between are looked up.
 
     Raises ConfigurationError: a named topic doesn't exist.
     """
@@ -41,7 +41,7 @@ def heads(settings: Settings, pipeline: str, key: str, *, most: int = 100, secon
 
 
 class _Reader:
-    """Reads one id of one topic."""
+    """Reads one id of one topic from Cassandra and Kafka."""
 
     def __init__(
         self, tables: KafkaJournalTables | None, kafka: Kafka, topic: str, parts: Sequence[Place], seconds: float
@@ -50,7 +50,8 @@ class _Reader:
         self.looked_to: int | None = None
 
     def head(self, key: str, most: int) -> Head:
-        pointers = self.tables.pointers(self.parts) if self.tables else {}  # first: what is replicated meanwhile is read twice
+        # Pointers are read first, so that a record that is replicated meanwhile is read twice, not missed.
+        pointers = self.tables.pointers(self.parts) if self.tables else {}
         before = self._entry(key)
         fold = Fold(before, 1)
         fresh: list[tuple[Position, HeadEvent]] = []
@@ -82,7 +83,7 @@ class _Reader:
         )  # fmt: skip
 
     def _behind(self, key: str, pointers: Mapping[Place, Pointer]) -> Iterator[KafkaRecord]:
-        """The id's records that are not replicated, partition by partition, in the order in which it was in them."""
+        """Yield the id's records that are not replicated yet, partition by partition, in the order in which the id was in them."""
         wanted = key.encode()
         in_order = sorted(self.parts, key=lambda place: layout_of(wanted, place[1], len(self.parts)))
         for place, span in self.kafka.spans(in_order).items():
@@ -90,7 +91,7 @@ class _Reader:
             yield from (one for one in self.kafka.read(*place, Span(begin, span.end)) if one.key == wanted)
 
     def _folded(self, fold: Fold, record: KafkaRecord) -> Iterator[tuple[Position, HeadEvent]]:
-        """Fold a record that can be read, and yield its events."""
+        """Fold a journal record, and yield its events; skip a record that can't be read."""
         try:
             action = records.decode_action(next((value for name, value in record.headers if name == records.ACTION), None))
             found = records.decode_events(action, record.value) if isinstance(action, records.Append) else None
@@ -138,7 +139,7 @@ def _deleted_to(fold: Fold, at: Position) -> int:
 
 
 def _first(old: Iterable[HeadEvent], new: Iterable[HeadEvent], delete_to: int, most: int) -> tuple[list[HeadEvent], bool]:
-    """The first so many events that a reader sees: those above delete_to; and whether there are more."""
+    """Return the first `most` events that a reader sees (those above delete_to), and whether there are more."""
     found = [*_some(old, delete_to, most + 1), *_some(new, delete_to, most + 1)]
     return found[:most], len(found) > most
 

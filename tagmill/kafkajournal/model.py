@@ -1,4 +1,4 @@
-"""What a replication fixes in its manifest, and what it reports."""
+"""The manifest of a replication, and the reports on replicating, purging and reading a Kafka Journal."""
 
 from collections.abc import Callable, Sequence
 from datetime import date, datetime
@@ -11,7 +11,7 @@ JOURNAL_KINDS = ("append", "delete", "purge", "mark")
 
 
 class Counts(Document):
-    """Records by what they are; `skipped`: no journal records; `unreadable`: now dead letters; `applied`: replicated before."""
+    """Counts of records by kind. `skipped`: not journal records; `unreadable`: now dead letters; `applied`: replicated before."""
 
     records: int = 0
     appends: int = 0
@@ -26,12 +26,12 @@ class Counts(Document):
     warnings: int = 0
 
     def plus(self, other: "Counts") -> "Counts":
-        """The sum."""
+        """Return the sum of these counts and others."""
         return Counts(**{name: value + getattr(other, name) for name, value in self.model_dump().items()})
 
 
 class Manifest(Document):
-    """A sealed replication: what `folder` holds (records, folds) is written with the timestamp `written_at` (microseconds)."""
+    """A sealed replication. The records and folds in `folder` are written with the timestamp `written_at` (microseconds)."""
 
     replication: int
     folder: str
@@ -53,9 +53,9 @@ class HeadEvent(Document):
 
 
 class Head(Document):
-    """An id as its readers see it now. `seq_nr` None: there is no such journal; `unreplicated`: its records that are only in Kafka yet.
+    """An id as its readers see it now. `seq_nr` None: the id has no journal; `unreplicated`: its records that are only in Kafka so far.
 
-    `looked_to`: the sequence number up to which Cassandra's events were looked for until the time was over; None: all were.
+    `looked_to`: the sequence number up to which Cassandra's events were searched until the time was over; None: all were.
     """
 
     topic: str
@@ -72,11 +72,10 @@ class Head(Document):
 
 
 class PartitionStatus(Document):
-    """A topic's partition: `replicated_to` (None: never) and `end` are offsets behind the last record, `waiting` what is between.
+    """How far a partition is replicated. `replicated_to` (None: not at all) and `end` are offsets behind the last record.
 
-    `not_readable`: offsets behind an open transaction.
-
-    `problem`: why the next replication stops at it; None: it doesn't.
+    `waiting`: how many offsets the next replication reads. `not_readable`: offsets behind an open transaction. `problem`: why the next
+    replication stops at the partition; None: it doesn't.
     """
 
     topic: str
@@ -90,7 +89,7 @@ class PartitionStatus(Document):
 
 
 class PurgeReport(Document):
-    """What was, or in a dry run would be, published: `purged` Purge actions for ids that expired on `until` or before."""
+    """What a purge published, or in a dry run would publish: `purged` Purge actions for ids that expired on `until` or before."""
 
     pipeline: str
     until: date
@@ -100,18 +99,18 @@ class PurgeReport(Document):
 
     @property
     def lines(self) -> Sequence[Document]:
-        """What a log shows."""
+        """The lines that a log shows."""
         return []
 
     @property
     def message(self) -> str:
-        """One line."""
+        """The outcome in one line."""
         done = "would be published" if self.dry_run else "were published; the next replication deletes what they name"
         return f"{self.pipeline}: {self.purged} ids have expired by {self.until}: {self.purged} Purge actions {done}"
 
 
 class ReplicationReport(Document):
-    """What a replication did: `sealed` pieces, from where to where, and what the records were."""
+    """What a call of `replicate` did: the number of pieces (`replications`), their ranges, and counts of their records."""
 
     pipeline: str
     keyspace: str
@@ -122,12 +121,12 @@ class ReplicationReport(Document):
 
     @property
     def lines(self) -> Sequence[Range]:
-        """What a log shows."""
+        """The lines that a log shows."""
         return self.ranges
 
     @property
     def message(self) -> str:
-        """One line."""
+        """The outcome in one line."""
         c = self.counts
         if not self.replications:
             return f"{self.keyspace} has everything that the topics of {self.pipeline} hold"

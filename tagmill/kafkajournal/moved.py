@@ -1,6 +1,7 @@
 """Cut a backlog into pieces in which no id's older records come behind newer ones of another partition.
 
-Where a topic gets more partitions ids move: a Purge that is left in the old one must not be applied behind the id's new life.
+When a topic gets more partitions, ids move to others: a Purge that is left in an id's old partition must not be applied after records of
+the id's new life in the new partition.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,7 +20,8 @@ from tagmill.kafka.ranges import Range
 from tagmill.kafka.source import with_records
 from tagmill.stores.kafka import Kafka, Place
 
-# moves from one partition to another are told apart by so many parts of the longest range
+# The longest range is divided into this many parts. Moves from one partition to another whose later records begin in the same part are
+# joined into one.
 PARTS = 64
 MOVES = pa.schema({"topic": pa.string(), "earlier": pa.int32(), "last": pa.int64(), "later": pa.int32(), "first": pa.int64()})
 
@@ -36,7 +38,7 @@ class Move:
 
 
 def find_moves(spark: SparkSession, kafka: Kafka, ranges: Sequence[Range], partitions: Mapping[str, int]) -> list[Move]:
-    """Return what has moved among the records of these ranges; reads all of them. In: how many partitions each topic has."""
+    """Return the moves of ids among the records of these ranges, all of which are read. In: how many partitions each topic has."""
     several = [one for one in ranges if partitions[one.topic] > 1]
     if not several:
         return []
@@ -55,7 +57,7 @@ def _moves(raw: DataFrame, partitions: Mapping[str, int], step: int) -> list[Mov
 
 
 def _in_turn(batches: Iterable[pa.RecordBatch], partitions: Mapping[str, int]) -> Iterator[pa.RecordBatch]:
-    """MOVES: one row for each partition of an id that follows another one."""
+    """Yield MOVES: a row for each partition of an id that follows another one."""
     for batch in batches:
         found: list[dict[str, Any]] = []
         for row in batch.to_pylist():
@@ -85,21 +87,21 @@ def in_turn(key: bytes, places: Sequence[dict[str, Any]], partitions: int) -> li
 
 
 def cut(pieces: Sequence[Range], moves: Sequence[Move]) -> list[Range]:
-    """Return these pieces cut so that they have no record of a move whose earlier ones are behind them.
+    """Shorten pieces so that they end before the later records of a move whose earlier records are behind them.
 
-    Where nothing would be left, they are as much longer as that takes.
+    If that leaves no record, lengthen them instead, until they have these earlier records.
     """
     begins = {one.place: one.first for one in pieces}
     ends = _shortened({one.place: one.end for one in pieces}, begins, moves)
     if ends == begins and any(one.end > one.first for one in pieces):
         ends = _lengthened({one.place: one.end for one in pieces}, moves)
     cuts = [one.model_copy(update={"end": ends[one.place]}) for one in pieces]
-    # a range without a record notes that those before it are lost
+    # A range that had no record from the start stays: it notes that the records before it are lost.
     return [one for one, whole in zip(cuts, pieces, strict=True) if one.end > one.first or whole.end == whole.first]
 
 
 def _open(ends: Mapping[Place, int], moves: Iterable[Move]) -> list[Move]:
-    """Return the moves of which a later record is within these ends, and an earlier one behind them."""
+    """Return the moves that have a later record before these ends, and an earlier record behind them."""
     return [
         one
         for one in moves

@@ -1,4 +1,4 @@
-"""Publishes Purge actions for ids that have expired: expiry goes through Kafka, never through a TTL."""
+"""Publish Purge actions for ids that have expired: expiry goes through Kafka, never through a TTL."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def purge_expired(
 ) -> PurgeReport:
     """Publish a Purge for every id whose entry's expire_on is `until` (default: today, UTC) or earlier. Safe to stop and to start again.
 
-    First everything is replicated, so that an append that prolongs an id's life, or a Purge that was published before, is known.
-    What metajournal has of other topics than the pipeline's, or of those that Kafka has no more, stays. Raises as replicate does.
+    First, unless in a dry run, everything is replicated, so that an append that prolongs an id's life, or a Purge that was published
+    before, is known. Entries of topics that are not the pipeline's, or that Kafka no longer has, stay. Raises as replicate does.
     """
     from pyspark.sql import functions as F
 

@@ -1,4 +1,4 @@
-"""The records of a Kafka Journal as they are on the wire: what an action says, and the events in an append's value. Pure.
+"""Decode the records of a Kafka Journal: the action in the header, and the events in an append's value. Pure.
 
 Source of the format: kafka-journal's records (release of August 2026): the header `journal.action` is JSON, a value is JSON or binary.
 """
@@ -13,7 +13,7 @@ import msgspec
 
 ACTION = "journal.action"
 SEQ_NR = msgspec.Meta(ge=1, le=2**63 - 1)
-# units of Scala's durations, in milliseconds
+# Units of Scala's durations, in milliseconds.
 UNITS = {
     "d": 86_400_000, "day": 86_400_000, "days": 86_400_000,
     "h": 3_600_000, "hr": 3_600_000, "hrs": 3_600_000, "hour": 3_600_000, "hours": 3_600_000,
@@ -32,7 +32,7 @@ class Undecodable(ValueError):
 
 
 class Append(msgspec.Struct):
-    """Events. Its `range` is not read: the value has their numbers."""
+    """Adds events. Its `range` is not read: the value has their sequence numbers."""
 
     payload_type: Literal["json", "binary"] = msgspec.field(name="payloadType")
     origin: str | None = None
@@ -41,7 +41,7 @@ class Append(msgspec.Struct):
 
 
 class Delete(msgspec.Struct):
-    """Events up to a sequence number are deleted."""
+    """Deletes the events up to a sequence number."""
 
     to: Annotated[int, SEQ_NR]
     origin: str | None = None
@@ -49,14 +49,14 @@ class Delete(msgspec.Struct):
 
 
 class Purge(msgspec.Struct):
-    """Everything of the id is deleted, as if it had never been."""
+    """Deletes everything of the id, as if it had never existed."""
 
     origin: str | None = None
     version: str | None = None
 
 
 class Mark(msgspec.Struct):
-    """What readers publish to know how far they have to read."""
+    """Is published by readers, so that they know how far they have to read."""
 
     id: str | None = None
     origin: str | None = None
@@ -114,9 +114,9 @@ TOO_DEEP = "nested too deeply"
 
 
 def decode_action(header: bytes | None) -> Action | None:
-    """What the header `journal.action` says; None: not a journal record (an object with none of the four, or no such header).
+    """Decode the header `journal.action`; None if the record has no such header, or one that doesn't name one of the four actions.
 
-    Raises Undecodable: one of the four, but not as it should be.
+    Raises Undecodable: it names one of the four, but is not valid, or is nested too deeply.
     """
     if header is None:
         return None
@@ -137,14 +137,14 @@ def decode_action(header: bytes | None) -> Action | None:
 
 
 def kind_of(action: Action) -> str:
-    """append, delete, purge or mark."""
+    """Return the kind of an action: append, delete, purge or mark."""
     return next(name for name, kind in KINDS.items() if isinstance(action, kind))
 
 
 def row_metadata(action: Append, events: Events) -> str | None:
-    """What the column metadata of an append's rows says, as JSON: that of the header and that of the value, where they say anything.
+    """Return the column metadata of an append's rows, as JSON: members of the header's and of the value's metadata; None if both are empty.
 
-    Of old records, whose header has none or has no object there, it is empty.
+    The header's is empty for old records, which have no metadata there, or none that is an object.
     """
     both = {"header": _said(_members(bytes(action.metadata))), "payload": _said(events.metadata)}
     said = {name: members for name, members in both.items() if members}
@@ -152,7 +152,7 @@ def row_metadata(action: Append, events: Events) -> str | None:
 
 
 def decode_events(action: Append, value: bytes | None) -> Events:
-    """The events of an append.
+    """Decode the events of an append from its value.
 
     Raises Undecodable: the value is missing, cut off, or not in the form that the header names.
     """
@@ -236,7 +236,7 @@ def _said(members: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
 
 
 def duration_ms(text: str) -> int:
-    """Milliseconds of a duration as Scala writes it: `1 day`, `90 minutes`, `500 ms`; raises ValueError."""
+    """Return the milliseconds of a duration as Scala writes it: `1 day`, `90 minutes`, `500 ms`; raises ValueError."""
     match = _DURATION.fullmatch(text)
     if not match or match[2] not in UNITS:
         raise ValueError(f"{text[:40]!r}")

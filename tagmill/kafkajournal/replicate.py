@@ -1,8 +1,8 @@
-"""Replicates a Kafka Journal's topics to Cassandra, in pieces that are sealed before anything of them is written.
+"""Replicate a Kafka Journal's topics to Cassandra, in pieces that are sealed before anything of them is written.
 
-A piece is sealed when its records are decoded, what they do to each id is computed, and both are fixed as files; the commit is one
-conditional update in replications. Before it nothing is written into the journal's keyspace; after it nothing is computed again: whoever
-goes on writes the same rows with the same timestamp. Pointers come last, so what was not finished is read again.
+A piece is sealed when its records are decoded, their effect on each id is computed, and both are stored in files; the commit is one
+conditional update in replications. Before the commit, nothing is written into the journal's keyspace. After it, nothing is computed again:
+every process that goes on writes the same rows with the same timestamp. Pointers are written last, so what was not finished is read again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from tagmill.kafkajournal.moved import Move
 
 NAMED_WARNINGS = 20
-# the last write time that Cassandra has
+# The latest write time that Cassandra can store, in microseconds.
 HIGHEST = 2**63 - 1
 
 
@@ -54,13 +54,13 @@ def replicate(
     write_after: datetime | None = None,
     tell: Tell | None = None,
 ) -> ReplicationReport:
-    """Bring everything that is committed in Kafka now into the tables. Safe to stop and to start again at any moment.
+    """Replicate everything that is committed in Kafka now to the tables. Safe to stop and to start again at any moment.
 
     `spark` is asked for a session only if there is anything to do. All rows are written with a time later than `write_after`.
 
     Raises GuardRefused: records are gone from Kafka that were not replicated (unless `accept_lost`), or a row has a later write time
-    than what is written. LeaseTaken, FenceRaised: another
-    replicator is at work. ConfigurationError: a topic or the ledger's tables are missing.
+    than what is written. LeaseTaken, FenceRaised: another replicator is at work. ConfigurationError: a topic or the ledger's tables are
+    missing.
     """
     from tagmill.spark.errors import explained
 
@@ -79,7 +79,7 @@ def replicate(
 
 
 def status(settings: Settings, pipeline: str) -> list[PartitionStatus]:
-    """How far each partition of the pipeline's topics is replicated, and what is wrong with it. Nothing is written.
+    """Return how far each partition of the pipeline's topics is replicated, and what stops the next replication. Nothing is written.
 
     Raises ConfigurationError: a named topic or the ledger's tables don't exist.
     """
@@ -108,7 +108,7 @@ def _status(position: TopicPosition) -> PartitionStatus:
 
 
 def pending(settings: Settings, pipeline: str) -> bool:
-    """Whether there is anything to replicate, something sealed that is not written yet, or a problem that replicating would tell of."""
+    """Return whether there are records to replicate, a sealed replication to write, or a problem that replicating would report."""
     with Cassandra(settings.cassandra) as cassandra:
         row = Replications(cassandra, settings.cassandra.ledger_keyspace, pipeline).newest()
     return (row is not None and row.state == SEALED) or any(one.waiting or one.problem for one in status(settings, pipeline))
@@ -138,7 +138,7 @@ class _Attempt:
         self.go_on = f"tagmill kafka-journal replicate --pipeline {pipeline} --accept-lost"
 
     def run(self, owner: str, accept_lost: bool) -> ReplicationReport:
-        """Finish what is sealed, then go on piece by piece until the end that Kafka had at the beginning."""
+        """Finish a sealed replication, then replicate piece by piece up to the end that Kafka had at the beginning."""
         done = list[Manifest]()
         row = self.replications.take_over(owner)
         with self._fenced(row.fence):
@@ -164,7 +164,7 @@ class _Attempt:
         )  # fmt: skip
 
     def _make_tables(self, owner: str) -> None:
-        """Create the tables that are missing, and the columns that an earlier release of Kafka Journal does not have."""
+        """Create missing tables, and add columns that tables of an earlier release of Kafka Journal lack."""
         there = self.tables.there()
         self.tables.require_writable()
         if not there or self.tables.outdated():
@@ -179,7 +179,7 @@ class _Attempt:
         return same_topics(self.kafka, ids, self.name, read, ends, accept_lost=accept_lost, go_on=self.go_on)
 
     def _unread(self, ends: Mapping[Place, Span], accept_lost: bool) -> tuple[list[Range], list[str]]:
-        """Return the next piece of what is not replicated, and warnings."""
+        """Return the ranges of the next piece to replicate, none if everything is replicated, and warnings."""
         from tagmill.kafkajournal.moved import cut, find_moves
 
         read_to = {place: one.offset + 1 for place, one in self.tables.pointers(list(ends)).items()}
@@ -227,7 +227,7 @@ class _Attempt:
         return manifest, sealed
 
     def _write(self, manifest: Manifest, row: ReplicationRow) -> ReplicationRow:
-        """Everything that is sealed, pointers last."""
+        """Write everything that a sealed replication says, the pointers last, and finish the replication."""
         from tagmill.kafkajournal.writing import Writing
 
         writing = Writing(self.spark(), self.tables, self.files, manifest, row.written_at, self.times, self.tell)
@@ -243,7 +243,7 @@ class _Attempt:
         return done
 
     def _newest(self, folds: DataFrame) -> Overwritten | None:
-        """Return the entry with the latest write time among those that change."""
+        """Return the entry with the latest write time among those that are written over; None if none is."""
         from pyspark.sql import functions as F
 
         changing = folds.where("(moved OR purged) AND overwritten IS NOT NULL")
@@ -251,7 +251,7 @@ class _Attempt:
         return Overwritten(f"the row of id {row['id']!r} in {self.tables.name}.metajournal", row["overwritten"]) if row else None
 
     def _point(self, ranges: list[Range], written_at: int) -> None:
-        """Move the pointers, each with a later write time than it has, and read them back: the next piece begins where they are."""
+        """Move the pointers, each with a later write time than it has, and read them back; raise GuardRefused if one did not move."""
         places, now = [one.place for one in ranges], self.cassandra.now()
         known, moved = self.tables.pointers(places), dict[Place, Pointer]()
         for one in ranges:
@@ -269,13 +269,13 @@ class _Attempt:
         return f"the row of topic {place[0]}, partition {place[1]} in {self.tables.name}.pointer2"
 
     def _sweep(self) -> None:
-        """Remove the files of attempts that are done or never were committed: they can't commit any more."""
+        """Remove the files of all attempts: each is finished, or was never committed and can no longer be."""
         for folder in self.files.folders(self.home):
             self.files.remove_folder(f"{self.home}/{folder}")
 
     @contextmanager
     def _fenced(self, fence: int) -> Iterator[None]:
-        """Whoever took over may have removed this attempt's files: then that is the error, not the file that is missing."""
+        """Raise FenceRaised in place of an unexpected error if another process took over: it may have removed this attempt's files."""
         try:
             yield
         except TagmillError:
@@ -292,7 +292,7 @@ def _read(files: RunFiles, row: ReplicationRow) -> Manifest:
 
 
 def _fixed(spark: SparkSession, rows: DataFrame, url: str) -> DataFrame:
-    """The same rows whenever they are read again; what an earlier try has left there goes."""
+    """Write rows to Parquet and read them back, so that later evaluations see the same rows; files of an earlier try are overwritten."""
     rows.write.mode("overwrite").parquet(url)
     return spark.read.schema(rows.schema).parquet(url)
 
@@ -320,7 +320,7 @@ def _counts(staged: DataFrame, folds: DataFrame) -> tuple[Counts, list[str]]:
 
 
 def _sum(done: list[Manifest]) -> Counts:
-    """What several replications counted; an id of two of them counts twice."""
+    """Return the sum of what several replications counted; an id of two of them counts twice."""
     total = Counts()
     for one in done:
         total = total.plus(one.counts)
@@ -328,7 +328,7 @@ def _sum(done: list[Manifest]) -> Counts:
 
 
 def _joined(done: list[Manifest]) -> list[Range]:
-    """The ranges of pieces that follow each other as one a partition."""
+    """Join the ranges of successive pieces into one range for each partition."""
     found: dict[tuple[str, int], Range] = {}
     for one in (part for manifest in done for part in manifest.ranges):
         place = (one.topic, one.partition)

@@ -1,4 +1,4 @@
-"""What a person asks of a replicated Kafka Journal: how much waits, what cannot be read, and what stops the next replication."""
+"""Report on the replication of a Kafka Journal: how much waits, what cannot be read, and what stops the next replication."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What the actions of one id do to its entry in metajournal and its rows in journal: the storage cases of Kafka Journal. Pure.
+"""Compute what the actions of one id do to its entry in metajournal and its rows in journal, as Kafka Journal stores them. Pure.
 
 | action | without an entry | with one |
 |---|---|---|
@@ -7,14 +7,15 @@
 | Purge | nothing | deletes the events, then the entry |
 | Mark | nothing | nothing |
 
-Actions before the last Purge of what is folded are dropped; events before a Delete that covers them are never written. seq_nr may skip,
-delete_to may be above it, and seq_nr and delete_to never go back.
+Actions before the last Purge among the folded records are dropped, and events before a Delete that covers them are never written. seq_nr
+may skip, delete_to may be above it, and neither ever goes back.
 """
 
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from uuid import UUID, uuid5
 
+# Segments of metajournal over which ids are spread: in today's rows, and in older rows.
 SEGMENTS, OLD_SEGMENTS = 10_000, 100
 RECORD_IDS = UUID("7f0bd1a2-55c5-4d3e-9a0e-6f6a2f0c8f11")
 
@@ -23,7 +24,7 @@ RECORD_IDS = UUID("7f0bd1a2-55c5-4d3e-9a0e-6f6a2f0c8f11")
 class Entry:
     """An id's row in metajournal. `delete_to` None: nothing was deleted; `expire_after_ms` and `expire_on` None: never.
 
-    `record_id` None: releases of Kafka Journal before it had one made the entry, and none gives it one later. All rows count as its own.
+    `record_id` None: a release of Kafka Journal that knew no record ids made the entry, and later ones add none. All rows belong to it.
     """
 
     partition: int
@@ -41,7 +42,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One journal record of an id, without its events: `kind` append, delete, purge or mark; `to`: an append's last seq_nr, a delete's."""
+    """One journal record of an id, without its events.
+
+    `kind`: append, delete, purge or mark. `to`: the last seq_nr of an append, or the one that a delete names.
+    """
 
     kind: str
     topic: str
@@ -55,34 +59,34 @@ class Record:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """Where a record stands among those of its id: `turn` counts the id's partitions (one, unless the topic got more)."""
+    """The position of a record among those of its id. `turn` counts the id's partitions: one, unless the topic got more."""
 
     turn: int
     offset: int
 
 
 class Fold:
-    """The actions of one id, one after the other, from the entry that stands.
+    """Applies the actions of one id, one after the other, to its existing entry.
 
-    Give it the records of each partition in the order of their offsets, one partition after the other.
+    It takes the records of each partition in the order of their offsets, one partition after the other.
     """
 
     def __init__(self, entry: Entry | None, segment_size: int) -> None:
         self.before, self.entry, self.segment_size = entry, entry, segment_size
         self.partitions: list[int] = []
         self.purged = self.appended = False
-        # events at or before this position are not to be written: purged, or written before
+        # Events at or before this position are not written: they are purged, or were written before.
         self.dropped: Position | None = None
-        # deletes of the life that goes on, each with a higher position and a lower bound than the one before it
+        # Deletes of the id's current life, each with a higher position and a lower bound than the one before it.
         self.deletes: list[tuple[Position, int]] = []
 
     def add(self, record: Record) -> bool:
-        """The next record; False: it was applied before, and changes nothing."""
+        """Apply the next record; return False if it was applied before and changes nothing."""
         if not self.partitions or self.partitions[-1] != record.partition:
             self.partitions.append(record.partition)
         at = Position(len(self.partitions) - 1, record.offset)
         if not self.purged and self._applied(record):
-            # and so was what came before it, in a partition that the id was in earlier
+            # Records before it, in a partition that the id was in earlier, were applied as well.
             self.entry, self.appended, self.dropped = self.before, False, at
             self.deletes.clear()
             return False
@@ -96,7 +100,7 @@ class Fold:
 
     @property
     def cut_to(self) -> int:
-        """Events that stood before and are deleted though their life goes on: those up to here."""
+        """The sequence number up to which the existing events of a life that goes on are deleted; 0: none."""
         if self.purged or not self.before or not self.deletes:
             return 0
         return min(self.deletes[0][1], self.before.seq_nr)
@@ -130,7 +134,7 @@ class Fold:
 
 
 def expire_on(timestamp: datetime, after_ms: int) -> date:
-    """The day (UTC) on which an append's expireAfter ends; far away is the last day that there is."""
+    """Return the day (UTC) on which an append's expireAfter ends; the last possible date if it ends later than that."""
     try:
         return (timestamp.astimezone(UTC) + timedelta(milliseconds=after_ms)).date()
     except OverflowError:
@@ -138,22 +142,22 @@ def expire_on(timestamp: datetime, after_ms: int) -> date:
 
 
 def record_id(topic: str, partition: int, offset: int) -> UUID:
-    """The id of an entry and of the rows of its life, from the record that created it: the same whenever it is replicated."""
+    """Return the id of an entry and of the rows of its life, made from the record that created it: every replication makes the same."""
     return uuid5(RECORD_IDS, f"{topic}/{partition}/{offset}")
 
 
 def of_this_life(record_id: UUID | None, meta_record_id: UUID | None) -> bool:
-    """Whether a row of journal belongs to the entry with this record_id, as Kafka Journal's readers tell: null on either side fits all."""
+    """Return whether a row of journal belongs to the entry with this record_id; as for Kafka Journal's readers, a null fits any."""
     return record_id is None or meta_record_id in (None, record_id)
 
 
 def segment_of(seq_nr: int, segment_size: int) -> int:
-    """Which partition of `journal` an event is in."""
+    """Return the segment of `journal` that holds an event."""
     return (seq_nr - 1) // segment_size
 
 
 def java_hash(text: str) -> int:
-    """Java's String.hashCode: over UTF-16 units, a signed 32-bit number."""
+    """Return Java's String.hashCode of a text: a signed 32-bit number over its UTF-16 units."""
     units = text.encode("utf-16-be", "surrogatepass")
     value = 0
     for high, low in zip(units[::2], units[1::2], strict=True):
@@ -162,6 +166,6 @@ def java_hash(text: str) -> int:
 
 
 def entry_segments(key: str) -> tuple[int, int]:
-    """In which segment of metajournal an id's entry is: today's, and that of older rows."""
+    """Return the two segments of metajournal that may hold an id's entry: today's, and that of older rows."""
     value = abs(java_hash(key.lower()))
     return value % SEGMENTS, value % OLD_SEGMENTS

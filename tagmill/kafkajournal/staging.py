@@ -1,4 +1,4 @@
-"""The records of a replication in Spark: decoded into files, then folded, id by id, into what they do.
+"""Decode the records of a replication in Spark, then fold them, id by id, into what they change.
 
 Decoding and folding are Python over Arrow batches, not Spark expressions: a payload has to stay as it was written, byte for byte, and the
 rules are those that a single id's query uses (docs/decisions/0019).
@@ -34,9 +34,9 @@ EVENT = pa.struct(
 )  # fmt: skip
 HEADERS = pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}))
 MOMENT = pa.timestamp("us", "UTC")
-# one row a record: `kind` append, delete, purge, mark, none (no journal record) or broken; `layout` partitioner.layout_of; `to` an append's
-# last seq_nr, a delete's;
-# reason, key, value and raw_headers only of broken ones
+# Columns of decoded records, one row a record. `kind`: append, delete, purge, mark, none (not a journal record) or broken. `layout`: see
+# partitioner.layout_of. `to`: the last seq_nr of an append, or the one that a delete names. reason, key, value and raw_headers: only of
+# broken records.
 STAGED = pa.schema(
     {
         "topic": pa.string(), "partition": pa.int32(), "offset": pa.int64(), "timestamp": MOMENT, "kind": pa.string(), "id": pa.string(),
@@ -46,21 +46,22 @@ STAGED = pa.schema(
         "raw_headers": HEADERS,
     }
 )  # fmt: skip
-# Cassandra's limit of a partition's key (65,535 bytes), without topic, segment and what separates them
+# Bytes of an id, at most: Cassandra's limit of a partition key (65,535) without topic, segment and separators.
 LONGEST_ID = 65_535 - 249 - 8 - 9
-# of a record whose rows and names fit whatever is made of them
+# Bytes of a record up to which Cassandra can hold its rows and names in any case.
 ALWAYS_FITS = 8 * 1024
 PAYLOAD = ("payload_type", "payload_txt", "payload_bin")
-# what a fold has to know of a record
+# Columns of a record that its fold needs.
 FACTS = ["topic", "id", "partition", "offset", "timestamp", "kind", "to", "origin", "expire_after_ms", "segment", "layout"]
-# an id's entry as it stands, under these names
+# Columns of an id's existing entry, with the names that they get next to the record's columns.
 STANDS = {
     "segment": "at", "partition": "e_partition", "offset": "e_offset", "segment_size": "e_segment_size", "seq_nr": "e_seq_nr",
     "delete_to": "e_delete_to", "created": "e_created", "updated": "e_updated", "origin": "e_origin", "record_id": "e_record_id",
     "expire_on": "e_expire_on", "written": "overwritten",
 }  # fmt: skip
-# one row an id: its entry afterwards (seq_nr null: none) and the segment that it is in, what of it changes, which events go (doomed)
-# and which are not to be written; old_segment and overwritten (its write time, microseconds): of the entry that stood before
+# Columns of a fold's outcome, one row an id: its entry afterwards (seq_nr null: none) and the entry's segment, what changes in it, which
+# events are deleted (doomed), and which are not to be written. old_segment and overwritten (the write time in microseconds) are those of
+# the entry that existed before.
 FOLDED = pa.schema(
     {
         "topic": pa.string(), "id": pa.string(), "segment": pa.int64(), "old_segment": pa.int64(), "partitions": pa.list_(pa.int32()),
@@ -73,19 +74,19 @@ FOLDED = pa.schema(
         "expire_on": pa.date32(), "applied": pa.int64(), "overwritten": pa.int64(),
     }
 )  # fmt: skip
-# columns of FOLDED that are those of the entry afterwards
+# Columns of FOLDED that hold the entry afterwards.
 AFTERWARDS = (
     "partition", "offset", "segment_size", "seq_nr", "delete_to", "created", "updated", "origin", "expire_after_ms", "expire_on",
 )  # fmt: skip
 
 
 def schema_of(columns: pa.Schema) -> StructType:
-    """As Spark says it."""
+    """Return the Spark schema of Arrow columns."""
     return from_arrow_schema(columns)
 
 
 def decoded(raw: DataFrame, partitions: Mapping[str, int], largest: int, apart: Mapping[Place, str] = NOTHING) -> DataFrame:
-    """STAGED, one row a record.
+    """Decode records into STAGED, one row a record.
 
     In: tagmill.kafka.source.kafka_records; how many partitions each topic has; how many bytes a row of Cassandra may have; why records are
     set apart.
@@ -104,7 +105,7 @@ def _decode(
 
 
 def decode(row: dict[str, Any], partitions: int, largest: int, apart: Mapping[Place, str] = NOTHING) -> dict[str, Any]:
-    """Return one record as STAGED.
+    """Decode one record into a row of STAGED; what can't be decoded becomes a row of kind broken.
 
     In: topic, partition, offset, timestamp, key, value, headers; how many partitions the topic has; how many bytes a row may have; why
     records are set apart.
@@ -132,7 +133,7 @@ def decode(row: dict[str, Any], partitions: int, largest: int, apart: Mapping[Pl
 
 
 def _must_fit(read: dict[str, Any], largest: int) -> None:
-    """Raise Undecodable where a row of the record is one that Cassandra can't hold."""
+    """Raise Undecodable if Cassandra can't hold a row that is made from the record."""
     headers = read.get("headers", ())
     if any(_size(name) > LARGEST_NAME for name, _ in headers):
         raise records.Undecodable(f"the name of a header has more than {LARGEST_NAME} bytes, and Cassandra holds no longer one")
@@ -149,7 +150,7 @@ def _must_fit(read: dict[str, Any], largest: int) -> None:
 
 
 def _size(*values: str | bytes | None) -> int:
-    """Return how many bytes these have together."""
+    """Return the total size of these values in bytes, text in UTF-8."""
     return sum(len(value.encode() if isinstance(value, str) else value) for value in values if value)
 
 
@@ -185,7 +186,7 @@ def _text(value: bytes | None) -> str:
 
 
 def entries(spark: SparkSession, keyspace: str, staged: DataFrame) -> DataFrame:
-    """The entries of the staged ids that have one, as they stand (STANDS) and KEY: in today's segment, else in that of older rows."""
+    """Return the existing entries (KEY and STANDS) of the staged ids: those in today's segments, else those in segments of older rows."""
     keys = staged.where(F.col("kind").isin(*JOURNAL_KINDS)).select(*KEY, "segment", "old_segment").distinct()
     entries = table(spark, keyspace, "metajournal", directJoinSetting="on").where("seq_nr IS NOT NULL")
     rows = entries.selectExpr("*", "writetime(offset) AS written").select(*KEY, *STANDS)
@@ -196,10 +197,10 @@ def entries(spark: SparkSession, keyspace: str, staged: DataFrame) -> DataFrame:
 
 
 def folded(staged: DataFrame, stands: DataFrame, segment_size: int) -> DataFrame:
-    """FOLDED, one row an id whose records do anything, or are marks. In: STAGED, entries."""
+    """Fold the journal records of each id, marks included, into one row of FOLDED. In: STAGED, entries."""
     of_id, in_partition = Window.partitionBy(*KEY), Window.partitionBy(*KEY, "partition")
     first = F.unix_micros(F.min("timestamp").over(in_partition))
-    # an id's partitions come in the order that moved.in_turn says
+    # Sorting by this puts an id's partitions into the same order as moved.in_turn.
     turn = F.when(F.max("layout").over(of_id) == HOME, F.col("layout")).otherwise(first)
     facts = staged.where(F.col("kind").isin(*JOURNAL_KINDS)).select(*FACTS)
     known = facts.join(stands, KEY, "left").repartition(*KEY).withColumn("turn", turn)
@@ -208,7 +209,7 @@ def folded(staged: DataFrame, stands: DataFrame, segment_size: int) -> DataFrame
 
 
 def _fold(batches: Iterable[pa.RecordBatch], segment_size: int) -> Iterator[pa.RecordBatch]:
-    """Rows of one id come one after the other; an id may go on in the next batch."""
+    """Fold sorted records into rows of FOLDED: the records of an id follow each other, and may go on in the next batch."""
     first: dict[str, Any] | None = None
     fold, applied = Fold(None, segment_size), 0
     for batch in batches:
@@ -271,7 +272,7 @@ def _position(at: Any) -> dict[str, int]:
 
 
 def rows(staged: DataFrame, folds: DataFrame) -> DataFrame:
-    """Rows of `journal` that are to be written, in the order of its partitions. In: STAGED and FOLDED of the same replication."""
+    """Return the rows of `journal` to write, in the order of its partitions. In: STAGED and FOLDED of the same replication."""
     chosen = folds.where("moved").select(
         *KEY, "partitions", "dropped", "deletes", "segment_size", F.col("record_id").alias("meta_record_id")
     )
@@ -280,7 +281,7 @@ def rows(staged: DataFrame, folds: DataFrame) -> DataFrame:
     )
     at = F.struct(F.expr("int(array_position(partitions, partition) - 1)").alias("turn"), "offset")
     kept = appends.join(chosen, KEY).withColumn("at", at).where(F.col("dropped").isNull() | (F.col("at") > F.col("dropped")))
-    # the first delete behind a record has the highest bound of all behind it
+    # Of all deletes behind a record, the first one has the highest bound.
     deleted_to = F.coalesce(F.filter("deletes", _behind(F.col("at")))[0]["to"], F.lit(0))
     events = kept.withColumn("deleted_to", deleted_to).withColumn("event", F.explode("events")).where("event.seq_nr > deleted_to")
     return events.select(

@@ -1,4 +1,4 @@
-"""Choose the write time of a replication: later than that of every row which it writes over or deletes.
+"""Choose the write time of a replication: later than that of every row that it writes over or deletes.
 
 Cassandra keeps what has the latest write time. A replicator whose clock was ahead has left rows that an ordinary write does not replace.
 """
@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 from tagmill.errors import GuardRefused
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# further ahead than this, a person decides: from then on all that is written is as far ahead
+# If a row is further ahead of the clock than this, a person has to decide: all later writes would be as far ahead.
 MAX_AHEAD = timedelta(days=1)
-# microseconds: an id's events are not read for their write times, and may be a bit younger than its entry
+# Microseconds beyond the newest entry's write time: its events, whose write times are not read, may be slightly newer.
 SLACK = 1_000_000
 
 
@@ -56,7 +56,7 @@ class WriteTimes:
         )
 
     def way_on(self, written: int | None) -> str:
-        """Return which command goes on."""
+        """Return what to do next, with the command that replicates with write times later than `written` (microseconds)."""
         after = moment(written) if written else "MOMENT, later than that clock's time"
         return (
             "End every other replicator of this keyspace, then write with later times: "
@@ -70,12 +70,12 @@ def ahead(row: Overwritten) -> str:
 
 
 def microseconds(at: datetime) -> int:
-    """Return microseconds since 1970 of a moment, in UTC where it has no zone."""
+    """Return the microseconds from 1970 to a moment, which is in UTC if it has no zone."""
     return ((at if at.tzinfo else at.replace(tzinfo=UTC)) - EPOCH) // timedelta(microseconds=1)
 
 
 def moment(written: int) -> str:
-    """Return a write time as text, rounded up to a second; the number itself where no calendar has it."""
+    """Return a write time as text, rounded up to a second; the number itself if no datetime can hold it."""
     try:
         return f"{EPOCH + timedelta(seconds=-(-written // 1_000_000)):%Y-%m-%dT%H:%M:%SZ}"
     except OverflowError:

@@ -1,7 +1,7 @@
-"""Writes a sealed replication into Cassandra. All of it may be done again: each row has the replication's own timestamp.
+"""Write a sealed replication to Cassandra. All of it may be written again: each row has the replication's own timestamp.
 
-The order is Kafka Journal's: a delete moves delete_to, then its events go; events are written before the entry that counts them; of a
-purge the entry goes last. What is deleted is a microsecond older than what is written.
+The order is Kafka Journal's: a delete moves delete_to before its events are deleted, events are written before the entry that counts them,
+and a purge deletes the entry last. Deletions have a write time that is a microsecond earlier than that of the rows.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,10 +22,11 @@ from tagmill.stores.kafka import KafkaRecord
 from tagmill.stores.kafkajournal import KafkaJournalTables
 from tagmill.views.writing import append
 
+# Rows of FOLDED that are read at once.
 AT_ONCE = 10_000
-# sequence numbers may skip: beyond so many segments of an id, those that exist are looked for
+# Sequence numbers may skip: if this many segments of an id are to be deleted, the existing ones are looked up instead of counted through.
 MOST_SEGMENTS = 10_000
-# below so many, those that earlier deletes have emptied are deleted again, whatever a strange log may have left in them
+# Below this many segments of an id, those that earlier deletes have emptied are deleted again, in case an unusual log left events there.
 FEW_SEGMENTS = 1000
 ENTRY = (
     "topic", "segment", "id", "partition", "offset", "segment_size", "seq_nr", "delete_to", "created", "updated", "origin", "record_id",
@@ -36,7 +37,7 @@ DOOMED = ["topic", "id", "purged", "doomed_to", "doomed_size", "old_delete_to"]
 
 
 class Writing:
-    """One sealed replication."""
+    """Writes one sealed replication."""
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class Writing:
         self.removed_at, self.written_at = written_at, written_at + 1
 
     def write(self) -> None:
-        """All of it but the pointers. Raises GuardRefused: a row is outranked by a later write."""
+        """Write everything but the pointers; raises GuardRefused if a row is outranked by a later write."""
         counts = self.manifest.counts
         if counts.deletes:
             moved = self.folds.where("moved AND existed AND NOT purged AND NOT delete_to <=> old_delete_to")
@@ -75,7 +76,7 @@ class Writing:
         checkpoints.reached("replicate.after_entries")
 
     def dead_letters(self) -> Iterator[DeadLetter]:
-        """The records that can't be read, as they came."""
+        """Yield the records that can't be read, as they came, with the reasons."""
         broken = self.staged.where("kind = 'broken'")
         for row in broken.select(
             "topic", "partition", "offset", "timestamp", "key", "value", "raw_headers", "reason"
@@ -96,7 +97,7 @@ class Writing:
             self.tables.expire((tuple(row.values())[:-1] for row in part if row["expiry"]), self.written_at)
 
     def _read_back(self) -> None:
-        """Hold the entries against what was written; a deletion with a later time is seen in no other way."""
+        """Compare the entries with what was written, as only this shows a deletion with a later time; raise GuardRefused if one differs."""
         rows = table(self.spark, self.tables.name, "metajournal", directJoinSetting="on")
         entries = rows.selectExpr(*STATE_KEY, *(f"{name} AS standing_{name}" for name in STATE), "writetime(offset) AS written")
         differs = " AND ".join(f"{name} <=> standing_{name}" for name in STATE)
@@ -113,7 +114,7 @@ class Writing:
             raise self.times.outranked(f"a deleted row of id {row[0]!r} in {self.tables.name}.journal", row[1])
 
     def _delete_events(self) -> None:
-        """Events of purged ids, and those that a delete of a life that goes on covers."""
+        """Delete the events of purged ids, and those that a delete covers in a life that goes on."""
         for part in self._folds(DOOMED):
             doomed = [row for row in part if row["doomed_to"] and _last(row) - _first(row) < MOST_SEGMENTS]
             whole = [(r["id"], r["topic"], segment) for r in doomed for segment in _whole(r)]
@@ -124,7 +125,7 @@ class Writing:
         self._delete_wide()
 
     def _delete_wide(self) -> None:
-        """The same of ids whose sequence numbers have skipped so far that their segments can't be counted through."""
+        """Delete the same events of ids whose sequence numbers have skipped so far that their segments can't be counted through."""
         span = f"(doomed_to - 1) div doomed_size - IF(purged, 0, coalesce(old_delete_to, 0) div doomed_size) >= {MOST_SEGMENTS}"
         wide = self.folds.where(f"doomed_to IS NOT NULL AND {span}").select(*DOOMED)
         if wide.isEmpty():
@@ -154,12 +155,12 @@ def _last(row: dict[str, Any]) -> int:
 
 
 def _first(row: dict[str, Any]) -> int:
-    """From which segment on: the first, unless there are many that an earlier delete has emptied."""
+    """Return the first segment to delete from: 0, unless there are many segments that earlier deletes may have emptied."""
     if row["purged"] or _last(row) < FEW_SEGMENTS:
         return 0
     return segment_of((row["old_delete_to"] or 0) + 1, row["doomed_size"])
 
 
 def _whole(row: dict[str, Any]) -> range:
-    """Segments all of whose events go."""
+    """Return the segments of which all events are deleted."""
     return range(_first(row), _last(row) + 1 if row["purged"] else _last(row))

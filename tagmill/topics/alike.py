@@ -1,4 +1,8 @@
-"""Many events at once, column by column: what events.Reader reads of each, where nothing about any of them is out of the ordinary."""
+"""Decode topic records in bulk.
+
+Makes the same columns as events.Reader, a batch at a time with Arrow. Raises ValueError or OverflowError for a batch with an irregular
+record (a tombstone, an undecodable value, a field that doesn't fit); the caller then splits the batch, in the end into single records.
+"""
 
 from collections.abc import Sequence
 from hashlib import sha256
@@ -16,13 +20,13 @@ from tagmill.topics.fields import PLAIN, Event, Field, finder, plain
 from tagmill.topics.ids import OF_ID, SHARDED, Value, part_of
 
 DIGEST = 32
-# the two digits of each byte
+# The two hexadecimal digits of each value of a byte.
 HEX = np.array([b"%02x" % byte for byte in range(256)])
 ARROW = {
     "String": pa.string(), "Int8": pa.int8(), "Int16": pa.int16(), "Int32": pa.int32(), "Int64": pa.int64(), "UInt8": pa.int16(),
     "UInt16": pa.int32(),
 }  # fmt: skip
-# types of values that Arrow makes the same of as fields.KINDS does, and what it makes of them first
+# By column type: the Python types whose values Arrow converts exactly as fields.KINDS does, and the Arrow type that it converts them to.
 ALIKE: dict[str, tuple[set[type], pa.DataType]] = {
     **dict.fromkeys(("String", "LowCardinality(String)"), ({str}, pa.string())),
     **{name: ({int}, ARROW[name]) for name in ("Int8", "Int16", "Int32", "Int64")},
@@ -31,12 +35,12 @@ ALIKE: dict[str, tuple[set[type], pa.DataType]] = {
 
 
 def arrow_type(column: Column) -> pa.DataType:
-    """What holds the values of a column as a file has them."""
+    """Return the Arrow type that holds a column's values as a sealed file has them."""
     return ARROW[column.file_type.removeprefix("Nullable(").removesuffix(")")]
 
 
 class AlikeReader:
-    """Reads values of one pipeline's topics that are events, all of them."""
+    """Reads batches of values of one pipeline's topics in which every value is an event."""
 
     def __init__(self, reader: Reader) -> None:
         self.reader, self.chosen = reader, reader.chosen
@@ -46,7 +50,7 @@ class AlikeReader:
         ]
 
     def read(self, values: Sequence[bytes | None], timestamps_ms: Sequence[int]) -> dict[str, pa.Array]:
-        """The columns `reader.names`; raises ValueError or OverflowError: some value has to be looked at alone."""
+        """Return the columns `reader.names` of these events; raises ValueError or OverflowError if a value has to be read alone."""
         if None in values:
             raise ValueError("a tombstone")
         decoded = self.reader.decoded(cast(Sequence[bytes], values))
@@ -69,7 +73,7 @@ class AlikeReader:
             try:
                 return _ordinary(found, made)
             except (ValueError, OverflowError):
-                pass  # a value that the column can't hold
+                pass  # Arrow refuses a value that the column can't hold; the field's own reader decides about it.
         return pa.array(map(read, events), arrow_type(field.column))
 
 
@@ -83,7 +87,7 @@ def _ordinary(values: Sequence[Any], made: pa.DataType) -> pa.Array:
 
 
 def unique_ids(columns: Sequence[Sequence[Value]], shards: int) -> tuple[npt.NDArray[np.int32], pa.Array]:
-    """Of many events ids.unique_id: the shards, and the ids. In: of each field of the key its values.
+    """Return the shards and the ids that ids.unique_id gives to many events. In: the values of each field of the key.
 
     Raises ValueError or OverflowError: a text that isn't Unicode, or a number of more than 64 bits, among others of its type.
     """
@@ -96,7 +100,7 @@ def unique_ids(columns: Sequence[Sequence[Value]], shards: int) -> tuple[npt.NDA
 
 
 def _parts(values: Sequence[Value]) -> tuple[Any, ...]:
-    """Of each value its part, in pieces that are to be joined."""
+    """Return each value's part (ids.part_of) behind its length, as columns of pieces that are to be joined."""
     kinds = set(map(type, values))
     if kinds == {str}:
         return _with_lengths(b"s:", pa.array(values, pa.string()))

@@ -1,4 +1,4 @@
-"""What a topic's run leaves out of delivery because a person set it apart: records become dead letters, columns null. Pure."""
+"""Leave out of delivery what a person has set apart: a topic's records become dead letters, its columns null. Pure."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,9 +14,10 @@ _RECORD = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})/(?P<partition>\d{1,9})/(
 
 
 class Apart(Document):
-    """What one run sets apart: records (topic, partition, offset) with the reason, columns, batches whose ids do not count as delivered.
+    """What one run leaves out because a person has set it apart.
 
-    `ids`: of a Kafka Journal, whose events are left out.
+    `records`: topic, partition, offset and reason; `batches`: those whose ids do not count as delivered; `ids`: of a Kafka Journal, whose
+    events are left out.
     """
 
     records: list[tuple[str, int, int, str]] = []
@@ -26,11 +27,11 @@ class Apart(Document):
 
     @property
     def reasons(self) -> dict[Place, str]:
-        """Why each record is set apart."""
+        """The reason for which each record is set apart."""
         return {(topic, partition, offset): REASON + why for topic, partition, offset, why in self.records}
 
     def warnings(self) -> Iterator[str]:
-        """Yield what a person must know of a run that delivers less than it reads."""
+        """Yield a warning for each reason why a run delivers less than it reads: records, columns or ids that are set apart."""
         if self.records:
             yield f"{len(self.records)} records are set apart: they become dead letters"
         if self.columns:
@@ -40,9 +41,9 @@ class Apart(Document):
 
 
 class Since(Document):
-    """From where on the events of an id were left out: offsets by topic and partition (missing: from 0 on).
+    """The offsets from which the events of an id were left out, by topic and partition (missing: from 0).
 
-    `delivered`: batch files that may have some of them.
+    `delivered`: batch files that may have some of these events.
     """
 
     places: list[tuple[str, int, int]]
@@ -50,7 +51,7 @@ class Since(Document):
 
 
 def record_of(item: str) -> Place | None:
-    """Return the record that 'topic/partition/offset' names, None for other text."""
+    """Return the record that 'topic/partition/offset' names; None for other text."""
     found = _RECORD.fullmatch(item)
     return (found["topic"], int(found["partition"]), int(found["offset"])) if found else None
 
@@ -67,7 +68,7 @@ def within(records: Mapping[str, str], ranges: Sequence[Range]) -> list[tuple[st
 
 
 def parts(batch: pa.RecordBatch, reasons: Mapping[Place, str]) -> Iterator[tuple[pa.RecordBatch, str | None]]:
-    """Split records into those to be read and, each alone and with its reason, those that are set apart."""
+    """Split records into parts to read, and parts of one record that is set apart, with its reason."""
     begin = 0
     if reasons:
         places = zip(*(batch[name].to_pylist() for name in ("topic", "partition", "offset")), strict=True)

@@ -1,4 +1,4 @@
-"""Avro's binary encoding, read as the specification has it: every length, index and width is checked before it is used.
+"""Read Avro's binary encoding as the specification says: every length, index and width is checked before it is used.
 
 fastavro parses the schemas. Its own reader checks less: an index of -1 counts from the end, numbers wrap around, and an array of 10⁹ items
 that take no bytes is built whole. So each schema becomes a reader here, once, which checks and reads in one pass.
@@ -14,19 +14,19 @@ from tagmill.topics.fields import Unfit
 from tagmill.topics.limits import Limits, Room
 from tagmill.topics.logical import logical_type
 
-# Reads the value that begins at a place of a record: returns the value, and the place behind it.
+# A function that reads the value at a position of a record; it returns the value and the position behind it.
 Read = Callable[[bytes, int, Room], tuple[Any, int]]
 # Bytes and bits of a number, at most.
 INT, LONG = (5, 32), (10, 64)
 
 
 def parse_schema(text: bytes) -> Any:
-    """Return a record's schema with full names; raises ValueError."""
+    """Parse an Avro schema of a record, and return it with full names; raises ValueError if it is not one."""
     import fastavro
 
     try:
         schema = fastavro.parse_schema(json.loads(text))
-    except Exception as error:  # fastavro raises whatever the text leads to: SchemaParseException, KeyError, TypeError …
+    except Exception as error:  # fastavro raises different errors for a wrong schema: SchemaParseException, KeyError, TypeError …
         raise ValueError(f"no Avro schema: {type(error).__name__} {error}") from None
     if not isinstance(schema, dict) or schema["type"] != "record":
         raise ValueError("no Avro schema of a record, whose fields columns could be made of")
@@ -35,7 +35,10 @@ def parse_schema(text: bytes) -> Any:
 
 
 def record_reader(schema: Any) -> Callable[[bytes, Limits], Mapping[str, Any]]:
-    """Return what reads whole records of a parsed schema, and raises Unfit; raises ValueError for a schema that no record can have."""
+    """Return a function that reads whole records of a parsed schema, and raises Unfit for other bytes.
+
+    Raises ValueError for a schema that no record can have.
+    """
     try:
         read = _Types().reader(schema)
     except (KeyError, TypeError, RecursionError) as error:
@@ -57,7 +60,7 @@ def record_reader(schema: Any) -> Callable[[bytes, Limits], Mapping[str, Any]]:
 
 
 def _varint(data: bytes, at: int, widest: tuple[int, int]) -> tuple[int, int]:
-    """Return a number of one byte or more."""
+    """Return a zigzag-encoded number of at most `widest` bytes and bits, and the position behind it; raises Unfit for a wider one."""
     most, bits = widest
     found = shift = 0
     for byte in data[at : at + most]:
@@ -95,7 +98,7 @@ def _bytes(data: bytes, at: int, room: Room) -> tuple[bytes, int]:
 
 def _string(data: bytes, at: int, room: Room) -> tuple[str, int]:
     size, begin = data[at], at + 1
-    if size & 0x81:  # negative, or of more than one byte
+    if size & 0x81:  # the length is negative, or has more than one byte
         content, end = _bytes(data, at, room)
         return content.decode(), end
     end = begin + (size >> 1)
@@ -137,7 +140,7 @@ _PRIMITIVE: dict[str, Read] = {
 
 
 class _Types:
-    """Makes the readers of a schema's types; a name stands for its type from there on."""
+    """Builds the readers of a schema's types; behind its definition, a type can be referred to by its name."""
 
     def __init__(self) -> None:
         self.named: dict[str, Read] = {}
@@ -203,7 +206,7 @@ class _Types:
 
 
 def _optional(reads: Mapping[int, Read], null: int, other: Read) -> Read:
-    """Return a quick reader of a union of null and one type; `other` reads what is neither in one byte."""
+    """Return a fast reader of a union of null and one type; `other` reads an index that is not written in its usual single byte."""
     present, read = 1 - null, reads[1 - null]
     absent_byte, present_byte = 2 * null, 2 * present
 

@@ -1,4 +1,4 @@
-"""The checksum of rows in Arrow, as tagmill.batches.columns has the rule: a worker that decodes records needs no JVM for it."""
+"""Compute the checksums of Arrow rows by the rule of tagmill.batches.columns, so that a worker that decodes records needs no JVM."""
 
 from collections.abc import Iterable
 from typing import Any, cast
@@ -16,7 +16,10 @@ _FACTOR = np.uint64(FACTOR)
 
 
 def row_checksums(rows: pa.RecordBatch, columns: Iterable[Column]) -> Hashes:
-    """Of each row the bits of ClickHouse's UInt64: what columns.row_checksum_sql says to ClickHouse, delivery.scan.checksum to Spark."""
+    """Return each row's checksum, as the bits of ClickHouse's UInt64.
+
+    ClickHouse computes the same with columns.row_checksum_sql, and Spark with delivery.scan.checksum.
+    """
     folded = np.zeros(rows.num_rows, np.uint64)
     for column in columns:
         values, absent = rows[column.name], rows[column.name].is_null().to_numpy(zero_copy_only=False)
@@ -46,6 +49,6 @@ def _hashes(contents: list[bytes]) -> Hashes:
 
 
 def _of_numbers(values: Hashes) -> Hashes:
-    """XXH64 of the 8 bytes of each, the lowest first."""
+    """Return XXH64 of the 8 bytes of each value, the lowest byte first."""
     contents: Any = values.astype("<u8").view("V8").tolist()
     return _hashes(contents)

@@ -24,7 +24,7 @@ OWN = (
     Column("schema_version", "String", "LowCardinality(String)"),
     Column("payload", "String", "String"),
 )
-# as the tables of a Kafka Journal have them, one row for each tag; what is null there is empty here
+# The columns of a Kafka Journal's events, one row for each tag of an event. Values that are null in the journal's tables are empty here.
 JOURNAL = Layout(
     (
         Column("tag", "String", "LowCardinality(String)"),
@@ -45,12 +45,12 @@ JOURNAL = Layout(
 
 
 def fields(columns: Iterable[TopicColumn]) -> list[Field]:
-    """The pipeline's columns as fields of an event."""
+    """Return configured columns as fields of an event; a column without a path takes the field of its own name."""
     return [Field(one.name, one.path or one.name, one.type, one.nullable) for one in columns]
 
 
 def layout(chosen: Stream) -> Layout:
-    """All columns of a batch."""
+    """Return the columns of a pipeline's batches: Tagmill's own, then the configured ones, nullable ones last."""
     if isinstance(chosen, JournalSettings):
         return JOURNAL
     columns = sorted((one.column for one in fields(chosen.columns)), key=lambda column: column.optional)
@@ -58,7 +58,10 @@ def layout(chosen: Stream) -> Layout:
 
 
 def layout_of(chosen: Stream, names: Iterable[str], of: str) -> Layout:
-    """The columns that were sealed, of today's; raises ConfigurationError: the configuration has one no more."""
+    """Return the layout with the columns that were sealed; raises ConfigurationError if one of them is no longer configured.
+
+    `of`: what was sealed, for the message.
+    """
     today, wanted = {column.name: column for column in layout(chosen).columns}, list(names)
     if gone := [name for name in wanted if name not in today]:
         raise ConfigurationError(
@@ -68,9 +71,9 @@ def layout_of(chosen: Stream, names: Iterable[str], of: str) -> Layout:
 
 
 def layout_there(chosen: Stream, found: Mapping[str, str]) -> Layout:
-    """With the nullable columns that the configuration has no more: they are in the checksums of rows that were delivered with them.
+    """Return the layout with the destination's nullable columns that are no longer configured.
 
-    In: columns of the destination that have no default, with their types.
+    They are in the checksums of rows that were delivered with them. In: columns of the destination that have no default, with their types.
     """
     today = layout(chosen)
     made = {Field("", "", kind, nullable=True).column.table_type: kind for kind in KINDS}
@@ -83,7 +86,7 @@ def layout_there(chosen: Stream, found: Mapping[str, str]) -> Layout:
 
 
 def _decimal_type(table_type: str) -> str | None:
-    """Return the type of a nullable column of decimals; None of any other."""
+    """Return the decimal type of a nullable column of decimals; None for any other column."""
     inner = table_type.removeprefix("Nullable(").removesuffix(")")
     return inner if table_type == f"Nullable({inner})" and decimal_digits(inner) else None
 
@@ -91,7 +94,7 @@ def _decimal_type(table_type: str) -> str | None:
 def must_keep(chosen: Stream, sealed: list[str], of: str) -> None:
     """Raise ConfigurationError unless the columns that aren't nullable are those that were sealed, in their order.
 
-    Rows' checksums fold them in that order. A nullable one may come and go: where it is null, it leaves them as they are.
+    Checksums of rows fold them in that order. A nullable column may come and go: where it is null, it leaves the checksum as it is.
     """
     if sealed != (today := list(layout(chosen).required)):
         raise ConfigurationError(

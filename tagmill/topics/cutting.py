@@ -1,4 +1,4 @@
-"""Cuts what is new of the staged files into batches: in Kafka's order, bounded rows, one ClickHouse partition (month) each."""
+"""Cut the new rows of the staged files into batches: in Kafka's order, of bounded size, one ClickHouse partition (month) each."""
 
 import io
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ PAGE_BYTES = 1024 * 1024
 
 @dataclass
 class _Month:
-    """Rows of one month that no batch has yet."""
+    """Rows of one month that are not in a batch yet."""
 
     parts: list[pa.Table] = field(default_factory=list)
     rows: int = 0
@@ -31,10 +31,10 @@ class _Month:
 
 @dataclass
 class Cutter:
-    """Writes batches of `columns` (row_checksum is one) below `folder`, in the order in which `add` is given rows.
+    """Writes batches of `columns` (row_checksum is one) below `folder`, in the order in which `add` gets the rows.
 
-    Within a batch of a topic rows lie in the order of their ids. However many months there are, at most three batches are in memory: one
-    is written, by `writer` (a pool of one thread), while the next ones are filled.
+    Within a batch of a topic, rows are sorted by id. However many months there are, at most three batches are in memory: `writer` (a pool
+    of one thread) writes one while the next ones are filled.
     """
 
     files: RunFiles
@@ -48,7 +48,7 @@ class Cutter:
     _writing: Future[None] | None = None
 
     def add(self, rows: pa.Table) -> None:
-        """More rows."""
+        """Add rows, and write the batches that become full; if all months together exceed a batch's bytes, write the largest."""
         moments = pc.cast(rows["created_at"], pa.timestamp("ms", "UTC"))
         months = pc.add(pc.multiply(pc.year(moments), 100), pc.month(moments))
         different = pc.unique(months).to_pylist()
@@ -66,7 +66,7 @@ class Cutter:
             self._flush(largest, largest.rows)
 
     def end(self) -> list[Batch]:
-        """What is left, and all batches."""
+        """Write the remaining rows, a batch for each month, and return all batches."""
         for month in sorted(self._months):
             if self._months[month].rows:
                 self._flush(self._months[month], self._months[month].rows)
@@ -80,19 +80,19 @@ class Cutter:
         waiting.bytes = rest.nbytes if rest.num_rows else 0
         found, ends = batch.select(self.columns), (_place(batch, 0), _place(batch, rows - 1))
         if "shard" in self.columns:
-            # ids lie as deduplication has them: they are written to Cassandra in this order, which it takes quickest
+            # Sorted as deduplication stores ids: they are written to Cassandra in the order of this file, and this order is the fastest.
             found = found.sort_by([("shard", "ascending"), ("unique_id", "ascending")])
         self._written()
         self._writing = self.writer.submit(self._write, found, *ends)
 
     def _written(self) -> None:
-        """Wait for the batch that is being written; raises what kept it from it."""
+        """Wait for the batch that is being written; raise its error if it could not be written."""
         if self._writing is not None:
             self._writing.result()
 
     def _write(self, rows: pa.Table, first: str, last: str) -> None:
         number, sink = len(self.batches) + 1, io.BytesIO()
-        # the size of a page, which a reader has in memory, is looked at behind so many rows only
+        # A reader has a whole page in memory, and the writer checks a page's size only every `write_batch_size` rows.
         together = min(1024, fitting(rows, PAGE_BYTES))
         pq.write_table(rows, sink, write_batch_size=together, **CODEC)
         content, file = sink.getvalue(), f"{self.folder}/batch-{number:05d}.parquet"
@@ -107,12 +107,12 @@ class Cutter:
 
 
 def _place(rows: pa.Table, at: int) -> str:
-    """Where a row is in Kafka."""
+    """Return a row's place in Kafka, as topic/partition/offset."""
     return "/".join(str(rows[name][at].as_py()) for name in ("topic", "partition", "offset"))
 
 
 def chosen_rows(staged: pq.ParquetFile, columns: Sequence[str], kept: npt.NDArray[np.bool_] | None) -> Iterator[pa.Table]:
-    """Rows of a staged file, a row group at a time: those that are `kept`, else all."""
+    """Yield the rows of a staged file that `kept` marks, or all if it is None, one row group at a time."""
     base = 0
     for group in range(staged.num_row_groups):
         end = base + staged.metadata.row_group(group).num_rows

@@ -1,4 +1,4 @@
-"""The destination tables of topics and Kafka Journals: made, and given the columns that the configuration has since."""
+"""Create the destination tables of topics and Kafka Journals, and add columns that were configured later."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from tagmill.topics.formats import schema_contents
 
 
 def apply(settings: Settings) -> list[str]:
-    """Create what is missing; returns the names of what is there now.
+    """Create missing tables and columns; return a line for each table that exists now, and warnings about its TTL.
 
     Raises ConfigurationError: a column can't become what is configured, or a schema file doesn't fit; nothing of that table was changed.
     """
@@ -45,7 +45,7 @@ def apply(settings: Settings) -> list[str]:
 
 
 def _counts_all(clickhouse: ClickHouse, settings: Settings, table: str) -> bool:
-    """Return whether the projection of batch totals has all optional columns as their checksum is today: else totals read the rows."""
+    """Return whether the projection of batch totals sums all optional columns by today's checksum; otherwise, totals read the rows."""
     query = (
         "SELECT position(create_table_query, substring(formatQuerySingleLine(concat('SELECT ', {term:String})), 8)) > 0 "
         "FROM system.tables WHERE database = {database:String} AND name = {table:String}"
@@ -58,8 +58,9 @@ def _counts_all(clickhouse: ClickHouse, settings: Settings, table: str) -> bool:
 
 
 def diff(settings: Settings, pipeline: str) -> dict[str, Any]:
-    """What `tagmill schema apply` would change of a topic's table; nothing is changed. Out: columns, unmapped.
+    """Return what `tagmill schema apply` would change in a topic's table; nothing is changed.
 
+    The keys are pipeline, exists (whether there is a table), columns (the differences) and unmapped (fields without a column).
     Raises ConfigurationError: a schema file doesn't fit.
     """
     chosen = settings.topic(pipeline)

@@ -1,4 +1,4 @@
-"""One record's value as a row of a batch: decoded, identified, its fields taken out. Pure."""
+"""Turn one record's value into a row of a batch: decode it, make its id, take its fields. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ from tagmill.topics.limits import Limits
 class Reader:
     """Reads the values of one pipeline's topics. `contents`: its schema files by version; raises ConfigurationError for wrong ones.
 
-    `note` is told the events that are decoded, which may be decoded again.
+    `note` gets all decoded events; an event may be decoded, and so noted, more than once.
     """
 
     def __init__(
@@ -33,25 +33,25 @@ class Reader:
         self.moment = finder(chosen.created_at) if chosen.created_at else None
 
     def nulled(self) -> list[tuple[str, str]]:
-        """Return column and reason of each value of an event that became null since the last call."""
+        """Return and forget the values that became null since the last call, each as its column and the reason."""
         found, self._nulled[:] = self._nulled.copy(), []
         return found
 
     def decoded(self, values: Sequence[bytes]) -> list[Decoded]:
-        """Return what the values are; raises Unfit."""
+        """Decode values into events with the versions of their schemas, and note the events; raises Unfit."""
         found = list(map(self.decode, values))
         self.note(event for event, _ in found)
         return found
 
     def id_of(self, value: bytes, schema_version: str) -> UniqueId:
-        """The id of an event that was read with a schema of this version; raises Unfit."""
+        """Return the id of an event that was read with a schema of this version; raises Unfit."""
         if self.chosen.format == "avro" and not self.chosen.framed and schema_version not in self.chosen.schema_files:
             raise Unfit(f"its schema, {schema_version}, is not among schema_files")
         decode = self.older.get(schema_version, self.decode)
         return unique_id(self.key(decode(value).event), self.chosen.shards)
 
     def read(self, value: bytes, timestamp_ms: int) -> tuple[Any, ...]:
-        """The values of `names`, created_at in milliseconds; raises Unfit."""
+        """Return one record's values in the order of `names`, created_at in milliseconds since 1970; raises Unfit."""
         nulled = len(self._nulled)
         [(event, version)] = self.decoded([value])
         shard, one = unique_id(self.key(event), self.chosen.shards)
@@ -63,7 +63,7 @@ class Reader:
             raise
 
     def created_at(self, event: Mapping[str, Any], timestamp_ms: int) -> int:
-        """Of a decoded event; raises Unfit."""
+        """Return the creation time (milliseconds since 1970) of an event: the configured field, or Kafka's timestamp; raises Unfit."""
         where, found = "Kafka's timestamp", timestamp_ms
         if self.moment is not None:
             where, value = f"field {self.chosen.created_at}", self.moment(event)
@@ -79,7 +79,7 @@ class Reader:
 
 
 def decoder(chosen: TopicSettings, contents: Mapping[str, bytes]) -> Decoder:
-    """What reads the pipeline's format; raises ConfigurationError: a schema file is none."""
+    """Return the decoder of the pipeline's format; raises ConfigurationError if a schema file is not a schema."""
     limits = Limits(chosen.max_record_bytes, chosen.max_record_values, chosen.max_record_depth)
     if chosen.format == "json":
         return json_decoder(chosen.version_field, limits)
@@ -93,7 +93,7 @@ def decoder(chosen: TopicSettings, contents: Mapping[str, bytes]) -> Decoder:
 
 
 def read_avro(version: str, content: bytes) -> Any:
-    """Return a record's Avro schema, parsed; raises ConfigurationError."""
+    """Parse a schema file of Avro; raises ConfigurationError if it is not a record's schema."""
     try:
         return parse_schema(content)
     except ValueError as error:

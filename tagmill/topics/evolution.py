@@ -1,7 +1,7 @@
-"""What changes when a topic's columns or schema files do: which columns are new, and what doesn't fit. Pure, once the files are read.
+"""Compare a topic's columns with its table and its schema files: which columns are new, and what doesn't fit. Pure, once files are read.
 
-A column that is added is null in batches that were sealed before, and null leaves a row's checksum as it is (batches.columns): so it must
-be nullable, and old batches stay valid. The key of unique_id never depends on columns.
+An added column must be nullable: it is null in batches that were sealed before, and null leaves a row's checksum as it is
+(batches.columns), so old batches stay valid. The key of unique_id never depends on columns.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from tagmill.topics.protojson import TIMESTAMP, WRAPPERS
 
 ADDED, DIFFERS, LEFT, REQUIRED = "is added", "differs", "is left alone", "must be nullable: rows are there already"
 
-# what a schema says a field is -> the columns that take it; String takes everything (what is no text, as JSON)
+# By a field's kind in its schema: the column types that take it. String takes every kind, and stores as JSON what is not text.
 _NUMBERS = {"Int8", "Int16", "Int32", "Int64", "Float64"}
 _TAKEN_BY: dict[str, set[str]] = {
     "integer": {*_NUMBERS, "DateTime64(3, 'UTC')"},
@@ -44,7 +44,7 @@ _MOMENTS = {"integer", "decimal", "float", "string", "moment", "nanoseconds"}
 
 @dataclass(frozen=True, slots=True)
 class ColumnChange:
-    """A column in which the destination and the configuration differ: its type there and as configured (None: it isn't)."""
+    """A column in which the destination and the configuration differ: its type in each (None: the column is missing)."""
 
     column: str
     there: str | None
@@ -53,7 +53,10 @@ class ColumnChange:
 
 
 def changes(layout: Layout, found: Mapping[str, str]) -> list[ColumnChange]:
-    """In: the columns of the table with their types; none of them: the table is made anew, and nothing changes."""
+    """Return the columns in which a table and the layout differ, and what becomes of each.
+
+    In: the table's columns with their types. Without any, the table is yet to be created, and no column differs.
+    """
     wanted = {column.name: column for column in layout.columns}
     done = []
     for name, column in wanted.items():
@@ -98,15 +101,15 @@ def _must_be_moment(of: str, path: str, there: Mapping[str, str]) -> None:
 
 
 def unmapped(chosen: TopicSettings, contents: Mapping[str, bytes]) -> list[str]:
-    """Fields of the schema files that no column holds, as dotted paths: they are in the payload only."""
+    """Return the dotted paths of the schema files' fields that no column holds: they are in the payload only."""
     held = {field.path for field in fields(chosen.columns)}
     there = {path: kind for found in kinds(chosen, contents).values() for path, kind in found.items() if kind != "nested"}
-    # the value of a wrapper is the wrapper's own
+    # The field `value` of a Protobuf wrapper is not listed: its value is that of the wrapper.
     return sorted(path for path in there if path not in held and path.rpartition(".")[0] not in there)
 
 
 def kinds(chosen: TopicSettings, contents: Mapping[str, bytes]) -> dict[str, dict[str, str]]:
-    """By version that is read: each field's dotted path and what it is (a key of _TAKEN_BY). JSON has no schema: nothing."""
+    """Return each field's dotted path and kind (a key of _TAKEN_BY), by schema version; JSON has no schema, so nothing is returned."""
     if chosen.format == "avro":
         schemas = {version: read_avro(version, contents[version]) for version in chosen.versions}
         return {version: dict(_avro_fields(schema, _named(schema))) for version, schema in schemas.items()}
@@ -130,7 +133,7 @@ def _avro_fields(
 
 
 def _named(kind: Any) -> dict[str, Any]:
-    """The types that a parsed schema names, wherever it does, by the full name that stands for each from there on."""
+    """Return the named types that a parsed schema defines, at any depth, by their full names."""
     if isinstance(kind, list):
         return {name: one for part in kind for name, one in _named(part).items()}
     if not isinstance(kind, dict):
@@ -196,7 +199,7 @@ def _protobuf_type(field: Any) -> str:
 
 
 def must_fit(name: str, done: Iterable[ColumnChange]) -> None:
-    """Raise ConfigurationError where a table can't become what the configuration says."""
+    """Raise ConfigurationError if one of these changes can't be made to the table of a pipeline."""
     wrong = [one for one in done if one.what in (DIFFERS, REQUIRED)]
     if wrong:
         said = "; ".join(

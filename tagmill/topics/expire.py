@@ -1,6 +1,6 @@
-"""Deletes the ids of events that were delivered before the window: what comes again then is delivered again, as it would be anyhow.
+"""Delete the ids of events that were delivered before the window: they no longer count as known, whether they are deleted or not.
 
-Never an id whose batch is not in ClickHouse, and never one that a run which is planned already counts as known.
+An id stays while its batch is not in ClickHouse, and while a run that is already planned counts it as known.
 """
 
 from __future__ import annotations
@@ -28,12 +28,15 @@ from tagmill.topics.steps import leased
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# a shard may have any number of ids
+# Ids that are deleted at once: a shard may have any number of them.
 FORGOTTEN_AT_ONCE = 10_000
 
 
 def expire(settings: Settings, pipeline: str, *, owner: str, spark: Callable[[], SparkSession], dry_run: bool = False) -> Expired:
-    """Delete them; with `dry_run` only count. Raises LeaseTaken: the pipeline is at work; StoreUnavailable."""
+    """Delete the ids that a pipeline delivered before its window; with `dry_run`, only count them.
+
+    Raises LeaseTaken: the pipeline is at work; StoreUnavailable.
+    """
     from tagmill.spark.errors import explained
 
     chosen = settings.topic(pipeline)
@@ -60,7 +63,7 @@ def expire(settings: Settings, pipeline: str, *, owner: str, spark: Callable[[],
 
 
 def _known_since(ledger: Ledger, files: RunFiles, pipeline: str) -> datetime | None:
-    """From when on ids count as known for the run that is not finished."""
+    """Return the time from which ids count as known for the unfinished run; None if there is no such run."""
     row = ledger.open_run(pipeline)
     if row is None or not row.plan_file:
         return None
@@ -68,7 +71,7 @@ def _known_since(ledger: Ledger, files: RunFiles, pipeline: str) -> datetime | N
 
 
 def _not_in_clickhouse(ledger: Ledger, keyspace: str, pipeline: str) -> frozenset[int]:
-    """Runs with a batch that is still to come to ClickHouse: the one that is not finished, and those of which one is sent again."""
+    """Return the runs with a batch that is still to come to ClickHouse: the unfinished one, and those with a batch that is sent again."""
     row, found = ledger.open_run(pipeline), set(runs_with_new(ledger, keyspace, pipeline))
     if row is not None:
         batches = ledger.batches(pipeline, row.run)

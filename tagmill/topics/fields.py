@@ -1,4 +1,4 @@
-"""Fields of an event: found by their path, and turned into what a column of ClickHouse takes. Pure."""
+"""Find the fields of an event by their paths, and convert them to what a column of ClickHouse takes. Pure."""
 
 import math
 import re
@@ -24,9 +24,9 @@ EPOCH = date(1970, 1, 1)
 EPOCH_MOMENT, MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 # Characters of a value that an error shows.
 SHOWN = 200
-# A number as text: JSON's, or with more zeros or a sign in front.
+# A number as text: as JSON writes it, or with a sign or more zeros in front.
 NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-# of moments, in milliseconds since 1970: 2100
+# Moments must be before 2100, here in milliseconds since 1970.
 BEHIND_LAST_MS = 4_102_444_800_000
 
 
@@ -42,23 +42,23 @@ class Unfit(ValueError):
 
 
 def unfit(value: Any, reason: str) -> Unfit:
-    """Return the error for a value, of which its text has the beginning."""
+    """Return the error for a value; its text begins with the first SHOWN characters of the value."""
     return Unfit(f"{repr(value)[:SHOWN]} {reason}", reason)
 
 
 class Nested:
-    """Value of a decoder that is no plain one, or stands for one."""
+    """A decoder's value that is not a plain one, or that stands for a plain one."""
 
     def leaf(self) -> Any:
-        """Return what a path that ends here has found."""
+        """Return the value of a path that ends here."""
         return self
 
     def text(self) -> str:
-        """Return what a column of text takes; raises Unfit."""
+        """Return the value as a column of text takes it; raises Unfit."""
         raise unfit(self, "has no text")
 
     def key(self) -> str | None:
-        """Return what counts in an id; None: it is no plain value. Raises Unfit."""
+        """Return the text that enters an id; None if the value can't be part of one. Raises Unfit."""
         return None
 
     def milliseconds(self) -> int:
@@ -67,12 +67,12 @@ class Nested:
 
 
 Event = Mapping[str, Any]
-# Types whose values are parts of an id as they are; a float may be NaN.
+# Types whose values enter an id as they are. A float doesn't: it may be NaN.
 PLAIN = frozenset((str, int, bool))
 
 
 def finder(path: str) -> Callable[[Event], Any]:
-    """What finds the field at a dotted path of an event: None where it, or what it would be in, is missing."""
+    """Return a function that finds the field at a dotted path of an event; it returns None if the field or its parent is missing."""
     first, *rest = split(path)
 
     def top(event: Event) -> Any:
@@ -82,7 +82,8 @@ def finder(path: str) -> Callable[[Event], Any]:
     def below(event: Event) -> Any:
         found: Any = event.get(first)
         for step in rest:
-            if type(found) is not dict and not isinstance(found, Mapping):  # the former is quick, and nearly always so
+            # It is nearly always a dict, for which the first test, a quick one, is enough.
+            if type(found) is not dict and not isinstance(found, Mapping):
                 return None
             found = found.get(step)
         return found.leaf() if isinstance(found, Nested) else found
@@ -149,12 +150,12 @@ def _text(value: Any) -> str:
     if type(value) is Decimal:
         return f"{value:f}"  # all digits, without an exponent
     text = _as_json.encode(value)
-    # it may stand for a float that JSON lacks
+    # A null may stand for a float that JSON doesn't have.
     return (_as_json.encode(_with_words(value)) if b"null" in text else text).decode()
 
 
 def _with_words(value: Any) -> Any:
-    """Return the value with ProtoJSON's words for floats that JSON lacks."""
+    """Replace floats that JSON doesn't have, at any depth, by ProtoJSON's words for them."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Mapping):
@@ -163,7 +164,7 @@ def _with_words(value: Any) -> Any:
 
 
 def milliseconds(value: Any) -> int:
-    """Return the whole milliseconds from 1970 to a moment, of which a finer part is cut off, towards the past.
+    """Return the milliseconds from 1970 to a moment, rounded down.
 
     In: ISO 8601 text (without a zone UTC), a number of milliseconds, or what a decoder makes of its own types.
     """
@@ -210,7 +211,7 @@ def _uuid(value: Any) -> str:
 
 
 def _as_decimal(value: Any) -> Decimal:
-    """Return a number without loss; of a double the number with its shortest text."""
+    """Return a number as a decimal without loss; a double becomes the decimal that its shortest text says."""
     if isinstance(value, str) and not NUMBER.fullmatch(value):
         raise unfit(value, "is no number")
     if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
@@ -220,7 +221,7 @@ def _as_decimal(value: Any) -> Decimal:
 
 def _decimal(precision: int, scale: int) -> Callable[[Any], str]:
     def decimal(value: Any) -> str:
-        """Return the digits as ClickHouse's toString has them: behind the point no zeros at the end."""
+        """Return the digits as ClickHouse's toString writes them, without zeros at the end of the fraction."""
         try:
             number = EXACT.normalize(_as_decimal(value))
         except ArithmeticError:
@@ -239,7 +240,7 @@ def _decimal(precision: int, scale: int) -> Callable[[Any], str]:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A type that a column may have: as a sealed file holds it, and how a field becomes that.
+    """A type that a column may have: how a sealed file holds its values, and how a field is converted to that.
 
     `insert` and `stored` are as in batches.columns.Column. A CAST names its type as {type}: to a type that is not nullable, ClickHouse
     refuses null, also in rows whose result is not used, unless short_circuit_function_evaluation spares them.
@@ -268,7 +269,7 @@ KINDS: dict[str, Kind] = {
 
 
 def kind_of(column_type: str) -> Kind:
-    """Return what a column's type is made of; raises KeyError if no column may have it."""
+    """Return the Kind of a column's type; raises KeyError if no column may have that type."""
     if (digits := decimal_digits(column_type)) is not None:
         return Kind("String", False, _decimal(*digits), "CAST({} AS {type})", "toString({})")
     return KINDS[column_type]
@@ -284,9 +285,9 @@ class Field:
     nullable: bool
 
     def reader(self, nulled: Callable[[str, str], None] | None = None) -> Callable[[Event], Any]:
-        """Return what takes its value, as the file holds it, out of an event; that raises Unfit, naming the field.
+        """Return a function that takes the field's value out of an event, as a sealed file holds it; it raises Unfit, naming the field.
 
-        In a nullable column a value that it can't hold is null: `nulled` is told the column and the reason.
+        In a nullable column, a value that the column can't hold becomes null, and `nulled` is called with the column and the reason.
         """
         find, convert = finder(self.path), kind_of(self.type).convert
 
@@ -309,7 +310,7 @@ class Field:
 
     @property
     def column(self) -> Column:
-        """As a column of a batch; where it is null, it leaves the checksum as it is, so that it may be added later."""
+        """The column of a batch; where it is null, it leaves the checksum as it is, so that it may be added later."""
         kind = kind_of(self.type)
         wrap = "Nullable({})" if self.nullable else "{}"
         table_type = (
@@ -329,7 +330,7 @@ class Field:
 
 
 def key_reader(paths: Sequence[str]) -> Callable[[Event], list[Value]]:
-    """What takes the fields that make an event unique out of it; that raises Unfit where one is missing or no plain value."""
+    """Return a function that takes the values of the key's fields out of an event; it raises Unfit if one is missing or not plain."""
     finders = [(path, finder(path)) for path in paths]
 
     def read(event: Event) -> list[Value]:
@@ -342,7 +343,7 @@ def key_reader(paths: Sequence[str]) -> Callable[[Event], list[Value]]:
 
 
 def plain(path: str, value: Any) -> Value:
-    """A field of the key as the id is made of it; raises Unfit."""
+    """Return the value of a key's field in the form from which the id is made; raises Unfit."""
     if isinstance(value, float) and math.isnan(value):
         raise Unfit(f"field {path}, of the key, is NaN, which tells no event from another one")
     if isinstance(value, str | int | float | bool):

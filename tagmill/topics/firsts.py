@@ -1,4 +1,4 @@
-"""Which of the staged events are new: of each id the first one, unless the id is known from before."""
+"""Find the new events among the staged ones: the first of each id, unless the id is already known."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
@@ -17,22 +17,22 @@ from tagmill.stores.files import RunFiles
 from tagmill.topics.staged import PLACE, StagedFile, place
 
 KEY = ["shard", "unique_id"]
-# ids that are compared in memory at once, and that a worker looks up at once
+# How many ids are compared in memory at once, and how many a worker looks up at once.
 COMPARED_AT_ONCE, LOOKED_UP_AT_ONCE = 2_000_000, 20_000
 HEX_DIGITS = 8
 
 
 def write_firsts(files: RunFiles, staged: Sequence[StagedFile], folder: str) -> int:
-    """Write of each id of the staged events (KEY) the first PLACE; how many ids there are.
+    """Write each id of the staged events (KEY) with its first PLACE, and return the number of ids.
 
-    Ids are hashes, so each part of their range has as many of them.
+    Ids are hashes, so equal parts of their range hold about equally many.
     """
     parts = max(1, -(-sum(one.event for one in staged) // COMPARED_AT_ONCE))
     count = 0
     for part in range(parts):
         low, high = (f"{16**HEX_DIGITS * bound // parts:0{HEX_DIGITS}x}" for bound in (part, part + 1))
         ids = pa.concat_tables(_ids(files, staged, low, high if part + 1 < parts else "g"))
-        # an id has one shard
+        # All rows of an id have the same shard, which `min` picks.
         found = (
             ids.group_by("unique_id").aggregate([("shard", "min"), (PLACE, "min")]).rename_columns(["unique_id", "shard", PLACE])
         )
@@ -43,7 +43,7 @@ def write_firsts(files: RunFiles, staged: Sequence[StagedFile], folder: str) -> 
 
 
 def _ids(files: RunFiles, staged: Sequence[StagedFile], low: str, high: str) -> Iterator[pa.Table]:
-    """The ids from `low` to below `high` of each file's events, with their places."""
+    """Yield an empty table, then one for each file: its events' ids from `low` to below `high`, with their places."""
     yield pa.schema({"shard": pa.int32(), "unique_id": pa.string(), PLACE: pa.int64()}).empty_table()
     for number, one in enumerate(staged):
         with files.open(one.name) as source:
@@ -63,7 +63,10 @@ def unknown(
     written_to: int,
     given_up: Sequence[str] = (),
 ) -> DataFrame:
-    """Return PLACE of those ids (KEY) that were not seen since then, but in batches that were given up; `written_to`: see known."""
+    """Return the PLACE of each id (KEY) that was not seen since `since`; batches that were given up don't count.
+
+    `written_to`: see Deduplication.known.
+    """
     ordered = firsts.select(*KEY, PLACE).repartition("shard").sortWithinPartitions(*KEY)
     look = partial(
         _look,

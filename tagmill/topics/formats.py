@@ -1,4 +1,4 @@
-"""How a record's value becomes an event: JSON, Avro, Protobuf. Pure, once the schema files are read."""
+"""Decode a record's value into an event: JSON, Avro or Protobuf. Pure, once the schema files are read."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,16 +16,16 @@ from tagmill.topics.protojson import Message
 
 MAGIC = 0
 FRAME_BYTES = 5
-# Of a frame for Protobuf: bytes of a number, and messages within messages.
+# Limits of a frame for Protobuf: bytes of one number, and levels of messages within messages.
 LONGEST_VARINT, MOST_NESTED = 5, 100
-# of Protobuf's encoding, by the type's number in descriptor.proto (1: double, 2: float, 3: int64 …)
+# Wire types of Protobuf's encoding, by a field type's number in descriptor.proto (1: double, 2: float, 3: int64 …).
 WIRE_TYPES = {
     1: 1, 2: 5, 3: 0, 4: 0, 5: 0, 6: 1, 7: 5, 8: 0, 9: 2, 10: 3, 11: 2, 12: 2, 13: 0, 14: 0, 15: 5, 16: 1, 17: 0, 18: 0,
 }  # fmt: skip
 
 
 class Decoded(NamedTuple):
-    """An event and the version of its schema ("" where nothing says it)."""
+    """An event and the version of its schema ("" if nothing names one)."""
 
     event: Mapping[str, Any]
     schema_version: str
@@ -35,7 +35,7 @@ Decoder = Callable[[bytes], Decoded]
 
 
 def json_decoder(version_field: str | None, limits: Limits) -> Decoder:
-    """JSON objects; numbers with a point are floats where those hold them."""
+    """Return a decoder of JSON objects; a number with a point becomes a float if a float can hold it (numbers.read_number)."""
     read = msgspec.json.Decoder(dict[str, Any], float_hook=read_number)
     version_of = finder(version_field) if version_field else None
 
@@ -53,9 +53,9 @@ def json_decoder(version_field: str | None, limits: Limits) -> Decoder:
 
 
 def avro_decoder(schemas: Mapping[str, Any], limits: Limits, *, framed: bool) -> Decoder:
-    """Avro; framed: a zero byte and the schema's id (4 bytes, big endian) stand in front, as schema registries have it.
+    """Return a decoder of Avro records. `schemas`: parsed, by version; a single one unless `framed`.
 
-    `schemas`: by version, parsed; unframed it is one.
+    `framed`: a zero byte and the schema's id (4 bytes, big endian) come first, as schema registries write them.
     """
     readers = {version: record_reader(schema) for version, schema in schemas.items()}
     only = next(iter(readers.items()))
@@ -81,7 +81,7 @@ def _unframed(value: bytes, schemas: Mapping[str, Any]) -> tuple[str, Any, bytes
 
 
 def message_of(descriptors: bytes, message: str) -> Any:
-    """The class of a message out of a descriptor set (protoc --include_imports --descriptor_set_out); raises ConfigurationError."""
+    """Return a message's class from a descriptor set (protoc --include_imports --descriptor_set_out); raises ConfigurationError."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
     from google.protobuf.message import DecodeError
 
@@ -97,11 +97,11 @@ def message_of(descriptors: bytes, message: str) -> Any:
 
 
 def protobuf_decoder(descriptors: bytes, message: str, version: str, key: Sequence[str], limits: Limits) -> Decoder:
-    """Protobuf messages of one type out of a descriptor set. `key`: the paths of the fields that make an event unique.
+    """Return a decoder of one type of Protobuf message from a descriptor set. `key`: the paths of the fields that make an event unique.
 
-    Protobuf reads a message of another type without an error, its own fields unset. So what shows that it is another one is refused: a
-    field's number with another wire type, or that nothing of the key is set. An enum's number that the descriptor set doesn't name is
-    refused in the key, too: once it has a name, the same bytes would make another id.
+    Protobuf reads a message of another type without an error, and leaves this type's fields unset. So the decoder refuses what shows
+    another type: a field's number with another wire type, or a message in which no field of the key is set. In the key, it also refuses an
+    enum's number that the descriptor set doesn't name: once the number has a name, the same bytes would make another id.
     """
     from google.protobuf.message import DecodeError
 
@@ -128,7 +128,7 @@ def protobuf_decoder(descriptors: bytes, message: str, version: str, key: Sequen
 
 
 def framed_protobuf_decoder(contents: Mapping[str, bytes], message: str, key: Sequence[str], limits: Limits) -> Decoder:
-    """Return what reads Protobuf behind a schema registry's frame, which names the message by its place in the schema's file.
+    """Return a decoder of Protobuf behind a schema registry's frame, which names the message by its place in the schema's file.
 
     `contents`: descriptor sets by registry id.
     """
@@ -146,7 +146,7 @@ def framed_protobuf_decoder(contents: Mapping[str, bytes], message: str, key: Se
 
 
 def _place_in_file(descriptor: Any) -> list[int]:
-    """Return a message's index, behind those of the messages that it is defined in."""
+    """Return a message's place in its file: the indexes of the messages that it is defined in, outermost first, then its own."""
     outer = descriptor.containing_type
     if outer is not None:
         return [*_place_in_file(outer), [one.name for one in outer.nested_types].index(descriptor.name)]
@@ -154,7 +154,10 @@ def _place_in_file(descriptor: Any) -> list[int]:
 
 
 def _named_place(body: bytes) -> tuple[list[int], int]:
-    """Return the place that a frame names, and where the message begins: a count and so many numbers, or 0 for [0]."""
+    """Return the place of the message that a frame names, and the position at which the message's bytes begin.
+
+    The place is written as a count and that many numbers; a count of 0 stands for [0].
+    """
     count, at = _zigzag(body, 0)
     if count == 0:
         return [0], at
@@ -185,12 +188,12 @@ def _is_enum(message: Any, names: Sequence[str]) -> bool:
 
 
 def _check_message(message: Any, room: Room) -> None:
-    """Raise Unfit where a field of the message, or of one in it, came with another wire type, or there are too many."""
+    """Raise Unfit if a field of a message, or of a nested one, has another wire type, or if `room` has too little space."""
     from google.protobuf.unknown_fields import UnknownFieldSet
 
     for unknown in UnknownFieldSet(message):
         field = message.DESCRIPTOR.fields_by_number.get(unknown.field_number)
-        # an enum's new value is unknown, too, and of the right type; fields with other numbers are new ones
+        # Two kinds of unknown fields are accepted: an enum's new value, which has the right wire type, and a field with a new number.
         if field is not None and unknown.wire_type != WIRE_TYPES[field.type]:
             raise Unfit(
                 f"field {field.name} (number {field.number}) has wire type {unknown.wire_type}, not {WIRE_TYPES[field.type]}"
@@ -215,7 +218,7 @@ def _messages(field: Any, value: Any) -> Iterable[Any]:
 
 
 def read_file(file: Path) -> bytes:
-    """A schema file; raises ConfigurationError."""
+    """Return the bytes of a schema file; raises ConfigurationError if it can't be read."""
     try:
         return file.read_bytes()
     except OSError as error:
@@ -223,5 +226,5 @@ def read_file(file: Path) -> bytes:
 
 
 def schema_contents(schema_files: Mapping[str, Path]) -> dict[str, bytes]:
-    """Their bytes by version; raises ConfigurationError."""
+    """Return the bytes of the schema files by version; raises ConfigurationError if one can't be read."""
     return {version: read_file(file) for version, file in schema_files.items()}

@@ -1,7 +1,7 @@
-"""The way out that always works, for a topic or a Kafka Journal: gives a run up, and sets records, columns or ids apart.
+"""Give up a run of a topic or a Kafka Journal, and set records, columns or ids apart: the way out that always works.
 
-What ClickHouse has verified stays where later runs can tell it from the rest: by a topic's ids, by a Kafka Journal's sealed files.
-Everything else is taken back, and as the offsets stay, the next run reads it again.
+What ClickHouse has verified stays if later runs can tell it from the rest: by a topic's ids, or by a Kafka Journal's sealed files.
+Everything else is taken back. The offsets stay, so the next run reads it again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,7 +34,7 @@ from tagmill.topics.runfiles import read_manifest, read_plan
 
 
 class TopicGiveUp:
-    """What one person does to one such pipeline's run, with the reason."""
+    """The interventions of one person in the runs of one pipeline; each is recorded with the person's reason."""
 
     def __init__(self, settings: Settings, pipeline: str, owner: str, who: str, why: str) -> None:
         self.settings, self.name, self.stream = settings, pipeline, settings.stream(pipeline)
@@ -69,7 +69,7 @@ class TopicGiveUp:
             return said
 
     def take_back(self, item: str) -> str:
-        """Let runs deliver a column or an id again that was set apart.
+        """Let runs deliver a column, or a Kafka Journal's id, that was set apart.
 
         What was delivered without the column stays null; the id's events that were left out are delivered.
         """
@@ -84,7 +84,7 @@ class TopicGiveUp:
             return f"pipeline {self.name}: the {name} {item!r} is delivered again from the next run on"
 
     def _leave_out(self, ledger: Ledger, table: SetApart, ids: Sequence[str], run: int) -> None:
-        """Note from where on the events of ids are left out, then leave them out."""
+        """Note the offsets from which the events of these ids are left out, then set the ids apart."""
         read_to = TopicOffsets(ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.name).read_to()
         _, delivered = left_partly(self.settings, ledger, self.name)
         now = Since(places=[(*place, end) for place, end in sorted(read_to.items())])
@@ -96,7 +96,10 @@ class TopicGiveUp:
         table.add(Kind.ID, ids, run, self.who, self.why)
 
     def _checked(self, apart: Sequence[str]) -> tuple[list[str], list[str]]:
-        """The items as records and columns; of a Kafka Journal they are ids. Raises ConfigurationError for one that cannot be set apart."""
+        """Split the items into records and columns; a Kafka Journal's items are ids, and both lists stay empty.
+
+        Raises ConfigurationError for an item that cannot be set apart.
+        """
         if not apart or not isinstance(self.stream, TopicSettings):
             return [], []
         optional = {column.name for column in layout(self.stream).columns if column.optional}
@@ -138,7 +141,7 @@ class TopicGiveUp:
         return "nothing of it is delivered, the next run plans its records again"
 
     def _void(self, ledger: Ledger, clickhouse: ClickHouse, row: RunRow, batches: Sequence[BatchRow]) -> None:
-        """Take batches back. First their ids stop to count as delivered, whatever becomes of the files that have them."""
+        """Take batches back. Before that, their ids stop counting as delivered, so nothing depends on the files that hold the ids."""
         self._set_apart(ledger).add(Kind.BATCH, (str(batch.batch_id) for batch in batches), row.run, self.who, self.why)
         for batch in batches:
             take_back(ledger, clickhouse, self.stream.destination, row, batch)
@@ -146,7 +149,10 @@ class TopicGiveUp:
     def _told_apart(
         self, ledger: Ledger, row: RunRow, manifest: TopicManifest | None, delivered: Sequence[BatchRow], *, voided: bool
     ) -> bool:
-        """Whether later runs can tell what these batches have delivered: a topic's by their ids, a Kafka Journal's by files or offsets."""
+        """Return whether later runs can tell what these batches have delivered: a topic's by ids, a Kafka Journal's by files or offsets.
+
+        If no batch of a Kafka Journal's run is void, its offsets are moved now.
+        """
         if not isinstance(self.stream, JournalSettings):
             return True
         offsets = TopicOffsets(ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.name)
@@ -171,9 +177,9 @@ class TopicGiveUp:
     # -- the newest closed run, which the next plan reads
 
     def _without_lost_files(self, ledger: Ledger) -> Iterator[str]:
-        """Write its plan and manifest again where they are gone; says so.
+        """Write the lost plan or manifest of the newest closed run again, and yield a line that says so.
 
-        Of a Kafka Journal's run that is delivered in part nothing else tells which part: what is there of it is taken out.
+        If a Kafka Journal's run was delivered in part, only the lost files tell which part: what ClickHouse has of it is taken out.
         """
         row = next(closed_runs(ledger, self.name), None)
         if row is None or not row.manifest_file:
@@ -205,7 +211,7 @@ class TopicGiveUp:
         return any(batch.state == BatchState.VOIDED for batch in ledger.batches(self.name, row.run))
 
     def _take_out(self, ledger: Ledger, clickhouse: ClickHouse, row: RunRow) -> None:
-        """Void the batches of a closed run, and of those before it that read the same records."""
+        """Void the delivered batches of a closed run, and of the runs before it that read the same records."""
         for run in takewhile(partial(self._is_partly, ledger), closed_runs(ledger, self.name)):
             fenced = row if run.run == row.run else ledger.raise_fence(run, self.owner)
             there = [batch for batch in ledger.batches(self.name, run.run) if batch.state == BatchState.IN_CLICKHOUSE]
@@ -213,7 +219,7 @@ class TopicGiveUp:
             self._forget_delivered(ledger, run)
 
     def _forget_delivered(self, ledger: Ledger, run: RunRow) -> None:
-        """Let ids that are set apart count nothing of a run as delivered any more."""
+        """Remove a run's batch files from those that count as delivered for ids that are set apart."""
         table, folder = self._set_apart(ledger), f"{self.files.folder(self.name, run.run)}/"
         for key, text in table.items(Kind.SINCE).items():
             since = Since.model_validate_json(text)
@@ -223,7 +229,7 @@ class TopicGiveUp:
                 table.add(Kind.SINCE, [key], run.run, self.who, left.model_dump_json())
 
     def _plan_again(self, ledger: Ledger, row: RunRow, ranges: list[Range]) -> TopicPlan:
-        """Return a plan after which the next run looks for new events of every id from the first record on."""
+        """Return a plan that makes the next run search every id for new events from the first record on."""
         offsets = TopicOffsets(ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.name)
         begun = [Range(topic=topic, partition=at, first=0, end=end) for (topic, at), end in sorted(offsets.read_to().items())]
         return TopicPlan(
@@ -251,7 +257,7 @@ class TopicGiveUp:
             return None
 
     def _rebuilt(self, clickhouse: ClickHouse, row: RunRow, batches: Sequence[BatchRow]) -> tuple[str, str]:
-        """Write a manifest in place of one that is gone, by what ClickHouse has; its batches can't be sent again."""
+        """Write a manifest from what ClickHouse has, in place of a lost one; return its file and digest. Its batches can't be resent."""
         rebuilt = [unsealed(clickhouse, self.stream.destination, batch) for batch in batches]
         attempt = uuid4().hex[:12]
         home = f"{self.files.folder(self.name, row.run)}/attempt-{attempt}"

@@ -1,4 +1,4 @@
-"""The id that makes an event unique. Pure, and never to change: ids of old events must stay what they are.
+"""Make the id that makes an event unique. Pure. This must never change, since old events keep their ids.
 
 part      = type letter, ":", text          s:text  i:integer  f:float (Python's shortest form)  b:true or b:false
             d:number of JSON that a double would round, its digits without zeros at the end, "e", exponent
@@ -13,26 +13,26 @@ from typing import NamedTuple
 from tagmill.topics.numbers import Number
 
 Value = str | int | float | bool | Number
-# of the hash, in bytes: the id, and what the shard is made of
+# Bytes of the hash: those that are the id, and those that the shard is made of.
 OF_ID, SHARDED = slice(0, 16), slice(16, 24)
 
 
 class UniqueId(NamedTuple):
-    """An id and where it is looked up."""
+    """An id, and the shard in which it is looked up."""
 
     shard: int
     unique_id: str
 
 
 def unique_id(values: Sequence[Value], shards: int) -> UniqueId:
-    """The id of these values, in their order: the fields that the pipeline names, the producer's id behind them."""
+    """Return the id and the shard of these values, in their order: the fields that the pipeline names, then the producer's id."""
     parts = [part_of(value) for value in values]
     found = sha256(b"".join([len(part).to_bytes(4, "big") + part for part in parts])).digest()
     return UniqueId(int.from_bytes(found[SHARDED], "big") % shards, found[OF_ID].hex())
 
 
 def part_of(value: Value) -> bytes:
-    """What the hash is made over, without its length."""
+    """Return the part of a value over which the hash is made, without its length."""
     if isinstance(value, str):
         return b"s:" + value.encode("utf-8", "surrogatepass")
     if isinstance(value, bool):

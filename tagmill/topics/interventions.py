@@ -1,4 +1,4 @@
-"""The way out of a run of a topic or a Kafka Journal, for a person: abandon, void, resend a batch. Each is guarded and recorded."""
+"""Let a person end or repair a run of a topic or a Kafka Journal: abandon, void, resend or accept. Each is guarded and recorded."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ from tagmill.topics.runfiles import read_manifest
 
 
 class TopicInterventions:
-    """What one person does to one such pipeline's ledger, with the reason."""
+    """The interventions of one person in the runs of one pipeline; each is recorded with the person's reason."""
 
     def __init__(self, settings: Settings, pipeline: str, owner: str, who: str, why: str, *, despite_views: bool = False) -> None:
         self.settings, self.name, self.chosen = settings, pipeline, settings.stream(pipeline)
@@ -28,7 +28,7 @@ class TopicInterventions:
         self.files = RunFiles(settings.storage.root)
 
     def abandon(self) -> str:
-        """Give up the run that is PLANNED; the next run plans anew."""
+        """Give up the run that is PLANNED; the next run plans its records again."""
         with self._at_work() as ledger:
             row = ledger.raise_fence(run_in(ledger, self.name, RunState.PLANNED), self.owner)
             ledger.finish_run(self.name, row.run, row.fence, RunState.PLANNED, RunState.ABANDONED, f"{self.who}: {self.why}")
@@ -56,7 +56,8 @@ class TopicInterventions:
             row = ledger.raise_fence(row, self.owner)
             manifest = read_manifest(self.files, row)
             sealed = next(one for one in manifest.batches if one.number == found.number)
-            self.files.open_sealed(sealed.file, sealed.sha256).close()  # what can't be sent again stays
+            # A damaged file raises here, before rows are taken out that couldn't be sent again.
+            self.files.open_sealed(sealed.file, sealed.sha256).close()
             to = Destination(
                 self.chosen.destination, layout_of(self.chosen, manifest.columns, f"run {run} of pipeline {self.name}")
             )

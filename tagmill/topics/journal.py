@@ -1,8 +1,8 @@
-"""A Kafka Journal's tables as the source of a delivery: how far they are replicated, and the events that came since, as rows of a batch.
+"""Read the new events of a Kafka Journal's tables as the source of a delivery, as rows of a batch.
 
-metajournal names the ids that a record of the run's ranges, or a later one, has touched; of each the new events are its last ones, so
-they are found from its end. Delivered is what the journal's own readers see: no event up to delete_to, none of an earlier life (an
-orphan that an interrupted purge has left), whatever numbers are skipped.
+metajournal names the ids that a record of the run's ranges, or a later one, has touched. The new events of an id are its last ones, so
+they are searched from its end. Delivered are the events that the journal's own readers see: none up to delete_to, and none of an earlier
+life (an orphan that an interrupted purge has left), whichever sequence numbers are skipped.
 """
 
 import json
@@ -36,15 +36,19 @@ SCHEMA = pa.schema(
     }
 )  # fmt: skip
 TOUCHED = ("topic", "id", "segment", "partition", "segment_size", "seq_nr", "delete_to", "record_id")
-# of most ids so many events at most are new: where they are comes with the first question, and only they with the second
+# Most ids have fewer than NEWEST new events: the first query fetches the places of the newest events, the second the new events themselves.
+# IDS_AT_ONCE ids are queried together.
 NEWEST, IDS_AT_ONCE = 50, 100
 ROWS_AT_ONCE, BYTES_AT_ONCE = 2000, 16 * 1024 * 1024
-# sequence numbers may skip: beyond so many segments of an id, those that exist are looked for
+# Sequence numbers may skip: if an id spans this many segments, the existing ones are looked up instead of counted through.
 MOST_SEGMENTS = 1000
 
 
 def staged(spark: SparkSession, cassandra: CassandraSettings, chosen: JournalSettings, plan: TopicPlan, keep: Any) -> Source:
-    """SCHEMA, one row for each tag of an event, those of an id in its order. `keep(rows, name)` writes rows to files."""
+    """Return the source of a plan's new events (SCHEMA), with a row for each tag of an event.
+
+    The rows of an id are in the order of its events. `keep(rows, name)` writes rows to files, and returns them as read back from there.
+    """
     touched = keep(_touched(spark, chosen, plan), "touched")
     read = partial(_rows, cassandra=cassandra, keyspace=chosen.keyspace, plan=plan, tags=frozenset(chosen.tags))
     spread = _with_segments(spark, chosen, touched).repartition(8 * spark.sparkContext.defaultParallelism, "topic", "id")
@@ -52,16 +56,16 @@ def staged(spark: SparkSession, cassandra: CassandraSettings, chosen: JournalSet
 
 
 def _firsts(plan: TopicPlan) -> dict[Place, int]:
-    """From which record on an id that was touched may have new events."""
+    """Return, for each partition, the offset from which an id that was touched may have new events."""
     return {one.place: one.first for one in (*plan.ranges, *plan.begun)}
 
 
 def _touched(spark: SparkSession, chosen: JournalSettings, plan: TopicPlan) -> DataFrame:
-    """The entries (TOUCHED) that a record of the plan, or a later one, was the last to touch."""
+    """Return the entries (TOUCHED) that were last touched by a record of the plan, or by a later one."""
     places = [(*place, first) for place, first in _firsts(plan).items()]
     firsts = spark.createDataFrame(places, "topic string, partition int, first long")
     stored = table(spark, chosen.keyspace, "metajournal")
-    if "record_id" not in stored.columns:  # of an earlier release
+    if "record_id" not in stored.columns:  # made by an earlier release
         stored = stored.withColumn("record_id", F.lit(None).cast("string"))
     entries = stored.select(*TOUCHED, "offset").where("seq_nr IS NOT NULL")
     if plan.only is not None:
@@ -72,7 +76,7 @@ def _touched(spark: SparkSession, chosen: JournalSettings, plan: TopicPlan) -> D
 
 
 def _with_segments(spark: SparkSession, chosen: JournalSettings, touched: DataFrame) -> DataFrame:
-    """And `segments`: null, or where the numbers of an id have skipped too far to count them through, those that exist."""
+    """Add the column `segments`: the existing segments of an id that spans MOST_SEGMENTS or more, null for other ids."""
     span = f"(seq_nr - 1) div segment_size - coalesce(delete_to, 0) div segment_size >= {MOST_SEGMENTS}"
     wide = touched.where(span).select("topic", "id").distinct()
     if wide.isEmpty():
@@ -103,14 +107,14 @@ def _rows(
 
 
 class Events:
-    """Reads the new events of ids."""
+    """Reads the new events of a plan's ids from the journal's tables."""
 
     def __init__(self, tables: KafkaJournalTables, plan: TopicPlan, tags: frozenset[str]) -> None:
         self.tables, self.tags, self.firsts = tables, tags, _firsts(plan)
         self.ranges = {one.place: one for one in plan.ranges}
 
     def of(self, entries: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """Rows (SCHEMA) of each id, the lowest number first. In: TOUCHED and `segments`."""
+        """Yield the rows (SCHEMA) of each id's new events, the lowest sequence number first. In: entries (TOUCHED and `segments`)."""
         while taken := list(islice(entries, IDS_AT_ONCE)):
             part = [entry for entry in taken if self._counts(entry)]
             asked = [(entry["id"], entry["topic"], _top(entry), entry["delete_to"] or 0, NEWEST) for entry in part]
@@ -126,19 +130,19 @@ class Events:
                 yield from self._tagged(entry, row)
 
     def _of_few(self, few: Iterable[tuple[dict[str, Any], list[Any]]]) -> Iterator[tuple[dict[str, Any], Any]]:
-        """Each entry with its new events. In: entries, and where their new events are: in the segment of the highest number."""
+        """Yield each entry with each of its new events. In: entries with the places of these events, all in the highest segment."""
         for part in _together([one for one in few if one[1]]):
             asked = [(entry["id"], entry["topic"], _top(entry), new[-1].seq_nr - 1) for entry, new in part]
             for (entry, _), rows in zip(part, self.tables.above(asked), strict=True):
                 yield from ((entry, row) for row in rows if _of_this_life(entry, row))
 
     def _counts(self, entry: dict[str, Any]) -> bool:
-        """False: an older row of metajournal, beside which there is one where today's are."""
+        """Return False for a row in an old segment of metajournal if the id also has one in its segment of today."""
         segment, _ = entry_segments(entry["id"])
         return entry["segment"] == segment or self.tables.entry(entry["topic"], (segment,), entry["id"]) is None
 
     def _begin(self, entry: dict[str, Any]) -> tuple[int, int]:
-        """The segment and the number of the first new event: from the end, segment by segment, to one that is old."""
+        """Return the segment and sequence number of the first new event: search backwards, segment by segment, up to an old event."""
         begin = (_top(entry), (entry["delete_to"] or 0) + 1)
         for segment in (_top(entry), *_lower(entry, _top(entry))):
             for row in self.tables.places(entry["id"], entry["topic"], segment, entry["delete_to"] or 0):
@@ -156,9 +160,9 @@ class Events:
         return list(takewhile(lambda row: not self._is_old(entry, row), newest))
 
     def _is_old(self, entry: dict[str, Any], row: Any) -> bool:
-        """Delivered by an earlier run, and so is what has lower numbers: they grow with the offsets of the id's partition.
+        """Return whether an earlier run has delivered this event, and so all with lower numbers, which grow with the partition's offsets.
 
-        Rows of a partition that it was in before topics got more partitions say nothing of that.
+        A row of a partition that the id was in before its topic got more partitions can't say that.
         """
         of_this_partition = row.partition == entry["partition"] and _of_this_life(entry, row)
         return bool(of_this_partition and row.offset < self.firsts[entry["topic"], row.partition])
@@ -180,7 +184,7 @@ class Events:
 
 
 def _together(few: Iterable[tuple[dict[str, Any], list[Any]]]) -> Iterator[list[tuple[dict[str, Any], list[Any]]]]:
-    """Parts of them with EVENTS_AT_ONCE new events at most."""
+    """Yield the entries in parts that have EVENTS_AT_ONCE new events at most."""
     part, size = list[tuple[dict[str, Any], list[Any]]](), 0
     for one in few:
         if part and size + len(one[1]) > EVENTS_AT_ONCE:
@@ -197,7 +201,7 @@ def _top(entry: dict[str, Any]) -> int:
 
 
 def _lower(entry: dict[str, Any], than: int) -> Sequence[int]:
-    """The segments below one, the highest first, down to that of the first number that is not deleted."""
+    """Return the segments below `than`, the highest first, down to that of the first sequence number that is not deleted."""
     first = segment_of((entry["delete_to"] or 0) + 1, entry["segment_size"])
     if entry["segments"] is None:
         return range(than - 1, first - 1, -1)

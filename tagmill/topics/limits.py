@@ -1,4 +1,4 @@
-"""How much one record may hold: bounds on what decoding it allocates, whatever its bytes claim. Pure."""
+"""Limit how much one record may hold: decoding allocates no more than that, whatever the record's bytes claim. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,7 +6,8 @@ from typing import Any
 
 from tagmill.topics.fields import Unfit
 
-# Values that a record may hold for each of its bytes, and besides. Values that take no bytes (null, an empty record) are few in sound data.
+# Values that a record may hold: VALUES_PER_BYTE for each of its bytes, and VALUES_BESIDE more. Values that take no bytes (null, an empty
+# record) are few in sound data.
 VALUES_PER_BYTE, VALUES_BESIDE = 16, 1000
 
 
@@ -19,12 +20,12 @@ class Limits:
     depth: int
 
     def check_size(self, value: bytes) -> None:
-        """Raise Unfit for a record of more bytes."""
+        """Raise Unfit if a record has more bytes than max_record_bytes."""
         if len(value) > self.size:
             raise Unfit(f"it has {len(value)} bytes, more than max_record_bytes ({self.size})")
 
     def room(self, size: int) -> "Room":
-        """Return what a record of this many bytes may hold."""
+        """Return the room for the values of a record of this many bytes."""
         return Room(self, min(self.values, VALUES_BESIDE + VALUES_PER_BYTE * size))
 
 
@@ -37,7 +38,7 @@ class Room:
         self.limits, self.values, self.depth = limits, values, limits.depth
 
     def enter(self, count: int) -> None:
-        """Account for a level of nesting, and values on it; raises Unfit. The caller adds 1 to `depth` behind it."""
+        """Account for a level of nesting, and values on it; raises Unfit. The caller adds 1 to `depth` at the end of the level."""
         self.depth -= 1
         self.values -= count
         if self.depth < 0:
@@ -46,7 +47,7 @@ class Room:
             self.take(0)
 
     def take(self, count: int) -> None:
-        """Account for values; raises Unfit if they are too many."""
+        """Account for `count` values; raises Unfit if the record then holds too many."""
         self.values -= count
         if self.values < 0:
             raise Unfit(
@@ -56,7 +57,7 @@ class Room:
 
 
 def check_json(event: Mapping[str, Any], text: bytes, limits: Limits) -> None:
-    """Raise Unfit if a JSON object, and what is in it, is beyond the limits."""
+    """Raise Unfit if a JSON object, with all that is nested in it, exceeds the limits."""
     opened = text.count(b"{") + text.count(b"[")
     if opened <= limits.depth and opened + text.count(b",") <= limits.values:
         return  # nearly always so

@@ -1,7 +1,7 @@
-"""Avro's logical types: what a value of a base type stands for. Pure.
+"""Convert values of Avro's base types to the logical types of their schemas. Pure.
 
-A logical type that is unknown here, stands on another base type, or is not valid, is taken for its base type, as the specification says.
-So is a value that its logical type can't hold: a date after 9999, a text that is no UUID.
+A logical type that is unknown here, belongs to another base type, or is not valid, is read as its base type, as the specification says.
+So is a value that its logical type can't hold: a date after 9999, a text that is not a UUID.
 Source: https://avro.apache.org/docs/1.12.0/specification/#logical-types
 """
 
@@ -24,29 +24,29 @@ EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
 
 
 class Nanoseconds(int):
-    """Nanoseconds since 1970, of UTC."""
+    """A moment in nanoseconds since 1970, in UTC."""
 
     zone = "Z"
 
     @property
     def milliseconds(self) -> int:
-        """Whole ones; a finer part is cut off, towards the past."""
+        """Whole milliseconds since 1970, rounded down."""
         return self // NANOSECONDS_OF_MILLISECOND
 
     def text(self) -> str:
-        """Return it in ISO 8601, with all digits."""
+        """Return the moment in ISO 8601, with all nine digits of the fraction."""
         seconds, rest = divmod(int(self), NANOSECONDS)
         return f"{(EPOCH + timedelta(seconds=seconds)).isoformat()}.{rest:09}{self.zone}"
 
 
 class LocalNanoseconds(Nanoseconds):
-    """Nanoseconds since 1970, of a zone that the schema does not say."""
+    """A moment in nanoseconds since 1970, in a time zone that the schema does not name."""
 
     zone = ""
 
 
 class LogicalType(NamedTuple):
-    """A logical type: what columns can be made of it (evolution has the list), and what turns a value of the base type into it."""
+    """A logical type: its kind, by which evolution lists the columns that take it, and the function that converts a base value to it."""
 
     kind: str
     convert: Callable[[Any], Any]
@@ -62,12 +62,12 @@ def _time(unit: timedelta) -> Callable[[int], time]:
 
 
 def _duration(value: bytes) -> str:
-    """Return it in ISO 8601: months, days, and seconds with milliseconds, which don't add up."""
+    """Return a duration in ISO 8601: months, days, and seconds with milliseconds, which are not converted into each other."""
     months, days, milliseconds = DURATION.unpack(value)
     return f"P{months}M{days}DT{milliseconds // 1000}.{milliseconds % 1000:03}S"
 
 
-# By base type and name: those that fastavro reads, and others.
+# Logical types by base type and name: first those that fastavro reads, then Tagmill's own.
 _BY_FASTAVRO = {
     ("long", "timestamp-millis"): "moment",
     ("long", "timestamp-micros"): "moment",
@@ -85,7 +85,7 @@ _OWN = {
 
 
 def logical_type(schema: Mapping[str, Any]) -> LogicalType | None:
-    """Return the logical type of a parsed schema; None if it is taken for its base type."""
+    """Return the logical type of a parsed schema; None if values are read as its base type."""
     name = schema.get("logicalType")
     if not isinstance(name, str):
         return None

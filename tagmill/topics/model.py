@@ -1,4 +1,4 @@
-"""What one step of a topic's run hands to the next: the plan and the manifest, as files that a person can read."""
+"""The plan and the manifest that one step of a topic's run hands to the next, as files that a person can read."""
 
 from datetime import datetime
 
@@ -8,13 +8,16 @@ from tagmill.topics.apart import Apart
 
 
 class TopicPlan(Document):
-    """What a run reads: ranges of offsets. Never changed, so a replay reads the same records.
+    """What a run reads: ranges of offsets. A plan never changes, so a replay reads the same records.
 
-    `known_since`: ids that were first seen before (milliseconds) don't count as known. `rule`: how ids are made; of a Kafka Journal, whose
-    events are there once already, empty. `letters`: the run reads the pipeline's dead letters instead, and no range. `delivered`: batch
-    files with events of these ranges that an earlier run has delivered, whose other batches were voided (a topic's ids tell them).
-    `begun`: partitions of a Kafka Journal that the same backlog's runs have read from their first record on, as far as they did.
-    `apart`: what a person has set apart. `only`: the one id of a Kafka Journal that the run reads, since it is set apart no longer.
+    - `known_since`: ids that were first seen before this time (milliseconds since 1970) don't count as known.
+    - `rule`: how ids are made; empty for a Kafka Journal, whose tables have each event once.
+    - `letters`: the run reads the pipeline's dead letters instead of ranges.
+    - `delivered`: batch files with events of these ranges that an earlier run of a Kafka Journal has delivered before its other batches
+      were voided (a topic doesn't need them: its ids show which events are delivered).
+    - `begun`: partitions of a Kafka Journal that runs of the same backlog have read from their first record on, and how far.
+    - `apart`: what a person has set apart.
+    - `only`: the one id of a Kafka Journal that the run reads, since it is no longer set apart.
     """
 
     pipeline: str
@@ -33,12 +36,12 @@ class TopicPlan(Document):
 
     @property
     def records(self) -> int:
-        """At most; offsets may have holes."""
+        """The number of records at most: offsets may have gaps."""
         return sum(one.end - one.first for one in self.ranges)
 
 
 class TopicCounts(Document):
-    """Records of a run by what became of them; `twice`: again within the run, `known`: delivered before.
+    """Counts of a run's records by outcome. `twice`: repeated within the run; `known`: delivered before.
 
     `nulled`: values of these records that are null, since their columns can't hold them.
     """
@@ -53,7 +56,7 @@ class TopicCounts(Document):
 
 
 class TopicManifest(Document):
-    """What a run sealed. Folders of Parquet files: `letters`, the records that can't be read; `replayed`, the dead letters that now can."""
+    """What a run sealed. Two folders have Parquet files: `letters` the unreadable records, `replayed` dead letters that now can be read."""
 
     pipeline: str
     run: int
@@ -75,8 +78,8 @@ class TopicManifest(Document):
 class Rekeyed(Document):
     """What `tagmill dedup rekey` did, or would: ids by what becomes of them under the new rule.
 
-    `equal`: ids that fall together with another one, so that their events count as one from now on; `changed` and `same` are about the
-    ids that are left. `unreadable`: ids whose payload gives none under the new rule.
+    `equal`: ids that become equal to another one, so that their events count as one from now on. `unreadable`: ids whose payload gives
+    no id under the new rule. `changed` and `same` count all ids but the unreadable ones.
     """
 
     pipeline: str
@@ -92,7 +95,7 @@ class Rekeyed(Document):
 
     @property
     def message(self) -> str:
-        """In a sentence."""
+        """The outcome in a sentence."""
         if self.old_rule == self.new_rule:
             return f"pipeline {self.pipeline}: its ids are made as configured; nothing to do"
         what = "would be" if self.dry_run else "are"
@@ -112,6 +115,6 @@ class Expired(Document):
 
     @property
     def message(self) -> str:
-        """In a sentence."""
+        """The outcome in a sentence."""
         what = "would go" if self.dry_run else "are gone"
         return f"pipeline {self.pipeline}: {self.ids} ids delivered before {self.before:%Y-%m-%d %H:%M} {what}"

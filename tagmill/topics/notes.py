@@ -1,4 +1,4 @@
-"""Notes of the tasks that read records: values that became null, and columns whose path matched nothing. Pure."""
+"""Collect what the tasks that read records note: values that became null, and columns whose path matched nothing. Pure."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from tagmill.kafkasettings import TopicSettings
 from tagmill.topics.columns import fields
 
 NULLED = pa.struct({"column": pa.string(), "reason": pa.string(), "count": pa.int64()})
-# Of each task: events whose fields are listed, how deep, and how many paths at most.
+# Limits for one task: events whose fields are listed, levels of fields, and paths.
 LISTED_EVENTS, DEEPEST, MOST_PATHS = 50, 8, 1000
 VERSION = "schema_version"
 
@@ -30,7 +30,7 @@ class Notes:
     listed: int = 0
 
     def list_fields(self, events: Iterable[Mapping[str, Any]]) -> None:
-        """Keep the paths of the first events."""
+        """Note the paths of the fields of the task's first LISTED_EVENTS events."""
         for event in events:
             if self.listed == LISTED_EVENTS:
                 return
@@ -47,13 +47,13 @@ class Notes:
                 self.matched.add(name)
 
     def as_row(self) -> dict[str, Any]:
-        """Return the notes as plain values."""
+        """Return the notes as the columns of the task's row in staged.FILES."""
         nulled = [{"column": column, "reason": reason, "count": count} for (column, reason), count in self.nulled.items()]
         return {"nulled": nulled, "matched": sorted(self.matched), "paths": sorted(self.paths)}
 
     @classmethod
     def from_rows(cls, rows: Iterable[Any]) -> "Notes":
-        """Return the notes of all tasks together."""
+        """Combine the notes of all tasks into one, from the rows of their staged files."""
         notes = cls()
         for row in rows:
             for line in row.nulled:

@@ -1,4 +1,4 @@
-"""JSON numbers as their text says them: a double where it holds the number, else the decimal number itself. Pure."""
+"""Read JSON numbers without loss: as a double if it holds the number, else as a decimal number. Pure."""
 
 from decimal import Context, Decimal, InvalidOperation
 
@@ -30,7 +30,7 @@ class Number(Decimal):
 
 
 def read_number(text: str) -> float | Number | str:
-    """Return what a JSON number with a point or an exponent says, without loss: beyond what a decimal can hold, its text."""
+    """Return a JSON number with a point or an exponent without loss: a float, a Number, or its text if no decimal can hold it."""
     number = float(text)
     if len(text) <= SAFE_LENGTH and "e" not in text and "E" not in text:
         return number

@@ -1,4 +1,4 @@
-"""What a run of a topic or a Kafka Journal reads, fixed before anything is read."""
+"""Plan a run of a topic or a Kafka Journal: what it reads is fixed before anything is read."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -27,7 +27,7 @@ from tagmill.topics.runfiles import read_manifest, read_plan
 
 
 def must_fit(settings: Settings, ledger: Ledger, pipeline: str) -> None:
-    """Raise ConfigurationError unless ids and columns can be made as configured."""
+    """Raise ConfigurationError if a topic's ids or columns can't be made as configured; the ledger's first rule is noted here."""
     chosen = settings.stream(pipeline)
     if isinstance(chosen, JournalSettings):
         return
@@ -52,7 +52,7 @@ def must_keep_columns(settings: Settings, ledger: Ledger, pipeline: str) -> None
 
 
 def letters_planned(settings: Settings, ledger: Ledger, pipeline: str, number: int) -> TopicPlan | None:
-    """A run that reads the pipeline's dead letters; None: there are none."""
+    """Return a plan for a run that reads the pipeline's dead letters again; None if it has none."""
     if not DeadLetters(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline).any():
         return None
     chosen, now = settings.topic(pipeline), agreed_now(settings, ledger.cassandra)
@@ -65,9 +65,9 @@ def letters_planned(settings: Settings, ledger: Ledger, pipeline: str, number: i
 def planned(
     settings: Settings, ledger: Ledger, pipeline: str, number: int, accept_lost: bool, recreated: bool = False
 ) -> TopicPlan | None:
-    """A run that reads what is new; None: nothing is, or too little that is too young.
+    """Return a plan for a run that reads new records; None if there are none, or so few that they wait for others.
 
-    With `recreated`, topics that were made anew are read from their first record.
+    With `recreated`, topics that were created again are read from their first record.
     """
     chosen, now = settings.stream(pipeline), agreed_now(settings, ledger.cassandra)
     offsets = TopicOffsets(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline)
@@ -101,8 +101,8 @@ def planned(
 def _begin_again(kafka: Kafka, ids: TopicIds, offsets: TopicOffsets, spans: Mapping[Place, Span], number: int) -> list[str]:
     """Let the next run read recreated topics from their first record; return a warning for each. In: the next run's number.
 
-    A partition that is shorter than what was read, of a topic that is still the same, goes on at its end. Positions are written before
-    ids: a process that ends in between leaves the topic recreated.
+    If a partition of a topic that was not recreated has become shorter than what was read, it goes on at its end. Positions are written
+    before ids: if the process ends in between, the topic still counts as recreated.
     """
     read_to, now, before = offsets.read_to(), kafka.topic_ids({topic for topic, _ in spans}), ids.read()
     short = {place: span.end for place, span in spans.items() if read_to.get(place, 0) > span.end}
@@ -120,7 +120,7 @@ def _begin_again(kafka: Kafka, ids: TopicIds, offsets: TopicOffsets, spans: Mapp
 
 
 def _apart(settings: Settings, ledger: Ledger, pipeline: str, ranges: list[Range]) -> Apart:
-    """What a person has set apart, as far as a run of these ranges meets it."""
+    """Return what a person has set apart; of the records only those in these ranges."""
     table = SetApart(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline)
     records = within(table.items(Kind.RECORD), ranges)
     columns, batches, ids = (list(table.items(kind)) for kind in (Kind.COLUMN, Kind.BATCH, Kind.ID))
@@ -128,7 +128,7 @@ def _apart(settings: Settings, ledger: Ledger, pipeline: str, ranges: list[Range
 
 
 def _of_returned_id(settings: Settings, ledger: Ledger, pipeline: str, number: int, now: datetime) -> TopicPlan | None:
-    """Return a plan for the events of an id that is set apart no longer; None: there is none, or an ordinary run comes first."""
+    """Return a plan for the events of an id that is no longer set apart; None without such an id, or before an ordinary run."""
     before, there = left_partly(settings, ledger, pipeline)
     if there is not None and (before is None or before.only is None):
         return None
@@ -141,7 +141,7 @@ def _of_returned_id(settings: Settings, ledger: Ledger, pipeline: str, number: i
         since = returned[key]
         delivered = there if there is not None and before and before.only == key else since.delivered
         if lost(RunFiles(settings.storage.root), delivered):
-            continue  # nothing else tells what of it is delivered: it stays set apart, and status says so
+            continue  # only the lost files tell which of its events are delivered: it stays set apart, and status says so
         firsts = {(topic, partition): offset for topic, partition, offset in since.places}
         ranges = [
             Range(topic=place[0], partition=place[1], first=first, end=end)
@@ -182,9 +182,9 @@ def _begun(before: TopicPlan) -> list[Range]:
 
 
 def left_partly(settings: Settings, ledger: Ledger, pipeline: str) -> tuple[TopicPlan | None, list[str] | None]:
-    """Return the plan of a Kafka Journal's newest closed run, and the batch files that have delivered some of its records.
+    """Return the plan of a Kafka Journal's newest closed run, and the files of its delivered batches if others were voided.
 
-    None in place of those: it delivered all of them, so the next run begins behind it.
+    The files are None if the run delivered all of its records: then the next run begins behind it.
     """
     files, row = RunFiles(settings.storage.root), next(closed_runs(ledger, pipeline), None)
     if row is None:
@@ -202,11 +202,11 @@ def left_partly(settings: Settings, ledger: Ledger, pipeline: str) -> tuple[Topi
 
 
 def _going_on(settings: Settings, ledger: Ledger, made: TopicPlan) -> TopicPlan:
-    """A Kafka Journal's plan as the run before it left things.
+    """Return a Kafka Journal's plan, adapted to what the run before it has left.
 
-    After one of which batches were voided: the same ranges again, without what its other batches have delivered. Of a backlog: with the
-    partitions that its runs have begun. Where topics get more partitions ids move, and what an id has in its old one is found by what
-    it has in its new one, which may be delivered before.
+    After a run with voided batches, it reads the same ranges again, without what the other batches have delivered. Within a backlog, it
+    names the partitions that the backlog's runs have begun: ids move when a topic gets more partitions, and the events of an id in its old
+    partition are found through those in its new one, which may be delivered before.
     """
     before, there = left_partly(settings, ledger, made.pipeline)
     if before is None:
@@ -219,7 +219,7 @@ def _going_on(settings: Settings, ledger: Ledger, made: TopicPlan) -> TopicPlan:
 
 
 def closed_runs(ledger: Ledger, pipeline: str) -> Iterator[RunRow]:
-    """Yield the runs that read records and were closed, the newest first: one that was claimed only, or is past retention, has no row."""
+    """Yield the closed runs that read records, the newest first; a run that was only claimed, or is past retention, has no row."""
     for number in range(ledger.last_run(pipeline), 0, -1):
         row = ledger.run(pipeline, number)
         if row and row.state == RunState.CLOSED and row.plan_file:
@@ -227,7 +227,10 @@ def closed_runs(ledger: Ledger, pipeline: str) -> Iterator[RunRow]:
 
 
 def spans_of(settings: Settings, ledger: Ledger, pipeline: str) -> dict[Place, Span]:
-    """What can be read: of topics what Kafka has, of a Kafka Journal how far it is replicated."""
+    """Return the offsets that can be read: of topics what Kafka has, of a Kafka Journal what is replicated.
+
+    Raises ConfigurationError: the Kafka Journal's tables are missing, or nothing of a named topic is replicated.
+    """
     chosen = settings.stream(pipeline)
     if isinstance(chosen, TopicSettings):
         with Kafka(settings.kafka) as kafka:
@@ -253,9 +256,9 @@ def _known_since(chosen: Stream, now: datetime) -> int:
 
 
 def _waited(ledger: Ledger, pipeline: str, now: datetime, seconds: float) -> bool:
-    """Return whether few records have waited for others long enough: no run is that new.
+    """Return whether few records have waited long enough for others: the newest run was planned at least `seconds` ago.
 
-    One from the future was planned under a wrong clock, and keeps nothing waiting.
+    A run from the future was planned under a wrong clock, and lets no records wait.
     """
     newest = ledger.run(pipeline, ledger.last_run(pipeline))
     return newest is None or newest.planned_at is None or not now - timedelta(seconds=seconds) < newest.planned_at <= now

@@ -1,4 +1,4 @@
-"""Positions of a pipeline's topics, or of the replicated partitions of its Kafka Journal."""
+"""Look up how far the partitions of a pipeline's topics, or of its replicated Kafka Journal, are delivered."""
 
 from tagmill.kafka.positions import TopicPosition, kafka_positions
 from tagmill.kafka.ranges import others, places
@@ -12,7 +12,7 @@ from tagmill.topics.plan import spans_of
 
 
 def topic_positions(settings: Settings, ledger: Ledger, pipeline: str) -> list[TopicPosition]:
-    """Return what is there, readable and delivered of each partition. Of a Kafka Journal, what is replicated counts as there.
+    """Return which offsets of each partition exist, can be read, and are delivered. Of a Kafka Journal, replicated ones count as existing.
 
     Raises ConfigurationError: a named topic, or the tables of the Kafka Journal, do not exist.
     """

@@ -1,4 +1,4 @@
-"""Protobuf messages as events: their fields by path, and what is nested as ProtoJSON says. Pure.
+"""Read Protobuf messages as events: their fields by path, and nested values as ProtoJSON. Pure.
 
 Source: https://protobuf.dev/programming-guides/json (google.protobuf.json_format, with the fields' own names and default values).
 """
@@ -14,23 +14,23 @@ from tagmill.topics.fields import Nested, Unfit
 SECOND = 1_000_000_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TIMESTAMP, STRUCT, VALUE = (f"google.protobuf.{name}" for name in ("Timestamp", "Struct", "Value"))
-# Messages around one plain value, which stand for it; null is that they are not set.
+# Messages that wrap one plain value and stand for it; one that is not set stands for null.
 WRAPPERS = frozenset(
     f"google.protobuf.{name}Value"
     for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
 )
-# The order of a map's entries in memory is another one in each process.
+# Sorted, because the order of a map's entries in memory differs between processes.
 _sorted = msgspec.json.Encoder(order="sorted")
 
 
 class Message(Nested, Mapping[str, Any]):
-    """Message whose fields are its members; `get` gives None for a field that can be absent and is."""
+    """A message as a mapping of its fields; `get` returns None for a field that has presence and is not set."""
 
     def __init__(self, message: Any, pool: Any) -> None:
         self.message, self.pool = message, pool
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return a field's value, of a Struct also what its own `fields` have under the name."""
+        """Return a field's value; of a Struct, also the value that its `fields` hold under the name."""
         message = self.message
         field = message.DESCRIPTOR.fields_by_name.get(name)
         if field is None:
@@ -67,7 +67,7 @@ class Message(Nested, Mapping[str, Any]):
         return f"a {self.message.DESCRIPTOR.full_name}"
 
     def leaf(self) -> Any:
-        """Return the value that a message around one stands for, else itself."""
+        """Return the value that a wrapper or a Value stands for; any other message is returned itself."""
         kind = self.message.DESCRIPTOR.full_name
         if kind in WRAPPERS:
             return self.message.value
@@ -80,13 +80,13 @@ class Message(Nested, Mapping[str, Any]):
         return value if name in ("number_value", "string_value", "bool_value") else Message(value, self.pool)
 
     def text(self) -> str:
-        """Return it as ProtoJSON, what is text there without quotes; raises Unfit."""
+        """Return the message as ProtoJSON, a JSON string without its quotes; raises Unfit."""
         value = _as_json(self.message, self.pool)
         return value if isinstance(value, str) else _sorted.encode(value).decode()
 
 
 class _Repeated(Nested):
-    """Field with several values."""
+    """A repeated field."""
 
     def __init__(self, message: Any, field: Any, pool: Any) -> None:
         self.message, self.field, self.pool = message, field, pool
@@ -95,17 +95,17 @@ class _Repeated(Nested):
         return f"a repeated {self.field.name}"
 
     def text(self) -> str:
-        """Return it as ProtoJSON; raises Unfit."""
+        """Return the field's values as ProtoJSON; raises Unfit."""
         alone = type(self.message)()
         getattr(alone, self.field.name).MergeFrom(getattr(self.message, self.field.name))
         return _sorted.encode(_as_json(alone, self.pool)[self.field.name]).decode()
 
 
 class _Map(_Repeated, Mapping[str, Any]):
-    """Map, whose keys are the texts that ProtoJSON has for them."""
+    """Map whose keys are texts, as in ProtoJSON."""
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return the value of a key."""
+        """Return the value of the key that has this text in ProtoJSON."""
         entries = getattr(self.message, self.field.name)
         for key in entries:
             if _key(key) == name:
@@ -126,7 +126,7 @@ class _Map(_Repeated, Mapping[str, Any]):
 
 
 class Instant(Nested):
-    """Timestamp, in nanoseconds; whether it is a possible one shows where it is used."""
+    """Timestamp in nanoseconds; it is checked only where it is used."""
 
     def __init__(self, message: Any) -> None:
         self.message = message
@@ -135,7 +135,7 @@ class Instant(Nested):
         return f"a Timestamp of {self.message.seconds} s, {self.message.nanos} ns"
 
     def key(self) -> str:
-        """Return the text that counts in ids: that of a datetime, with nine digits only where six are too few; raises Unfit."""
+        """Return the text that enters ids: that of a datetime, with nine digits only where six are too few; raises Unfit."""
         nanos = self._nanos()
         try:
             text = str(EPOCH + timedelta(seconds=self.message.seconds, microseconds=nanos // 1000))
@@ -144,7 +144,7 @@ class Instant(Nested):
         return f"{text[:19]}.{nanos:09}{text[-6:]}" if nanos % 1000 else text
 
     def text(self) -> str:
-        """Return it as ProtoJSON; raises Unfit."""
+        """Return the timestamp as ProtoJSON; raises Unfit."""
         return str(_as_json(self.message, None))
 
     def milliseconds(self) -> int:

@@ -1,8 +1,9 @@
-"""Makes the ids of delivered events again, from the payloads that deduplication keeps, under the rule that is configured now.
+"""Make the ids of delivered events again under the rule that is configured now, from the payloads that deduplication keeps.
 
-A slice of shards after the other is read and its new ids are put into files; a slice that is there is not read again. Then all of them are
-judged, written, and one conditional update puts the new rule in force; the ids of the old rule go last. Killed anywhere and called again,
-it goes on. Everything is written USING TIMESTAMP = the write time of a run of its own, so rules may go back and forth.
+Slices of shards are read one after the other, and their new ids are written to files; a slice that has files is not read again. Then all
+ids are judged and written, and one conditional update puts the new rule in force. The ids of the old rule are deleted last. If the process
+is killed, run the same command again: it goes on. Everything is written USING TIMESTAMP = the write time of a run of its own, so that
+rules may go back and forth.
 """
 
 from __future__ import annotations
@@ -52,10 +53,11 @@ def rekey(
     drop_unreadable: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Rekeyed:
-    """Make the ids again; with `dry_run` only say what would become of them.
+    """Make a pipeline's ids again under the configured rule; with `dry_run`, only report what would become of them.
 
     Raises GuardRefused: a run is not finished, or a payload gives no id under the new rule (unless `drop_unreadable`: such an event
-    would be delivered again if it came again). FenceRaised: somebody else has changed the rule meanwhile. StoreUnavailable.
+    would be delivered again if it came again). FenceRaised: meanwhile, a run has delivered events, or another process has changed the
+    rule. StoreUnavailable.
     """
     from tagmill.spark.errors import explained
 
@@ -69,7 +71,7 @@ def rekey(
 
 
 class _Rekeying:
-    """One attempt."""
+    """One attempt to make a pipeline's ids again."""
 
     def __init__(
         self, settings: Settings, ledger: Ledger, name: str, owner: str, who: str, spark: Callable[[], SparkSession],
@@ -82,7 +84,7 @@ class _Rekeying:
         self.rules = Rules(ledger.cassandra, self.keyspace, name)
 
     def run(self, dry_run: bool, drop_unreadable: bool) -> Rekeyed:
-        """All of it."""
+        """Delete ids of an earlier rule, then read, judge and write all ids and switch the rule; with `dry_run`, stop after judging."""
         found = self.rules.current()
         if found is None:
             return Rekeyed(pipeline=self.name, old_rule=self.chosen.rule, new_rule=self.chosen.rule, dry_run=dry_run)
@@ -118,7 +120,7 @@ class _Rekeying:
         return done
 
     def _none_open(self, rule: str) -> None:
-        """A number of our own behind an open run would hide it from whoever is to finish it."""
+        """Raise GuardRefused if a run is open: a newer run number would hide it from the process that has to finish it."""
         if row := self.ledger.open_run(self.name):
             back = "" if rule == self.chosen.rule else f"put the rule back ({rule}) and "
             raise GuardRefused(
@@ -168,7 +170,7 @@ class _Rekeying:
         )  # fmt: skip
 
     def _write(self, staged: DataFrame, number: int) -> None:
-        """Of ids that fall together the one that was delivered last stays."""
+        """Write the new ids; of those that have become equal, only the one that was delivered last."""
         from pyspark.sql import functions as F
 
         from tagmill.views.writing import append
@@ -192,14 +194,14 @@ class _Rekeying:
         self.rules.forget(rule)
 
     def _claimed(self, number: int, what: str) -> int:
-        """A run of its own, later than whatever wrote ids before; raises FenceRaised when another one has this number by now."""
+        """Record a run of its own, newer than all runs that wrote ids, and return its number; raises FenceRaised if that is taken."""
         self.ledger.claim(self.name, number)
         self.ledger.create_run(self.name, number, kind=KIND, state=RunState.CLOSED, owner=self.owner, reason=what)
         self.ledger.record_intervention(self.name, number, self.who, what, "")
         return number
 
     def _home(self, rule: str, contents: Mapping[str, bytes]) -> str:
-        """Slices of another rule, read by another format or schema, or from before the newest delivery, are others."""
+        """Return the folder of the slices: a different one for each pair of rules, format, set of schemas, and newest delivery."""
         number = self.ledger.last_run(self.name)
         while number and (row := self.ledger.run(self.name, number)) and row.kind == KIND:
             number -= 1
@@ -210,12 +212,12 @@ class _Rekeying:
 
 
 def _ids_of(spark: SparkSession, keyspace: str, pipeline: str, rule: str, begin: int, end: int) -> DataFrame:
-    """Ids with their payloads, of some shards: read by their partitions."""
+    """Return the ids of the shards from `begin` to below `end` with their payloads; only the partitions of these shards are read."""
     from pyspark.sql import functions as F
 
     from tagmill.connector import LARGE_ROWS, table
 
-    # constants would leave the join as filters, and the join would read the whole table: these aren't known to be constant
+    # Spark would turn constants in the join into filters, and then read the whole table. It can't tell that these are constant.
     nothing = F.substring(F.col("id").cast("string"), 1, 0)
     shards = spark.range(begin, end, numPartitions=min(end - begin, 4 * spark.sparkContext.defaultParallelism)).select(
         F.concat(F.lit(pipeline), nothing).alias("pipeline"), F.concat(F.lit(rule), nothing).alias("rule"),
@@ -230,7 +232,7 @@ def _ids_of(spark: SparkSession, keyspace: str, pipeline: str, rule: str, begin:
 
 
 def rekeyed(rows: DataFrame, chosen: TopicSettings, contents: Mapping[str, bytes]) -> DataFrame:
-    """KEPT: the ids as the rule that is configured makes them."""
+    """Return each id with the one that the configured rule makes from its payload, or with the reason why it makes none (KEPT)."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     from tagmill.pieces import in_python

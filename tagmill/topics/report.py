@@ -1,4 +1,4 @@
-"""What a person asks of a topic or a Kafka Journal: how much is delivered, how much waits, and whether both sides agree."""
+"""Report on a topic or a Kafka Journal: how much is delivered, how much waits, and whether ledger and ClickHouse agree."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -26,9 +26,9 @@ COLUMNS = ("pipeline", "waiting", "delivered", "batches", "clickhouse_rows", "ex
 
 
 def topic_line(settings: Settings, pipeline: str, *, verify: bool) -> dict[str, Any]:
-    """Return COLUMNS and level; `verify` reads every row in ClickHouse again, and keeps what it says in the ledger.
+    """Return COLUMNS and level of a pipeline; `verify` reads every row in ClickHouse again, and records the outcome in the ledger.
 
-    `waiting` counts offsets that no closed run has read: readable ones of Kafka, of a Kafka Journal replicated ones.
+    `waiting` counts offsets that no closed run has read: readable ones in Kafka, or a Kafka Journal's replicated ones.
     """
     chosen, keyspace = settings.stream(pipeline), settings.cassandra.ledger_keyspace
     with Ledger(settings.cassandra) as ledger, ClickHouse(settings.clickhouse, layout(chosen)) as clickhouse:
@@ -78,7 +78,7 @@ def topic_line(settings: Settings, pipeline: str, *, verify: bool) -> dict[str, 
 
 
 def _delivered(settings: Settings, pipeline: str, ledger: Ledger) -> tuple[list[int], list[str]]:
-    """Rows of each batch that is in ClickHouse; and which ones no delivery pushes any more."""
+    """Return the row count of each batch that is in ClickHouse, and a message for each one whose resending is not finished."""
     last, retired = ledger.last_run(pipeline), Retired(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline)
     found, wrong = {kept.batch_id: kept.rows for kept in retired.batches(last)}, list[str]()
     for number in range(retired.up_to() + 1, last + 1):
@@ -99,7 +99,10 @@ def _wrong(settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickH
 
 
 def _twice(clickhouse: ClickHouse, table: str) -> int:
-    """Events that one batch has more than once. In two batches an id may be: after the window, or when it was given a new rule."""
+    """Return the number of events that one batch has more than once.
+
+    Two batches may have the same id: after the window, or when ids were made by a new rule.
+    """
     same = ", ".join(map(names.sql, clickhouse.layout.identity))
     query = f"SELECT count() FROM (SELECT {same} FROM {names.sql(table)} GROUP BY {same} HAVING count() > uniqExact(`batch_id`))"
     ((count,),) = clickhouse.rows(query)

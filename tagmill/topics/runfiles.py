@@ -1,4 +1,4 @@
-"""The plan and the manifest of a run, read back from the files that the ledger names. No Spark."""
+"""Read the plan and the manifest of a run from the files that the ledger names. No Spark."""
 
 from tagmill.delivery.runfiles import read_document
 from tagmill.stores.files import RunFiles
@@ -9,23 +9,23 @@ IDS_DONE = "ids.done"
 
 
 def read_plan(files: RunFiles, row: RunRow) -> TopicPlan:
-    """The plan of a run, checked against the ledger."""
+    """Read the plan of a run, and check it against the digest in the ledger."""
     return read_document(files, TopicPlan, str(row.plan_file), row.plan_sha256, of=f"run {row.run}, pipeline {row.pipeline}")
 
 
 def read_manifest(files: RunFiles, row: RunRow) -> TopicManifest:
-    """The manifest of a sealed run, checked against the ledger."""
+    """Read the manifest of a sealed run, and check it against the digest in the ledger."""
     of = f"run {row.run}, pipeline {row.pipeline}"
     return read_document(files, TopicManifest, str(row.manifest_file), row.manifest_sha256, of=of)
 
 
 def ids_noted(files: RunFiles, manifest: TopicManifest) -> bool:
-    """Whether the ids of a sealed run's batches are all in deduplication."""
+    """Return whether all ids of a sealed run's batches are noted in deduplication."""
     return IDS_DONE in files.names(_home(files, manifest))
 
 
 def note_ids_done(files: RunFiles, manifest: TopicManifest) -> None:
-    """They are now: a mark beside the manifest says so."""
+    """Write the mark next to the manifest that says that all ids are noted."""
     files.write(f"{_home(files, manifest)}/{IDS_DONE}", b"")
 
 

@@ -1,7 +1,7 @@
-"""Seals a run of a topic or a Kafka Journal: reads the plan's ranges, takes out what is known, and fixes the batches.
+"""Seal a run of a topic or a Kafka Journal: read the plan's ranges, leave out known events, and write the batches.
 
-The commit is PLANNED → SEALED. Behind it the new ids go into deduplication, from the committed files: a known id counts only if another
-batch owns it, so a retry never drops its own events.
+The commit is PLANNED → SEALED. After it, the new ids are written to deduplication from the committed files: a known id counts only if
+another batch owns it, so a retry never drops its own events.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -40,14 +40,14 @@ from tagmill.topics.notes import Notes, warnings
 from tagmill.topics.runfiles import ids_noted, note_ids_done, read_manifest, read_plan
 from tagmill.topics.staged import PLACE, Mask, Source, StagedFile, masks, stage
 
-# columns of deduplication that a batch's file has, where the ids of a shard lie one after the other; created_at in milliseconds
+# Columns of deduplication that are read from a batch's file, in which the ids of a shard follow each other; created_at is in milliseconds.
 IN_FILES = [*KEY, "created_at", "schema_version", "payload"]
 
 
 def seal(settings: Settings, ledger: Ledger, spark: SparkSession, name: str, run: int, fence: int) -> TopicManifest:
-    """Seal a planned run and note its ids; of one that is sealed already only the latter, if it isn't done yet.
+    """Seal a planned run and note its ids; of a run that is already sealed, only note the ids, unless they are noted.
 
-    Raises FenceRaised when the run was taken over, GuardRefused when records went from Kafka before they were read.
+    Raises FenceRaised when the run was taken over, GuardRefused when Kafka lost records before they were read.
     """
     files = RunFiles(settings.storage.root)
     row = ledger.current(name, run, fence)
@@ -71,7 +71,7 @@ def seal(settings: Settings, ledger: Ledger, spark: SparkSession, name: str, run
 def note_ids(
     settings: Settings, ledger: Ledger, files: RunFiles, spark: SparkSession, manifest: TopicManifest, plan: TopicPlan
 ) -> None:
-    """Write the ids of a sealed run's batches; doing it again writes the same."""
+    """Write the ids of a sealed run's batches to deduplication, unless they are noted; writing them again is safe."""
     if not ids_noted(files, manifest):
         note_ids_again(settings, ledger, files, spark, manifest, plan)
 
@@ -79,7 +79,7 @@ def note_ids(
 def note_ids_again(
     settings: Settings, ledger: Ledger, files: RunFiles, spark: SparkSession, manifest: TopicManifest, plan: TopicPlan
 ) -> None:
-    """Write the ids also where a mark says that they are noted; those of void batches, which are to come again, never."""
+    """Write the ids even if a mark says that they are noted; leave out those of void batches, whose events are delivered again."""
     void = {row.number for row in ledger.batches(plan.pipeline, manifest.run) if row.state == BatchState.VOIDED}
     batches = [batch for batch in manifest.batches if batch.number not in void]
     if batches:
@@ -102,7 +102,7 @@ class _Sealing:
         self.folder = f"{files.folder(plan.pipeline, plan.run)}/attempt-{self.attempt}"
 
     def run(self) -> TopicManifest:
-        """All of it but the commit."""
+        """Read, judge and cut the records into batch files, and return the manifest that the caller commits."""
         source, staged = self._staged()
         checkpoints.reached("seal.staged")
         kept, distinct = self._new(source, staged)
@@ -126,7 +126,7 @@ class _Sealing:
         )  # fmt: skip
 
     def _new(self, source: Source, staged: list[StagedFile]) -> tuple[list[Mask] | None, int | None]:
-        """Which rows of each staged file are new (None: all are), and how many different events there are (None: so, too)."""
+        """Return which rows of each staged file are new, and the number of distinct events; None in either place means all."""
         if isinstance(self.chosen, TopicSettings):
             distinct = write_firsts(self.files, staged, f"{self.folder}/firsts")
             return masks(self.files, staged, self._unknown()), distinct
@@ -160,7 +160,7 @@ class _Sealing:
         return source, stage(source, self.files, f"{self.folder}/staged")
 
     def _nothing_gone(self, kafka: Kafka) -> None:
-        """Raise GuardRefused, with their number and the way on, where Kafka has no more all records of the plan, which never changes."""
+        """Raise GuardRefused if Kafka no longer has all records of the plan; the message says which are gone and how to go on."""
         gone = went(self.plan.ranges, kafka.spans([one.place for one in self.plan.ranges]))
         if gone:
             name = self.plan.pipeline
@@ -171,17 +171,17 @@ class _Sealing:
             )
 
     def _read(self, source: Source, staged: list[StagedFile]) -> DataFrame:
-        """The staged files, of which there is at least one, in Spark."""
+        """Return the rows of the staged files, of which there is at least one, as a DataFrame."""
         schema = from_arrow_schema(source.staged_schema)
         return self.spark.read.schema(schema).parquet(*(self.files.url(one.name) for one in staged))
 
     def _unknown(self) -> str:
-        """The folder that has PLACE of the first events whose ids were not seen in the window."""
+        """Return the folder with the PLACE of each id's first event, for ids that were not seen in the window; write it if needed."""
         cassandra, pipeline, rule = self.settings.cassandra, self.plan.pipeline, self.plan.rule
         ledger, firsts = cassandra.ledger_keyspace, f"{self.folder}/firsts"
         assert isinstance(self.chosen, TopicSettings)
         if not Deduplication(self.ledger.cassandra, ledger, pipeline, rule).has_any(self.chosen.shards):
-            return firsts  # a first run, which may be the largest
+            return firsts  # a first run: it may be the largest, and no id can be known
         since = datetime.fromtimestamp(self.plan.known_since / 1000, UTC)
         rows = self.spark.read.parquet(self.files.url(firsts))
         written_to = self.ledger.delivered.write_times.of(pipeline, self.plan.run)
@@ -211,7 +211,7 @@ class _Sealing:
         )  # fmt: skip
 
     def _warnings(self, staged: list[StagedFile]) -> list[str]:
-        """Return what there is to say of the columns of the events, if there is any."""
+        """Return warnings about the columns of a topic's events: nulled values, and paths that match nothing."""
         if not isinstance(self.chosen, TopicSettings) or not any(one.event for one in staged):
             return []
         known = {path for one in kinds(self.chosen, schema_contents(self.chosen.schema_files)).values() for path in one}

@@ -1,7 +1,7 @@
-"""The files in which a run's rows are staged: each task writes one, where Python makes the rows, and says what is in it.
+"""Stage a run's rows in files: each Python task writes the rows that it makes to one file, and reports what is in it.
 
-What is decoded doesn't go back through the JVM only to be written. A task that is tried again writes another file, and what nobody
-names is never read.
+Decoded rows don't go back through the JVM only to be written. A task that is tried again writes another file, and a file that no
+successful task reports is never read.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,16 +32,16 @@ FILES = pa.schema(
         **{"nulled": pa.list_(NULLED), "matched": pa.list_(pa.string()), "paths": pa.list_(pa.string())},
     }
 )
-# of a staged row: the number of its file in Kafka's order, and in the low bits its index in there
+# A staged row's place: the number of its file in Kafka's order, and in the low INDEX_BITS bits the row's index in that file.
 PLACE, INDEX_BITS = "place", 32
 PLACES_AT_ONCE = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Rows as Spark has them, and what makes of them, in Python, the rows of a batch: `schema`, in which `kind` is one of KINDS.
+    """Rows in Spark, and `work`, which turns them into the rows of a batch in Python and notes what it reads.
 
-    `work` keeps notes of what it reads.
+    `schema` is that of the rows that it makes, in which `kind` is one of KINDS.
     """
 
     rows: DataFrame
@@ -51,13 +51,13 @@ class Source:
 
     @property
     def staged_schema(self) -> pa.Schema:
-        """Of the files: `row_checksum` comes behind."""
+        """The schema of the staged files: `schema` and, as the last column, `row_checksum`."""
         return self.schema.append(pa.field("row_checksum", pa.int64()))
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class StagedFile:
-    """A file whose first row is from this place in Kafka; how many rows of each kind there are, and the notes of its task."""
+    """A staged file: the place in Kafka of its first row, how many rows of each kind it has, and the notes of its task."""
 
     topic: str
     partition: int
@@ -72,12 +72,12 @@ class StagedFile:
 
     @property
     def rows(self) -> int:
-        """All of them."""
+        """The number of rows of all kinds."""
         return self.event + self.tombstone + self.unreadable
 
 
 def stage(source: Source, files: RunFiles, folder: str) -> list[StagedFile]:
-    """Write what the source's rows become; the files, in Kafka's order."""
+    """Write the rows that the source makes to files in a folder, and return the files in Kafka's order."""
     write = partial(_write, source.work, source.staged_schema, source.layout, files, folder)
     made = in_python(source.rows, write, from_arrow_schema(FILES)).collect()
     return sorted(StagedFile(**line.asDict(recursive=True)) for line in made)
@@ -101,19 +101,19 @@ def _write(
 
 
 def _summed(batches: Iterable[pa.RecordBatch], schema: pa.Schema, layout: Layout) -> Iterator[pa.RecordBatch]:
-    """The rows with their checksums."""
+    """Yield the rows with their checksums as the last column."""
     for batch in batches:
         checksums = pa.array(row_checksums(batch, layout.columns).view(np.int64))
         yield pa.RecordBatch.from_arrays([*batch.columns, checksums], schema=schema)
 
 
 def place(file: int, rows: int) -> npt.NDArray[np.int64]:
-    """The PLACE of each row of a file."""
+    """Return the PLACE of each row of a file, by the file's number and its number of rows."""
     return cast(npt.NDArray[np.int64], (np.int64(file) << INDEX_BITS) + np.arange(rows))
 
 
 def masks(files: RunFiles, staged: Sequence[StagedFile], folder: str) -> list[Mask]:
-    """Of each staged file, which rows the files of a folder name (PLACE)."""
+    """Return a mask for each staged file: the rows whose PLACE is in the files of a folder."""
     found = [np.zeros(one.rows, bool) for one in staged]
     for batch in files.record_batches(folder, PLACES_AT_ONCE, [PLACE]):
         places = np.sort(batch[PLACE].to_numpy())

@@ -1,6 +1,6 @@
-"""The records of a topic's run in Spark, decoded for staged files.
+"""Decode the records of a topic's run in Spark, for staged files.
 
-Decoding is Python over Arrow batches: the payload stays as it came, and Avro and Protobuf have no expressions in this Spark.
+Decoding is Python over Arrow batches: so the payload stays as it came, and this Spark has no expressions for Avro and Protobuf.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,17 +25,18 @@ from tagmill.topics.notes import Notes, noted_names
 from tagmill.topics.staged import INDEX_BITS, KINDS, PLACE, Source
 
 EVENT, TOMBSTONE, UNREADABLE = KINDS
-# columns that go through as Kafka has them, and what they are called there
+# Columns that are kept as they came, with their names in Kafka's records.
 AS_IT_CAME = {"topic": "topic", "partition": "partition", "offset": "offset", "payload": "value"}
-# records, at most, that are read one by one where one of them is no event or not like the others
+# Batches of at most this many records are read record by record. A larger batch is read in bulk, and halved if a record is irregular.
 READ_ALONE = 128
 HEADERS = pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}))
 
 
 def schema_of(chosen: TopicSettings) -> pa.Schema:
-    """One row a record: the columns of a batch; `shard`; `reason`, `key` and `headers` only of what can't be read.
+    """Return the schema of decoded records, one row a record: the columns of a batch and some more.
 
-    `kind`: event, tombstone or unreadable (whose payload is the record's value as it came).
+    `kind`: event, tombstone or unreadable (whose payload is the record's value as it came). `shard`: of the id. `reason`, `key` and
+    `headers`: only of records that can't be read.
     """
     found = {"kind": pa.string(), "shard": pa.int32(), "reason": pa.string(), "key": pa.binary(), "headers": HEADERS}
     for column in layout(chosen).columns:
@@ -44,7 +45,7 @@ def schema_of(chosen: TopicSettings) -> pa.Schema:
 
 
 def dead_letters(spark: SparkSession, ledger_keyspace: str, pipeline: str) -> DataFrame:
-    """The dead letters of a pipeline whose content was kept, as tagmill.kafka.source.kafka_records has records."""
+    """Return a pipeline's dead letters whose content was kept, with the columns of tagmill.kafka.source.kafka_records."""
     places = table(spark, ledger_keyspace, "dead_letter_places").where(F.col("pipeline") == pipeline)
     letters = table(spark, ledger_keyspace, "dead_letters", directJoinSetting="on", **LARGE_ROWS)
     headers = F.transform("headers", lambda one: F.struct(one["0"].alias("key"), one["1"].alias("value")))
@@ -53,7 +54,7 @@ def dead_letters(spark: SparkSession, ledger_keyspace: str, pipeline: str) -> Da
 
 
 def decoded(raw: DataFrame, chosen: TopicSettings, contents: Mapping[str, bytes], apart: Apart, largest: int) -> Source:
-    """Rows as schema_of has them.
+    """Return the source that decodes a topic's records into rows (schema_of).
 
     In: tagmill.kafka.source.kafka_records; the schema files by version; what is set apart; how many bytes a row of Cassandra may have.
     """
@@ -88,7 +89,7 @@ def _decode(
 
 
 def _too_large(batch: pa.RecordBatch, largest: int) -> dict[Place, str]:
-    """Return which records are larger than Cassandra's deduplication can hold their payloads, and why each is not read."""
+    """Return the records whose values are too large for a row of deduplication, each with the reason why it is not read."""
     sizes = pc.fill_null(pc.binary_length(batch["value"]), 0)
     large = pc.indices_nonzero(pc.greater(sizes, largest)).to_pylist()
     return {
@@ -102,7 +103,7 @@ def _too_large(batch: pa.RecordBatch, largest: int) -> dict[Place, str]:
 def _read_but(
     reader: Reader, alike: AlikeReader, batch: pa.RecordBatch, reasons: Mapping[Place, str]
 ) -> Iterator[tuple[pa.RecordBatch, dict[str, Any]]]:
-    """Read the records, of those that are set apart only where they came from."""
+    """Read the records, but make each one that has a reason in `reasons` an unreadable one without decoding it."""
     for part, reason in parts(batch, reasons):
         if reason is None:
             yield from _read(reader, alike, part)
@@ -113,10 +114,10 @@ def _read_but(
 
 
 def _read(reader: Reader, alike: AlikeReader, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, dict[str, Any]]]:
-    """Parts of the records, and their columns that are made: around what is out of the ordinary each record is read alone."""
+    """Yield the records in parts, each with the columns made from it; around an irregular record, each record is read alone."""
     if not batch.num_rows:
         return
-    # microseconds; below 0: the record has none
+    # Spark's timestamps are in microseconds. One below 0 means that the record has none.
     moments = np.maximum(batch["timestamp"].cast(pa.int64()).to_numpy() // 1000, 0).tolist()
     values = batch["value"].to_pylist()
     if batch.num_rows <= READ_ALONE:
@@ -126,7 +127,7 @@ def _read(reader: Reader, alike: AlikeReader, batch: pa.RecordBatch) -> Iterator
     try:
         made = alike.read(values, moments)
     except (ValueError, OverflowError):
-        reader.nulled()  # they are read again
+        reader.nulled()  # forgets the values that became null: the halves are read again
         half = batch.num_rows // 2
         yield from _read(reader, alike, batch.slice(0, half))
         yield from _read(reader, alike, batch.slice(half))
@@ -135,7 +136,7 @@ def _read(reader: Reader, alike: AlikeReader, batch: pa.RecordBatch) -> Iterator
 
 
 def _row(reader: Reader, value: bytes | None, at_ms: int) -> tuple[Any, ...]:
-    """Its kind, the reason, and the reader's values."""
+    """Return a record's kind, the reason why it can't be read, and the values of `reader.names`."""
     kind, reason = TOMBSTONE, None
     if value is not None:
         try:
@@ -150,12 +151,12 @@ def _nothing_read(reader: Reader, kind: str, reason: str | None, at_ms: int) -> 
 
 
 def _named(reader: Reader, rows: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
-    """The columns that `_row` makes, by name."""
+    """Turn rows of `_row` into columns by name."""
     return dict(zip(("kind", "reason", *reader.names), zip(*rows, strict=True), strict=True))
 
 
 def _beside(batch: pa.RecordBatch, rows: Sequence[tuple[Any, ...]]) -> dict[str, Sequence[Any]]:
-    """Key and headers, only of what can't be read."""
+    """Return the columns `key` and `headers`, which are null but for records that can't be read."""
     keys: list[Any] = [None] * len(rows)
     headers = keys.copy()
     for index, (kind, *_) in enumerate(rows):
@@ -165,7 +166,7 @@ def _beside(batch: pa.RecordBatch, rows: Sequence[tuple[Any, ...]]) -> dict[str,
 
 
 def placed(staged: DataFrame, names: Sequence[str], columns: Sequence[str]) -> DataFrame:
-    """These columns, and PLACE. In: the staged files, and what they are called, in their order."""
+    """Select columns of staged rows, and add their PLACE. In: the rows of the staged files, and the files' names in their order."""
     numbers = staged.sparkSession.createDataFrame(
         [(number, name.rpartition("/")[2]) for number, name in enumerate(names)], "number long, file string"
     )

@@ -1,6 +1,6 @@
 """The four steps of a run of a topic or a Kafka Journal, as the command line and Airflow call them.
 
-Each takes the lease, does its work, and says what it did.
+Each takes the lease, does its work, and returns what it did.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Result = dict[str, Any]
-# in memory: records as they came, which may be large, and what only names records
+# Rows that are in memory at once: records as they came, which may be large, and rows that only name a record.
 LETTERS_AT_ONCE, KEYS_AT_ONCE = 50, 1000
 
 
 def plan(
     settings: Settings, pipeline: str, *, owner: str, accept_lost: bool = False, recreated: bool = False, letters: bool = False
 ) -> Result:
-    """Plan the next run, or take over the one that is not finished. `run` is None when there is nothing to do.
+    """Plan the next run, or take over the unfinished one. In the result, `run` is None when there is nothing to do.
 
-    With `recreated` topics that were made anew are read from their first record. With `letters` the run reads the pipeline's dead
+    With `recreated`, topics that were created again are read from their first record. With `letters`, the run reads the pipeline's dead
     letters again.
 
-    Raises GuardRefused: records are gone from Kafka that were never delivered (unless `accept_lost`). ConfigurationError: the ids that are
-    there were made by another rule, or a schema file doesn't fit the columns.
+    Raises GuardRefused: records are gone from Kafka that were never delivered (unless `accept_lost`). ConfigurationError: the ids of
+    delivered events were made by another rule, or a schema file doesn't fit the columns.
     """
     with leased(settings, pipeline, owner, wait=settings.stream(pipeline).lease_wait_seconds, step="plan") as (ledger, lease):
         number = ledger.free_number(pipeline)
@@ -100,7 +100,7 @@ def plan(
 
 
 def seal(settings: Settings, pipeline: str, run: int, fence: int, *, owner: str, spark: SparkSession) -> Result:
-    """Read, deduplicate and fix the batches of a planned run, and note their ids."""
+    """Read and deduplicate the records of a planned run, seal its batches, and note their ids."""
     from tagmill.spark.errors import explained
     from tagmill.topics.seal import seal as seal_run
 
@@ -114,7 +114,7 @@ def seal(settings: Settings, pipeline: str, run: int, fence: int, *, owner: str,
 def push(
     settings: Settings, pipeline: str, run: int, fence: int, *, owner: str, progress: Callable[[int, int], None] | None = None
 ) -> Result:
-    """Bring the batches of a sealed run to ClickHouse and verify each."""
+    """Insert the batches of a sealed run into ClickHouse, and verify each; raises TransientError if its ids are not noted yet."""
     chosen, files = settings.stream(pipeline), RunFiles(settings.storage.root)
     with leased(settings, pipeline, owner, step="push", run=run) as (ledger, _):
         row = ledger.current(pipeline, run, fence)
@@ -131,7 +131,7 @@ def push(
 
 
 def close(settings: Settings, pipeline: str, run: int, fence: int, *, owner: str) -> Result:
-    """Keep what can't be read, move the offsets of a pushed run, and give the lease back."""
+    """Close a pushed run: keep unreadable records as dead letters, move the offsets, and give the lease back."""
     with leased(settings, pipeline, owner, step="close", run=run) as (ledger, lease):
         manifest = close_run(settings, ledger, pipeline, run, fence)
         forget_failures(settings, ledger.cassandra, pipeline)
@@ -140,7 +140,7 @@ def close(settings: Settings, pipeline: str, run: int, fence: int, *, owner: str
 
 
 def _forget_apart(ledger: Ledger, keyspace: str, plan: TopicPlan) -> None:
-    """Forget what is done: records are dead letters now, which only a replay reads again, and a returned id is delivered."""
+    """Remove what a run has settled: its records that are dead letters now, which only a replay reads again, and a returned id."""
     table = SetApart(ledger.cassandra, keyspace, plan.pipeline)
     if plan.only is not None:
         table.remove(Kind.SINCE, plan.only)
@@ -162,7 +162,7 @@ def close_run(settings: Settings, ledger: Ledger, pipeline: str, run: int, fence
         checkpoints.reached("close.before_progress")
         voided = {batch.number for batch in batches if batch.state == BatchState.VOIDED}
         if voided:
-            # the next run reads the same records: what was delivered is known, what was voided is not any more
+            # The next run reads the same records: delivered ids stay known, so the ids of voided batches must be forgotten.
             if rule:
                 ids = Deduplication(ledger.cassandra, keyspace, pipeline, rule)
                 written = ledger.delivered.write_times.of(pipeline, run)
@@ -206,7 +206,7 @@ def _ids(files: RunFiles, batches: Iterable[Batch], written: int) -> Iterator[tu
 def leased(
     settings: Settings, pipeline: str, owner: str, *, wait: float = 0, step: str = "", run: int | None = None
 ) -> Iterator[tuple[Ledger, Lease]]:
-    """Yield the ledger and the pipeline's lease (Lease.for_a_step). The failure of a `step` of a delivery is noted."""
+    """Yield the ledger and the pipeline's lease (Lease.for_a_step); a failure of a named `step` is noted in the ledger."""
     with Ledger(settings.cassandra) as ledger:
         seconds = settings.stream(pipeline).lease_seconds
         lease = Lease(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline, owner, seconds)
