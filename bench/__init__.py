@@ -1,1 +1,1 @@
-"""Benchmarks, run by hand: each beside a peer on the same data in the same run. Results stand in bench/README.md."""
+"""Benchmarks to run by hand: each measures Tagmill and a peer on the same data in the same run. The results are in bench/README.md."""

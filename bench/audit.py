@@ -1,9 +1,9 @@
-"""An audit of a journal that agrees, beside scanning the two tables of Cassandra that it reads, all columns, into nothing.
+"""Measure an audit that finds no difference, next to Spark scanning all columns of the two Cassandra tables that the audit reads.
 
     bench/audit                       4 million tag rows, three rounds
     bench/audit --rounds 1 --rows 100000
 
-Each is a whole process, Spark's start with it. Starts its own stack under build/bench and stops it.
+Each measurement is a whole process, including Spark's start. Starts its own stack under build/bench and stops it.
 """
 
 import argparse

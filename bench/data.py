@@ -1,6 +1,6 @@
-"""Rows for benchmarks, written by Spark in partition order: 4 tags, 48 hours, 5000 persistence ids, 200 bytes of payload.
+"""Write rows for benchmarks with Spark, in partition order: 4 tags, 48 hours, 5000 persistence ids, 200 bytes of payload.
 
-Either tag_views as an application writes it, or messages of one that has events-by-tag off.
+The rows are those of tag_views as an application writes it, or of messages of an application with events-by-tag off.
 """
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -14,7 +14,8 @@ from tagmill.timeuuid import GREGORIAN_TICKS
 TAGS, HOURS, PERSISTENCE_IDS = 4, 48, 5000
 HOUR_TICKS = 36_000_000_000
 FIRST_HOUR_MS = 1_767_225_600_000  # 2026-01-01T00:00Z
-# of messages: each event has two tags that rotate, every tenth of a persistence_id none; the plugin's partition size
+# In messages each event has two tags that rotate, and every tenth event of a persistence_id has none.
+# PARTITION is the plugin's partition size in events.
 UNTAGGED_EVERY, PARTITION = 10, 500_000
 WRITE = {
     "spark.cassandra.output.batch.size.bytes": "32768",
@@ -24,7 +25,7 @@ WRITE = {
 
 
 def tag_rows(spark: SparkSession, rows: int) -> DataFrame:
-    """The columns of tag_views; rows // TAGS a tag, evenly over the hours; numbers of each persistence_id without a gap."""
+    """Return tag_views rows: rows // TAGS per tag, spread evenly over the hours, with gapless numbers per tag and persistence_id."""
     per_tag = rows // TAGS
     step = HOURS * HOUR_TICKS // per_tag
     keys = spark.range(0, TAGS * HOURS, 1, TAGS * HOURS).select(
@@ -51,7 +52,10 @@ def tag_rows(spark: SparkSession, rows: int) -> DataFrame:
 
 
 def messages(spark: SparkSession, persistence_ids: int, first: int, last: int, *, of: int, name: str = "p-") -> DataFrame:
-    """The columns of messages: sequence_nrs `first` to `last` of each persistence_id, which is to have `of` in all."""
+    """Return messages rows: sequence_nrs `first` to `last` of each persistence_id.
+
+    Their timestamps are spaced so that `of` sequence_nrs of each persistence_id fill the 48 hours.
+    """
     step = HOURS * HOUR_TICKS // (persistence_ids * of)
     owners = spark.range(0, persistence_ids, 1, max(4, persistence_ids // 500)).withColumnRenamed("id", "owner")
     events = owners.select("owner", F.explode(F.sequence(F.lit(first), F.lit(last))).alias("nr"))
@@ -72,19 +76,19 @@ def messages(spark: SparkSession, persistence_ids: int, first: int, last: int, *
 
 
 def rows_of(persistence_ids: int, first: int, last: int) -> int:
-    """Rows of tag_views that these messages give."""
+    """Return how many rows of tag_views these messages give."""
     return 2 * persistence_ids * (last - first + 1 - (last // UNTAGGED_EVERY - (first - 1) // UNTAGGED_EVERY))
 
 
 def write(settings: Settings, spark: SparkSession, keyspace: str, rows: int) -> None:
-    """Create the journal's tables and write the view."""
+    """Create the journal's tables and write the rows of tag_views."""
     with Cassandra(settings.cassandra) as cassandra:
         create_journal(cassandra, keyspace)
     append(tag_rows(spark, rows), keyspace, "tag_views")
 
 
 def write_with_journal(settings: Settings, spark: SparkSession, keyspace: str, rows: int) -> None:
-    """Create the journal's tables and write view and messages: each persistence_id has events of one tag."""
+    """Create the journal's tables and write tag_views and messages; each persistence_id has events of one tag only."""
     with Cassandra(settings.cassandra) as cassandra:
         create_journal(cassandra, keyspace)
     view = tag_rows(spark, rows).withColumn("persistence_id", F.concat_ws("/", "tag_name", "persistence_id"))
@@ -100,13 +104,13 @@ def write_with_journal(settings: Settings, spark: SparkSession, keyspace: str, r
 
 
 def append(rows: DataFrame, keyspace: str, table: str) -> None:
-    """Write rows with the connector."""
+    """Write rows into a table with the Spark Cassandra connector."""
     options = {"keyspace": keyspace, "table": table, **WRITE}
     rows.write.format("org.apache.spark.sql.cassandra").options(**options).mode("append").save()
 
 
 def _payload(one: str, other: str) -> Column:
-    """200 bytes that no codec makes smaller."""
+    """Return 200 bytes that no codec can compress, derived from two columns."""
     digests = [F.sha2(F.concat_ws("/", one, other, F.lit(part)), 512) for part in ("a", "b", "c")]
     return F.unhex(F.concat(*digests, F.lpad(F.hex(one), 16, "0")))
 

@@ -1,4 +1,4 @@
-"""Delivery from tag_views to verified in ClickHouse, beside (a) the limit and (b) the plugin's own currentEventsByTag.
+"""Measure a delivery from tag_views to verified in ClickHouse, next to (a) the limit and (b) the plugin's own currentEventsByTag.
 
     bench/deliver                     everything: 1 and 4 million rows, three rounds (about 30 minutes on 2 cores)
     bench/deliver --rounds 1 --rows 1000000
@@ -24,7 +24,7 @@ from bench.measure import Measured, measure, medians
 ROOT = Path(__file__).resolve().parents[1]
 HOME = ROOT / "build" / "bench"
 PORTS = {"cassandra": 19342, "clickhouse": 18323}
-# of Cassandra, whose memtables have a quarter of it: with 1 GiB a node under load mostly collects garbage and compacts
+# Cassandra's Java heap; its memtables get a quarter of it. With 1 GiB, a node under load mostly collects garbage and compacts.
 HEAP = "4g"
 
 
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def stack_up(ports: dict[str, int] = PORTS, parts: Sequence[str] = ("cassandra", "clickhouse")) -> Any:
-    """Servers, Cassandra with a heap that a node under load has, in a folder of their own."""
+    """Start the servers in the benchmarks' own folder, Cassandra with a heap fit for a node under load, and return their stack."""
     from local import places
     from local.stack import Stack
 
@@ -62,7 +62,7 @@ def stack_up(ports: dict[str, int] = PORTS, parts: Sequence[str] = ("cassandra",
 
 
 def config_of(keyspace: str, name: str) -> Path:
-    """One pipeline over a keyspace of bench.data; `name` is its table and its ledger's own."""
+    """Write the configuration of one pipeline over a keyspace of bench.data and return its path; `name` names its table and ledger."""
     file = HOME / f"{name}.toml"
     tags = json.dumps([f"tag-{t}" for t in range(data.TAGS)])
     file.write_text(
@@ -78,7 +78,7 @@ def config_of(keyspace: str, name: str) -> Path:
 
 
 def written(config: Path, keyspace: str, rows: int, by: str) -> None:
-    """The data, by a function of bench.data in a process of its own, unless they are there from before."""
+    """Write the data with function `by` of bench.data in a separate process, then wait 30 s for compaction."""
     code = (
         "import sys; from tagmill.settings import Settings; from tagmill.sparksession import session; from bench import data;"
         f"s = Settings.load(sys.argv[1]); data.{by}(s, session(s), sys.argv[2], int(sys.argv[3]))"
@@ -90,7 +90,7 @@ def written(config: Path, keyspace: str, rows: int, by: str) -> None:
 
 
 def _config(rows: int, round_: int = 0) -> Path:
-    """Every round has a ledger and a table of its own."""
+    """Write the configuration of a round, which has its own ledger and table, and return its path."""
     return config_of(f"bench_{rows}", f"b{rows}_{round_}")
 
 

@@ -1,4 +1,4 @@
-"""A scheduled run with nothing to do: Airflow's wall time, what it is made of, and whether a JVM was started.
+"""Measure a scheduled run with nothing to do: Airflow's wall time, its parts, and how many JVMs were started.
 
 bin/run                  in another terminal, until it says that everything stays up
 bench/idle [ROUNDS]
@@ -18,7 +18,7 @@ DAG = "deliver_orders"
 
 
 def main(rounds: int = 3) -> None:
-    """Trigger the DAG, one run after the other, and print a table."""
+    """Trigger the DAG `rounds` times, one run after the other, and print a table."""
     airflow = Stack(places.resolve()).airflow
     api, walls = airflow.api(), []
     print("| round | queued s | plan s | in all s | tasks that ran | JVMs started |\n|---|---|---|---|---|---|")

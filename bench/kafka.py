@@ -1,11 +1,11 @@
-"""A Kafka Journal replicated, beside the connector writing the same rows of `journal` ready-made, as it comes and in our batches.
+"""Measure the replication of a Kafka Journal, next to the connector writing the same rows of `journal` ready-made.
 
     bench/kafka                          one million events, three rounds
     bench/kafka --events 200000 --rounds 1
 
-Appends of two events with JSON payloads of 200 bytes, of 20,000 ids in four partitions, every twentieth record a mark. Each measurement
-is a whole process, from its start to its end, with Spark's session. Starts its own stack under build/bench and stops it. Prints the table
-and writes build/bench/kafka.json.
+The connector writes with its default settings, and in our batches. The topic has appends of two events with JSON payloads of 200 bytes,
+of 20,000 ids in four partitions; a mark follows every twentieth append. Each measurement is a whole process, from its start to its end,
+including Spark's session. Starts its own stack under build/bench and stops it. Prints the table and writes build/bench/kafka.json.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def main() -> None:
     results: list[dict[str, Any]] = []
     try:
         _job("produce", str(args.events))
-        # the first run gives the rows that are then ready-made; it isn't counted: Cassandra's own code is cold
+        # The first run produces the rows to write ready-made. It isn't counted, since Cassandra's own code is still cold.
         _replicated(args.events)
         _job("ready", str(HOME / "ready"))
         for round_ in range(1, args.rounds + 1):
@@ -70,7 +70,7 @@ def _written(how: str) -> Measured:
 
 
 def _job(what: str, *arguments: str) -> None:
-    """A step that isn't measured, in a process of its own."""
+    """Run a step that isn't measured, in a separate process."""
     subprocess.run([sys.executable, "-m", "bench.kafka_data", what, str(_config()), *arguments], check=True, cwd=ROOT)
 
 

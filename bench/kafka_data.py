@@ -1,4 +1,4 @@
-"""What bench/kafka does beside measuring, a process each: python -m bench.kafka_data STEP CONFIG ARGUMENT...
+"""Run one step of bench/kafka in a process of its own: python -m bench.kafka_data STEP CONFIG ARGUMENT...
 
 produce EVENTS | ready FOLDER | empty | write FOLDER tuned|plain
 """
@@ -24,7 +24,7 @@ TOPIC, PARTITIONS, IDS, AT_ONCE, MARK_EVERY = "bench", 4, 20_000, 2, 20
 
 
 def produce(settings: Settings, events: str) -> None:
-    """The ledger, and a topic of appends and marks."""
+    """Create the ledger, and a topic of appends and marks."""
     with Cassandra(settings.cassandra) as cassandra:
         options = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
         for statement in statements("cassandra", {"ledger": settings.cassandra.ledger_keyspace, "replication": options}):
@@ -57,14 +57,14 @@ def _send(producer: Producer, one: int, value: str | None, action: dict[str, obj
 
 
 def ready(settings: Settings, folder: str) -> None:
-    """The rows of journal as files, in the order of its partitions."""
+    """Write the rows of journal to Parquet files, in the order of its partitions."""
     keyspace = settings.kafka_journal("bench").keyspace
     rows = table(session(settings), keyspace, "journal").repartition(8, "id", "topic", "segment")
     rows.sortWithinPartitions("topic", "id", "segment", "seq_nr").write.mode("overwrite").parquet(folder)
 
 
 def empty(settings: Settings) -> None:
-    """As before the first replication."""
+    """Empty the journal's tables, as they were before the first replication."""
     keyspace = settings.kafka_journal("bench").keyspace
     with Cassandra(settings.cassandra) as cassandra:
         for name in ("journal", "metajournal", "pointer2"):
@@ -72,7 +72,7 @@ def empty(settings: Settings) -> None:
 
 
 def write(settings: Settings, folder: str, how: str) -> None:
-    """The peer: the ready-made rows, written by the connector in our batches (`tuned`) or as it comes."""
+    """Write the ready-made rows with the connector: in our batches (`tuned`) or with its default settings."""
     rows = session(settings).read.parquet(folder)
     options = {"keyspace": settings.kafka_journal("bench").keyspace, "table": "journal", **(BATCHES if how == "tuned" else {})}
     rows.write.format(CASSANDRA).options(**options).mode("append").save()

@@ -1,7 +1,7 @@
-"""The limit that delivery is held against: scan the same partitions and columns into Parquet with the same codec, insert the files.
+"""Measure the limit of a delivery: scan the same partitions and columns into Parquet with the same codec, and insert the files.
 
-No plan, no continuity, no gate, no checksums, no ledger, no verification; one table without projections. As its own process:
-python -m bench.limit CONFIG PIPELINE FOLDER
+The limit does without plan, continuity, gate, checksums, ledger and verification, and inserts into one table without projections.
+It runs in a process of its own: python -m bench.limit CONFIG PIPELINE FOLDER
 """
 
 import sys
@@ -25,7 +25,7 @@ BUCKETS_A_FILE = 12
 
 
 def main(config: str, pipeline: str, folder: str) -> None:
-    """Scan and insert; prints the seconds of both."""
+    """Scan the view, insert the files, and print the seconds of both."""
     settings = Settings.load(config)
     chosen = settings.pipeline(pipeline)
     with Cassandra(settings.cassandra) as cassandra:

@@ -1,4 +1,7 @@
-"""Runs a command as a whole process: wall seconds, and the summed RSS of its process tree, sampled each second; medians of runs."""
+"""Run a command as a whole process and measure it; compute medians of runs.
+
+Measured are wall seconds and the summed RSS of the process tree, sampled each second.
+"""
 
 import statistics
 import subprocess
@@ -13,7 +16,7 @@ import psutil
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One run of a command."""
+    """The measurements and the output of one run of a command."""
 
     seconds: float
     peak_mib: float
@@ -21,7 +24,7 @@ class Measured:
 
 
 def measure(command: list[str], env: dict[str, str] | None = None, timeout: float = 1800) -> Measured:
-    """Run it to its end; raises RuntimeError when it fails."""
+    """Run a command to its end and measure it; raise RuntimeError if it fails or exceeds `timeout` seconds."""
     with TemporaryFile("w+", encoding="utf-8") as out:
         begun = time.monotonic()
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=env)  # noqa: S603
@@ -42,9 +45,9 @@ def measure(command: list[str], env: dict[str, str] | None = None, timeout: floa
 
 
 def medians(results: Sequence[Mapping[str, Any]], base: str) -> Iterator[tuple[str, float, float, float]]:
-    """(what, median seconds, highest peak in MiB, median of the ratios to `base` within each round), in the order of the results.
+    """Yield (what, median seconds, highest peak in MiB, median ratio of the seconds to those of `base` in the same round).
 
-    In: of each run `what`, `round`, `seconds`, `peak_mib`.
+    The order is that of the results. Each result has `what`, `round`, `seconds` and `peak_mib` of a run.
     """
     beside = {run["round"]: run["seconds"] for run in results if run["what"] == base}
     for what in dict.fromkeys(run["what"] for run in results):

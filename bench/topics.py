@@ -1,12 +1,17 @@
-"""A plain topic to ClickHouse, each distinct event once, beside the limit: Spark reads the same records and writes them raw.
+"""Measure a plain topic delivered to ClickHouse, next to the limit: Spark reads the same records and writes them raw.
 
     bench/topics                          two million events, three rounds
     bench/topics --events 200000 --rounds 1 --known 1000000
 
-JSON events of 300 bytes, every twentieth one a second time, in four partitions. The limit once more, and behind it the rows that the run
-has put into deduplication, written ready-made out of its files. The run with `--known` ids (10 million) of other events in
-deduplication. Each measurement is a whole process, from its start to its end, with Spark's session. Starts its own stack under
-build/bench and stops it; a first delivery isn't counted. Prints the table and writes build/bench/topics.json.
+The topic has JSON events of 300 bytes in four partitions, every twentieth a second time. Each round measures four processes:
+
+- the delivery, which delivers each distinct event once;
+- the limit;
+- the limit, followed by writing the run's deduplication rows ready-made from its files;
+- the delivery with `--known` ids (10 million) of other events in deduplication.
+
+Each measurement is a whole process, from its start to its end, including Spark's session. A first delivery isn't counted.
+Starts its own stack under build/bench and stops it. Prints the table and writes build/bench/topics.json.
 """
 
 import argparse
@@ -37,7 +42,7 @@ def main() -> None:
     results: list[dict[str, Any]] = []
     try:
         _job("produce", str(args.events))
-        # not counted: Cassandra's own code is cold
+        # The first delivery isn't counted, since Cassandra's own code is still cold.
         _delivered(args.events)
         for round_ in range(1, args.rounds + 1):
             for what in ("topic", "limit")[:: 1 if round_ % 2 else -1]:
@@ -81,7 +86,7 @@ def _limit(ids: list[str]) -> Measured:
 
 
 def _job(what: str, *arguments: str) -> None:
-    """A step that isn't measured, in a process of its own."""
+    """Run a step that isn't measured, in a separate process."""
     subprocess.run([sys.executable, "-m", "bench.topics_data", what, str(_config()), *arguments], check=True, cwd=ROOT)
 
 

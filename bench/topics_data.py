@@ -1,4 +1,4 @@
-"""What bench/topics does beside measuring, a process each: python -m bench.topics_data STEP CONFIG ARGUMENT...
+"""Run one step of bench/topics in a process of its own: python -m bench.topics_data STEP CONFIG ARGUMENT...
 
 produce EVENTS | again [but-files] | raw [ids] | known IDS | exactly ROWS
 """
@@ -41,7 +41,7 @@ RAW_ROWS = 100_000
 
 
 def produce(settings: Settings, events: str) -> None:
-    """The tables, and a topic of JSON events."""
+    """Create the tables, and a topic of JSON events."""
     schema.apply(settings)
     destination.apply(settings)
     servers = {"bootstrap.servers": ",".join(settings.kafka.bootstrap_servers)}
@@ -68,7 +68,7 @@ def _send(producer: Producer, partition: int, value: str) -> None:
 
 
 def again(settings: Settings, but: str = "") -> None:
-    """As before the first delivery, `but-files`: the files of a run stay."""
+    """Restore the state before the first delivery; with `but-files` the files of a run stay."""
     with Cassandra(settings.cassandra) as cassandra:
         for name in LEDGER:
             cassandra.execute(f"TRUNCATE {settings.cassandra.ledger_keyspace}.{name}")
@@ -84,9 +84,9 @@ def again(settings: Settings, but: str = "") -> None:
 
 
 def raw(settings: Settings, ids: str = "") -> None:
-    """The peer: the same records read by Spark and written as they are, 100,000 rows an insert, nothing looked up and nothing verified.
+    """Read the records with Spark and write them unchanged, 100,000 rows per insert, without deduplication or verification.
 
-    `ids`: behind it the rows of deduplication that a run has made are written, too, out of its files.
+    With `ids`, also write the deduplication rows that a run has made, from its files.
     """
     spark = session(settings)
     with Kafka(settings.kafka) as kafka:
@@ -132,7 +132,7 @@ def _sent(clickhouse: ClickHouse, batches: list[pa.RecordBatch]) -> pa.RecordBat
 
 
 def known(settings: Settings, ids: str) -> None:
-    """So many ids of other events, spread over all shards."""
+    """Write deduplication rows for `ids` other events, spread over all shards."""
     from pyspark.sql import functions as F
 
     chosen, spark = settings.topic(PIPELINE), session(settings)
@@ -153,7 +153,7 @@ def known(settings: Settings, ids: str) -> None:
 
 
 def exactly(settings: Settings, rows: str) -> None:
-    """As many rows as distinct ids, and as many as are wanted."""
+    """Exit with an error unless the table has `rows` rows with as many distinct ids."""
     with ClickHouse(settings.clickhouse) as clickhouse:
         ((found, distinct),) = clickhouse.rows("SELECT count(), uniqExact(unique_id) FROM bench")
     if not int(found) == int(distinct) == int(rows):

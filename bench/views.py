@@ -1,15 +1,16 @@
-"""Builds, rebuilds and migrations of tag views, beside the connector writing the same rows ready-made, as it comes and in our batches.
+"""Measure builds, rebuilds and migrations of tag views, next to the connector writing the same rows ready-made.
 
     bench/views                          everything: 500,000 and 2 million tag rows, three rounds, the history, the long persistence_id
     bench/views --build 100000 --rebuild --repair --migrate --rounds 1 --history 0 --long 0
-    PEER=/path/to/peer.sh bench/views …  rebuilds and migrations with the plugin's own beside them, up to --plugin rows
+    PEER=/path/to/peer.sh bench/views …  rebuilds and migrations also with the plugin's own, up to --plugin rows
 
-Each measurement is a whole process, from its start to its end, Spark's session included. Starts its own stack under build/bench
-and stops it. Prints tables and writes build/bench/views.json.
+The connector writes with its default settings, and in our batches. Each measurement is a whole process, from its start to its end,
+including Spark's session. Starts its own stack under build/bench and stops it. Prints tables and writes build/bench/views.json.
 
---repair: a rebuild of a view of which one row in a hundred is gone. The plugin has to empty it first: else what is missing stays so.
---history: an incremental build, over a journal so many times longer than another with the same persistence ids and the same new events.
---long: one persistence_id of so many events beside 5000 of 20.
+--repair: a rebuild of a view that lacks one row in a hundred. The plugin has to empty the view first, or the missing rows stay missing.
+--history: an incremental build over a journal that is the given number of times longer than another with the same persistence ids and
+    the same new events.
+--long: one persistence_id with the given number of events next to 5000 with 20 events each.
 """
 
 import argparse
@@ -29,15 +30,15 @@ from bench.measure import Measured, measure, medians
 from local import classes
 
 PORTS = {"cassandra": 19352, "clickhouse": 18333}
-# the connector as it comes, and in the batches and with the concurrency of a build
+# The connector with its default settings, and with the batches and the concurrency of a build.
 READY = {"ready-made": "plain", "ready-made, in our batches": "tuned"}
 PLUGIN = "the plugin's"
-# of the journals of --history: events of each persistence_id before, and new ones
+# Events of each persistence_id in the journals of --history: those before the first round, and new ones per round.
 BEFORE, NEW = 40, 10
 
 
 def main() -> None:
-    """Run what is asked for."""
+    """Run the measurements that the options ask for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for operation in OPERATIONS:
         parser.add_argument(f"--{operation.name}", type=int, nargs="*", default=[500_000, 2_000_000], metavar="ROWS")
@@ -64,14 +65,14 @@ def main() -> None:
 
 
 def _whole(operation: "Operation", rows: int, rounds: int, *, plugin: bool) -> list[dict[str, Any]]:
-    """A view made as a whole by an operation of ours, the same rows ready-made, and the plugin's operation; the order alternates."""
+    """Measure an operation on a whole view, the same rows written ready-made, and the plugin's operation, in alternating order."""
     name = f"{operation.name}_{rows}"
     last = -(-rows * data.UNTAGGED_EVERY // (2 * data.PERSISTENCE_IDS * (data.UNTAGGED_EVERY - 1)))
     rows = data.rows_of(data.PERSISTENCE_IDS, 1, last)
     _prepare(name, f"{data.PERSISTENCE_IDS} 1 {last} {last}", views=operation.views, append=operation.append)
     ready = HOME / "ready"
     results = []
-    # the first run gives the rows that are then ready-made; it isn't counted: Cassandra's own code is cold
+    # The first run produces the rows to write ready-made. It isn't counted, since Cassandra's own code is still cold.
     operation.run(name, rows)
     _job("ready", name, str(ready))
     for round_ in range(1, rounds + 1):
@@ -86,7 +87,7 @@ def _whole(operation: "Operation", rows: int, rounds: int, *, plugin: bool) -> l
             else:
                 _job(operation.reset, name)
                 measured = _plugin(name, *operation.plugin)
-            # what the plugin leaves is said, not asserted
+            # The number of rows that the plugin wrote is reported, not asserted.
             came = _count(name) if what == PLUGIN else rows
             results.append(_line(f"{operation.name}, {rows:,} rows", what, round_, came, measured))
     _job("drop", name, name, f"{name}_ready")
@@ -95,22 +96,25 @@ def _whole(operation: "Operation", rows: int, rounds: int, *, plugin: bool) -> l
 
 
 def _rebuilt(name: str, rows: int) -> Measured:
-    """A rebuild of a view of which every row is gone."""
+    """Measure a rebuild of a view that lacks every row."""
     return _added(name, rows, lambda found: found, "rebuild")
 
 
 def _repaired(name: str, rows: int) -> Measured:
-    """A rebuild of a view of which some rows are gone."""
+    """Measure a rebuild of a view that lacks some rows."""
     return _added(name, rows - _count(name), lambda found: found, "rebuild")
 
 
 def _migrated(name: str, rows: int) -> Measured:
-    """A migration of tags in tag1 to tag3."""
+    """Measure a migration of tags in tag1 to tag3."""
     return _added(name, rows, lambda found: found["tags"], "migrate", "--step", "tags")
 
 
 def _added(name: str, rows: int, view: Callable[[Any], Any], *command: str) -> Measured:
-    """An operation on all persistence ids that brings so many rows; `view`: where in its report they are."""
+    """Measure a command on all persistence ids; raise RuntimeError unless it adds `rows` rows.
+
+    `view` picks the part of the command's report that has the rows per tag.
+    """
     measured = measure([*_tagmill(name), "views", *command, "-p", "bench", "--offline", "--yes", "--json"])
     found = view(json.loads(next(line for line in measured.output.splitlines() if line.startswith("{"))))
     if (added := sum(tag["added"] for tag in found["tags"])) != rows:
@@ -119,19 +123,19 @@ def _added(name: str, rows: int, view: Callable[[Any], Any], *command: str) -> M
 
 
 def _plugin(name: str, *command: str) -> Measured:
-    """Its Reconciliation or its EventsByTagMigration, from an empty view."""
+    """Measure the plugin's Reconciliation or its EventsByTagMigration, either of which starts from an empty view."""
     where = ["--keyspace", name, "--port", str(PORTS["cassandra"]), "--bucket", "Hour", "--timeout", "3600"]
     return measure([os.environ["PEER"], *command, *where], timeout=3600)
 
 
 def _count(name: str) -> int:
-    """The rows of the view."""
+    """Count the rows of the view."""
     count = [sys.executable, "-m", "bench.views_data", "count", str(_config(name))]
     return int(subprocess.run(count, check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout.split()[-1])  # noqa: S603
 
 
 def _history(longer: int, rounds: int) -> list[dict[str, Any]]:
-    """New events on a short and on a longer history."""
+    """Measure builds of new events on a short and on a longer history."""
     results = []
     lengths = {f"history {BEFORE}": BEFORE, f"history {BEFORE * longer}": BEFORE * longer}
     of = BEFORE * longer + NEW * rounds
@@ -150,7 +154,7 @@ def _history(longer: int, rounds: int) -> list[dict[str, Any]]:
 
 
 def _long(events: int) -> list[dict[str, Any]]:
-    """One persistence_id of many events beside small ones."""
+    """Measure a build and a rebuild of one persistence_id of many events among small ones."""
     rows = data.rows_of(data.PERSISTENCE_IDS, 1, 20) + data.rows_of(1, 1, events)
     results = []
     for operation in OPERATIONS[:2]:
@@ -169,7 +173,7 @@ def _tagmill(name: str) -> list[str]:
 
 
 def _prepare(name: str, *parts: str, views: str = "tagmill", append: str = "append") -> None:
-    """A journal without views, and one pipeline, whose journal, ledger and table have its name."""
+    """Create a journal without views from `parts`, and a pipeline; journal, ledger and table are named `name`."""
     _config(name).write_text(
         f'[cassandra]\nport = {PORTS["cassandra"]}\nledger_keyspace = "tagmill_{name}"\n'
         f"[clickhouse]\nport = {PORTS['clickhouse']}\n"
@@ -185,7 +189,7 @@ def _prepare(name: str, *parts: str, views: str = "tagmill", append: str = "appe
 
 
 def _built(name: str, rows: int) -> Measured:
-    """A build of so many rows."""
+    """Measure a build; raise RuntimeError unless it builds `rows` rows."""
     measured = measure([*_tagmill(name), "views", "build", "-p", "bench", "--json"])
     found = json.loads(next(line for line in measured.output.splitlines() if line.startswith("{")))
     if (found["rows"], found["waiting"]) != (rows, 0):
@@ -194,7 +198,7 @@ def _built(name: str, rows: int) -> Measured:
 
 
 def _job(what: str, name: str, *arguments: str) -> None:
-    """A step that isn't measured, in a process of its own."""
+    """Run a step that isn't measured, in a separate process."""
     subprocess.run([sys.executable, "-m", "bench.views_data", what, str(_config(name)), *arguments], check=True, cwd=ROOT)  # noqa: S603
 
 
@@ -210,7 +214,7 @@ def _line(case: str, what: str, round_: int, rows: int, measured: Measured) -> d
 
 
 def _print(results: list[dict[str, Any]]) -> None:
-    """Medians; the ratio is that of the seconds to the case's first line, round by round."""
+    """Print medians; the ratio is that of the seconds to the case's first line, round by round."""
     print("\n| case | what | median s | rows/s | peak RSS MiB | ratio of the seconds |\n|---|---|---|---|---|---|")
     for case in dict.fromkeys(line["case"] for line in results):
         here = [line for line in results if line["case"] == case]
@@ -222,7 +226,11 @@ def _print(results: list[dict[str, Any]]) -> None:
 
 @dataclass(frozen=True)
 class Operation:
-    """What makes a view as a whole, who keeps it, the steps of bench.views_data around it, and the plugin's command for the same."""
+    """An operation that makes a whole view.
+
+    `run` measures it, `views` says who keeps the view (as the pipeline's setting), `append` and `reset` are steps of bench.views_data that
+    prepare the journal and the view, and `plugin` is the plugin's command for the same.
+    """
 
     name: str
     run: Callable[[str, int], Measured]

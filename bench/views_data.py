@@ -1,4 +1,4 @@
-"""What bench/views does beside measuring, a process each: python -m bench.views_data STEP CONFIG ARGUMENT...
+"""Run one step of bench/views in a process of its own: python -m bench.views_data STEP CONFIG ARGUMENT...
 
 create KEYSPACE | append PART... | append_old PART... | empty | lose | damage | count | ready FOLDER | write KEYSPACE FOLDER tuned|plain |
 drop KEYSPACE...
@@ -25,7 +25,7 @@ VIEW_KEY = ["tag_name", "timebucket", "timestamp", "persistence_id", "tag_pid_se
 
 
 def create(settings: Settings, keyspace: str) -> None:
-    """An empty journal; what was there before is dropped."""
+    """Create an empty journal, after dropping an existing one of this name."""
     drop(settings, keyspace)
     with Cassandra(settings.cassandra) as cassandra:
         create_journal(cassandra, keyspace)
@@ -37,7 +37,7 @@ def append(settings: Settings, *parts: str) -> None:
 
 
 def append_old(settings: Settings, *parts: str) -> None:
-    """The same as plugins before 0.80 did: with the tags in tag1 to tag3."""
+    """Write messages as plugins before 0.80 did, with the tags in tag1 to tag3, and the names of their persistence ids."""
     with Cassandra(settings.cassandra) as cassandra:
         cassandra.execute(f"ALTER TABLE {settings.pipeline('bench').keyspace}.messages ADD (tag1 text, tag2 text, tag3 text)")
     _append(settings, parts, _with_old_tags)
@@ -58,7 +58,7 @@ def _append(settings: Settings, parts: Sequence[str], layout: Callable[[DataFram
 
 
 def empty(settings: Settings) -> None:
-    """As before the first build."""
+    """Empty the view, the plugin's progress and Tagmill's own, as they were before the first build."""
     keyspace, ledger = settings.pipeline("bench").keyspace, settings.cassandra.ledger_keyspace
     with Cassandra(settings.cassandra) as cassandra:
         for name in (
@@ -71,7 +71,7 @@ def empty(settings: Settings) -> None:
 
 
 def lose(settings: Settings) -> None:
-    """The view's rows and the plugin's progress are gone."""
+    """Delete all rows of the view and the plugin's progress."""
     keyspace = settings.pipeline("bench").keyspace
     with Cassandra(settings.cassandra) as cassandra:
         for name in ("tag_views", "tag_write_progress", "tag_scanning"):
@@ -79,7 +79,7 @@ def lose(settings: Settings) -> None:
 
 
 def damage(settings: Settings) -> None:
-    """One row of the view in a hundred is gone; the plugin's progress stays."""
+    """Delete one row of the view in a hundred, and leave the plugin's progress unchanged."""
     keyspace = settings.pipeline("bench").keyspace
     rows = table(session(settings), keyspace, "tag_views").select(*VIEW_KEY)
     gone = rows.where(F.pmod(F.xxhash64("tag_name", "persistence_id", "tag_pid_sequence_nr"), F.lit(100)) == 0)
@@ -90,12 +90,12 @@ def damage(settings: Settings) -> None:
 
 
 def count(settings: Settings) -> None:
-    """Prints how many rows the view has."""
+    """Print how many rows the view has."""
     print(table(session(settings), settings.pipeline("bench").keyspace, "tag_views").count())
 
 
 def ready(settings: Settings, folder: str) -> None:
-    """The view's rows as files, in the order of its partitions; what is numbered wrong is said."""
+    """Write the view's rows to Parquet files, in the order of its partitions; raise RuntimeError if a numbering is wrong."""
     spark = session(settings)
     view = table(spark, settings.pipeline("bench").keyspace, "tag_views")
     wrong = view.groupBy("tag_name", "persistence_id").agg(
@@ -110,14 +110,14 @@ def ready(settings: Settings, folder: str) -> None:
 
 
 def write(settings: Settings, keyspace: str, folder: str, how: str) -> None:
-    """The peer: the ready-made rows, written by the connector as a build tells it to (`tuned`) or as it comes."""
+    """Write the ready-made rows with the connector: with a build's settings (`tuned`) or its default settings."""
     rows = session(settings).read.parquet(folder)
     options = {"keyspace": keyspace, "table": "tag_views", **(BATCHES if how == "tuned" else {})}
     rows.write.format(CASSANDRA).options(**options).mode("append").save()
 
 
 def drop(settings: Settings, *keyspaces: str) -> None:
-    """Remove journals."""
+    """Drop the keyspaces of these journals if they exist."""
     with Cassandra(settings.cassandra) as cassandra:
         for keyspace in keyspaces:
             cassandra.execute(f"DROP KEYSPACE IF EXISTS {keyspace}")

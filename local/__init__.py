@@ -1,1 +1,1 @@
-"""The one-machine stack: a real Cassandra, the ClickHouse engine behind HTTP, Airflow standalone; for demo, tests, benchmarks."""
+"""The one-machine stack for demo, tests and benchmarks: a real Cassandra, the ClickHouse engine behind HTTP, Kafka, Airflow standalone."""

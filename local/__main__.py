@@ -1,9 +1,9 @@
-"""What bin/run calls: the demo."""
+"""Run the demo for bin/run."""
 
 import signal
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # while the imports last, Ctrl-C ends it without a trace; nothing runs yet
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during the imports ends it without a traceback; nothing runs yet
     from local.demo import app
 
     app(prog_name="bin/run")

@@ -1,7 +1,8 @@
-"""Airflow standalone on the stack: its own home, DAGs and plugins from the project, connections by environment.
+"""Run Airflow standalone on the stack: in its own home, with the project's DAGs and plugins, and connections by environment.
 
-It runs in the Airflow environment (build/venvs/airflow); Spark jobs go through local/bin/spark-submit into the Spark one.
-SIGTERM to `airflow standalone` would orphan its children, so it is stopped with SIGINT, and what is left is ended by its mark.
+It runs in the Airflow environment (build/venvs/airflow); its Spark jobs go through local/bin/spark-submit into the Spark environment.
+SIGTERM to `airflow standalone` would orphan its children. It is therefore stopped with SIGINT, and processes that are left are ended
+by their mark.
 """
 
 import json
@@ -30,31 +31,31 @@ class Airflow(Part):
 
     name: ClassVar[str] = "airflow"
     stop_signal: ClassVar[int] = signal.SIGINT
-    stop_seconds: ClassVar[float] = 20  # it waits for running tasks, which are safe to kill
+    stop_seconds: ClassVar[float] = 20  # seconds: Airflow waits for running tasks, which are safe to kill
 
     def __init__(self, places: Places) -> None:
         super().__init__(places.home / "airflow", places.ports.airflow)
         self.places = places
 
     def where(self) -> str:
-        """Address of the UI."""
+        """Return the address of the UI, with the login and the file of the password."""
         return f"http://127.0.0.1:{self.port} (UI and REST; user admin, password in {self.home / PASSWORDS})"
 
     def command(self) -> list[str]:
-        """Standalone, in the Airflow environment."""
+        """Return the command that starts Airflow standalone; raise ConfigurationError if Airflow or its Java is missing."""
         folder = self.places.airflow_venv / "bin"
         if not (folder / "airflow").exists():
             raise ConfigurationError(f"there is no Airflow in {self.places.airflow_venv}; Airflow was not started. Run bin/setup")
-        find_java(SPARK)  # for its tasks
-        # -P: the folder `local` must not come before Airflow's own modules
+        find_java(SPARK)  # Airflow's tasks start Spark, which needs this Java
+        # -P keeps the folder `local` off the module path, where it would hide Airflow's own modules.
         return [str(folder / "python"), "-P", str(self.places.root / "local" / "standalone.py")]
 
     def environment(self) -> dict[str, str]:
-        """All settings; see `environment`."""
+        """Return Airflow's settings, connections and PATH as environment variables."""
         return environment(self.places, self.home)
 
     def healthy(self) -> bool:
-        """Database, scheduler and DAG processor report so."""
+        """Return whether Airflow reports its database, scheduler and DAG processor as healthy."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/api/v2/monitor/health", timeout=5) as answer:
                 state = json.load(answer)
@@ -63,7 +64,7 @@ class Airflow(Part):
         return all((state.get(name) or {}).get("status") == "healthy" for name in NEEDED)
 
     def start(self) -> float:
-        """Start it, keep the generated password to its owner, make the pools."""
+        """Start Airflow, make the generated password readable by its owner only, and create the pools; return the seconds of the start."""
         seconds = super().start()
         (self.home / PASSWORDS).chmod(0o600)
         api = self.api()
@@ -72,22 +73,22 @@ class Airflow(Part):
         return seconds
 
     def login(self) -> tuple[str, str]:
-        """User and generated password."""
+        """Return the user name and the generated password."""
         content = json.loads((self.home / PASSWORDS).read_text())
         return "admin", str(content["admin"])
 
     def api(self) -> AirflowApi:
-        """A REST client that is logged in."""
+        """Return a REST client with Airflow's login."""
         return AirflowApi(f"http://127.0.0.1:{self.port}", *self.login())
 
     def failure(self) -> str:
-        """The last telling line that isn't a warning."""
+        """Return the log's last line that names an error, or its last line, leaving warnings out."""
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
         return one_line("\n".join(line for line in text.splitlines() if "Warning" not in line))
 
 
 def environment(places: Places, home: Path) -> dict[str, str]:
-    """Variables of a standalone Airflow on this stack: settings, connections, PATH with the spark-submit wrapper."""
+    """Return the variables of an Airflow standalone on this stack: settings, connections, and a PATH with the spark-submit wrapper."""
     base = f"http://127.0.0.1:{places.ports.airflow}"
     java = java_home(SPARK)
     return {
@@ -102,19 +103,19 @@ def environment(places: Places, home: Path) -> dict[str, str]:
         "AIRFLOW__API__HOST": "127.0.0.1",  # the default listens on every interface
         "AIRFLOW__API__PORT": str(places.ports.airflow),
         "AIRFLOW__API__WORKERS": "1",
-        # the workers derive the execution API's address from it: without it tasks fail on any port but 8080
+        # Workers derive the execution API's address from the base URL: without it, tasks fail on any port but 8080.
         "AIRFLOW__API__BASE_URL": base,
         "AIRFLOW__API_AUTH__JWT_SECRET": _secret(home / "jwt-secret"),
         "AIRFLOW__CORE__FERNET_KEY": "",
         "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "15",
-        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "60",  # each parse takes seconds of a core, and the files rarely change
-        "AIRFLOW__SCHEDULER__ENABLE_HEALTH_CHECK": "False",  # its port is fixed: two stacks could not stand beside each other
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "60",  # seconds: a parse takes seconds of a core, and the files rarely change
+        "AIRFLOW__SCHEDULER__ENABLE_HEALTH_CHECK": "False",  # the health check's port is fixed: two stacks could not run on one machine
         "AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO",
         "AIRFLOW__LOGGING__FILE_TASK_HANDLER_NEW_FOLDER_PERMISSIONS": "0o750",
         "AIRFLOW__LOGGING__FILE_TASK_HANDLER_NEW_FILE_PERMISSIONS": "0o640",
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
         "NO_COLOR": "1",
-        "SPT_NOENV": "1",  # else process titles overwrite the environment that local.processes reads the mark from
+        "SPT_NOENV": "1",  # stops process titles from overwriting the environment, where local.processes reads the mark
         "SCARF_ANALYTICS": "false",
         "DO_NOT_TRACK": "1",
         **connections(places),
@@ -137,7 +138,7 @@ def environment(places: Places, home: Path) -> dict[str, str]:
 
 
 def connections(places: Places) -> dict[str, str]:
-    """The three Airflow connections that the demo pipeline names, as AIRFLOW_CONN_* variables."""
+    """Return the three Airflow connections that the demo pipeline names, as AIRFLOW_CONN_* variables."""
 
     def variable(content: dict[str, Any]) -> str:
         return json.dumps(content, separators=(",", ":"))
@@ -152,7 +153,7 @@ def connections(places: Places) -> dict[str, str]:
 
 
 def _secret(file: Path) -> str:
-    """A secret that is made once and readable by its owner only."""
+    """Return the secret in a file; create the file first if it is missing, readable by its owner only."""
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
         with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:

@@ -1,4 +1,4 @@
-"""The few calls of Airflow's REST API that the stack and the demo need: token, pools, DAG runs, task states."""
+"""Call the parts of Airflow's REST API that the stack and the demo need: token, pools, DAG runs, task states."""
 
 import json
 import time
@@ -12,45 +12,45 @@ FINAL = frozenset({"success", "failed"})
 
 
 class AirflowApi:
-    """A client with a token of its own; raises StoreUnavailable with what Airflow answered."""
+    """A client of Airflow's REST API with its own token; raises StoreUnavailable with Airflow's answer."""
 
     def __init__(self, base: str, user: str, password: str) -> None:
         self.base, self._credentials = base, {"username": user, "password": password}
         self._token: str | None = None
 
     def dag_is_there(self, dag: str) -> bool:
-        """Whether Airflow has parsed the DAG."""
+        """Return whether Airflow has parsed the DAG."""
         return self._call("GET", f"/dags/{dag}", missing_is_none=True) is not None
 
     def import_errors(self) -> list[str]:
-        """One line for each DAG file that Airflow could not import."""
+        """Return one line for each DAG file that Airflow could not import: its path and the last line of the stack trace."""
         found = self._call("GET", "/importErrors")["import_errors"]
         return [f"{error['filename']}: {error['stack_trace'].strip().splitlines()[-1]}" for error in found]
 
     def pause(self, dag: str, paused: bool) -> None:
-        """Switch a DAG's schedule off or on; a paused DAG doesn't run what was triggered by hand either."""
+        """Switch a DAG's schedule off or on; a paused DAG doesn't start runs that were triggered by hand either."""
         self._call("PATCH", f"/dags/{dag}", {"is_paused": paused})
 
     def trigger(self, dag: str, conf: dict[str, Any] | None = None) -> str:
-        """Trigger a run; returns its id."""
+        """Trigger a run of a DAG and return the run's id."""
         return str(self._call("POST", f"/dags/{dag}/dagRuns", {"logical_date": None, "conf": conf or {}})["dag_run_id"])
 
     def runs(self, dag: str) -> dict[str, str]:
-        """State of each run of a DAG, newest first."""
+        """Return the state of each of a DAG's last 100 runs by run id, newest first."""
         found = self._call("GET", f"/dags/{dag}/dagRuns?order_by=-id&limit=100")["dag_runs"]
         return {run["dag_run_id"]: run["state"] for run in found}
 
     def run_state(self, dag: str, run: str) -> str:
-        """State of one run: queued, running, success, failed."""
+        """Return the state of one run: queued, running, success or failed."""
         return str(self._call("GET", f"/dags/{dag}/dagRuns/{run}")["state"])
 
     def tasks(self, dag: str, run: str) -> list[dict[str, Any]]:
-        """Task instances of a run, with task_id, map_index, state, try_number, duration."""
+        """Return the task instances of a run, with task_id, map_index, state, try_number and duration."""
         found: list[dict[str, Any]] = self._call("GET", f"/dags/{dag}/dagRuns/{run}/taskInstances?limit=200")["task_instances"]
         return found
 
     def log_tail(self, dag: str, run: str, task: dict[str, Any], lines: int = 5) -> list[str]:
-        """The last lines of a task's log that report an error."""
+        """Return the first line of each of the last `lines` errors in a task's log."""
         path = (
             f"/dags/{dag}/dagRuns/{run}/taskInstances/{task['task_id']}/logs/{task['try_number']}?map_index={task['map_index']}"
         )
@@ -61,11 +61,11 @@ class AirflowApi:
         return [event.strip().splitlines()[0] for event in events if event.strip()][-lines:]
 
     def pools(self) -> set[str]:
-        """Names of all pools."""
+        """Return the names of all pools."""
         return {str(pool["name"]) for pool in self._call("GET", "/pools")["pools"]}
 
     def set_pool(self, name: str, slots: int, description: str) -> None:
-        """Create a pool; one that is there stays as it is."""
+        """Create a pool; leave an existing pool unchanged."""
         if self._call("GET", f"/pools/{name}", missing_is_none=True) is None:
             self._call("POST", "/pools", {"name": name, "slots": slots, "description": description})
 
@@ -83,7 +83,7 @@ class AirflowApi:
             raise StoreUnavailable(f"Airflow doesn't answer on {self.base}: {error}") from None
 
     def _login(self, attempts: int = 20) -> str:
-        for attempt in range(attempts):  # healthy comes a moment before the login answers
+        for attempt in range(attempts):  # Airflow reports healthy shortly before its login answers
             try:
                 return str(self._request("POST", f"{self.base}/auth/token", self._credentials, {})["access_token"])
             except (urllib.error.URLError, OSError) as error:

@@ -1,6 +1,6 @@
-"""A real single-node Apache Cassandra 5.0 from plain jars: no container, no package. Needs Java 11 or 17.
+"""Run a real single-node Apache Cassandra 5.0 from plain jars: no container, no package. Needs Java 11 or 17.
 
-One node: quorum and repair can't be tested with it. Data survive a stop and a kill (commit log).
+Quorum and repair can't be tested with one node. Data survive a stop and a kill (commit log).
 """
 
 import os
@@ -75,9 +75,9 @@ LOGBACK = """<configuration scan="false"><appender name="F" class="ch.qos.logbac
 
 
 class Cassandra(Part):
-    """A node on 127.0.0.1:port; `passwords` switches logins and rights on (first user: cassandra/cassandra, who may do all).
+    """A node on 127.0.0.1:port; `passwords` switches logins and rights on (first user: cassandra/cassandra, a superuser).
 
-    `heap` as Java writes it; `flags`: of the JVM and of Cassandra, beside those that every node here has.
+    `heap` is written as Java writes it; `flags` are JVM and Cassandra flags in addition to those that every node here has.
     """
 
     name: ClassVar[str] = "cassandra"
@@ -91,15 +91,15 @@ class Cassandra(Part):
         self.storage_port = port + 10000 if port + 10000 < 65536 else port - 10000
 
     def ports(self) -> list[int]:
-        """CQL and the node's internal port."""
+        """Return the CQL port and the node's internal port."""
         return [self.port, self.storage_port]
 
     def where(self) -> str:
-        """CQL address."""
+        """Return the CQL address."""
         return f"127.0.0.1:{self.port} (CQL)"
 
     def configure(self) -> None:
-        """Write cassandra.yaml and logback.xml."""
+        """Write cassandra.yaml and logback.xml; raise ConfigurationError if the jars are missing."""
         if not any(self.jars.glob("*.jar")):
             raise ConfigurationError(f"there are no Cassandra jars in {self.jars}; Cassandra was not started. Run bin/setup")
         (self.home / "tmp").mkdir(exist_ok=True)
@@ -111,7 +111,7 @@ class Cassandra(Part):
         (self.home / "logback.xml").write_text(LOGBACK.format(home=self.home))
 
     def command(self) -> list[str]:
-        """The JVM with its flags."""
+        """Return the command that starts the node: Java, its flags and Cassandra's main class."""
         home, scratch = self.home, self.home / "tmp"
         flags = [f"-Xms{self.heap}", f"-Xmx{self.heap}", "-Xss384k", *self.flags, "-XX:MaxDirectMemorySize=1g"]
         flags += ["-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError", "-Djava.net.preferIPv4Stack=true"]
@@ -119,7 +119,7 @@ class Cassandra(Part):
         flags += ["-Dio.netty.tryReflectionSetAccessible=true", f"-Dcassandra.config=file://{home}/cassandra.yaml"]
         flags += [f"-Dcassandra.storagedir={home}", f"-Dcassandra.logdir={home}", "-Dcassandra-foreground=yes"]
         flags += [f"-Dlogback.configurationFile=file://{home}/logback.xml"]
-        # one node: not waiting for others saves about 40 s of the start
+        # A single node needn't wait for others, which saves about 40 s of the start.
         flags += ["-Dcassandra.skip_wait_for_gossip_to_settle=0", "-Dcassandra.ring_delay_ms=100"]
         flags += ["-Dcassandra.superuser_setup_delay_ms=0", f"-Dcassandra.available_processors={min(os.cpu_count() or 2, 4)}"]
         flags += [f"--add-exports={name}=ALL-UNNAMED" for name in EXPORTS]
@@ -137,10 +137,10 @@ class Cassandra(Part):
             return False
 
     def failure(self) -> str:
-        """Out of what the JVM printed; out of its own log when it printed nothing."""
+        """Return the last line that names an error in the JVM's output, else in Cassandra's own log (system.log)."""
         texts = [path.read_text(errors="replace") for path in (self.home / "system.log", self.log) if path.exists()]
         return one_line("\n".join(texts))
 
     def wipe(self) -> None:
-        """Remove all data; it must be stopped."""
+        """Remove all data of the node, which must be stopped."""
         shutil.rmtree(self.home, ignore_errors=True)

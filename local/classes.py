@@ -1,7 +1,8 @@
-"""An archive of the classes that each Spark job loads: mapped instead of read, verified and linked they take half the time.
+"""Archive the classes that each Spark job loads: mapping the archive takes half the time of reading, verifying and linking them.
 
-python -m local.classes makes build/spark-classes.jsa unless it is there and newer than the jars. A JVM that can't use it (another version,
-another class path) starts without it, silently; so whatever goes wrong here is told in a line, and costs seconds a job.
+`python -m local.classes` writes build/spark-classes.jsa unless the file exists and is newer than the jars. A JVM that can't use the
+archive (another version, another class path) starts without it, silently. A failure here is therefore reported in one line; it only
+costs each job some seconds.
 """
 
 import os
@@ -18,7 +19,7 @@ SECONDS = 300
 
 
 def main() -> int:
-    """Make it in a process of its own, whose JVM writes it when it ends."""
+    """Write the archive in a separate process, whose JVM writes it at its end; return 0 even if that fails."""
     newest = max((jar.stat().st_mtime for jar in JARS.glob("*.jar")), default=0.0)
     if FILE.exists() and FILE.stat().st_mtime > newest:
         return 0
@@ -36,7 +37,7 @@ def main() -> int:
 
 
 def record(file: str) -> None:
-    """A session that plans, joins, sorts and writes a little."""
+    """Run a Spark session that plans, joins, sorts and writes a little, and archive the classes that it loaded in `file`."""
     from pyspark.sql import SparkSession, Window
     from pyspark.sql import functions as F
 

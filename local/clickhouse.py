@@ -1,4 +1,4 @@
-"""The ClickHouse engine (chDB) as a server process of its own, for clickhouse-connect and curl."""
+"""Run the ClickHouse engine (chDB) as a separate server process, for clickhouse-connect and curl."""
 
 import os
 import sys
@@ -11,10 +11,10 @@ from local.places import ROOT
 
 
 class ClickHouse(Part):
-    """Owns the database in home/db. `module` is the server program (tests give one that injects faults)."""
+    """Owns the database in home/db; `module` is the server program (tests pass one that injects faults)."""
 
     name: ClassVar[str] = "clickhouse"
-    stop_seconds: ClassVar[float] = 60  # running statements end first
+    stop_seconds: ClassVar[float] = 60  # seconds: running statements end first
     start_seconds: ClassVar[float] = 60
 
     def __init__(self, home: Path, port: int, module: str = "local.clickhouse_http", password: str | None = None) -> None:
@@ -22,21 +22,21 @@ class ClickHouse(Part):
         self.module, self.password = module, password
 
     def where(self) -> str:
-        """HTTP address."""
+        """Return the HTTP address."""
         return f"http://127.0.0.1:{self.port} (HTTP)"
 
     def command(self) -> list[str]:
-        """The server program in this Python environment."""
+        """Return the command that starts the server program in this Python environment."""
         return [sys.executable, "-m", self.module, "--home", str(self.home), "--port", str(self.port)]
 
     def environment(self) -> dict[str, str]:
-        """The project on the path; UTC; the password of the user `default`, if one is wanted."""
+        """Return the server's variables: the project on PYTHONPATH, UTC, and the password of user `default` if one is set."""
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         secret = {"TAGMILL_LOCAL_CLICKHOUSE_PASSWORD": self.password} if self.password else {}
         return {"PYTHONPATH": path, "TZ": "UTC", **secret}
 
     def healthy(self) -> bool:
-        """GET /ping says Ok. once the database is open."""
+        """Return whether GET /ping answers Ok., as it does once the database is open."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/ping", timeout=2) as answer:
                 return bool(answer.read() == b"Ok.\n")

@@ -1,15 +1,15 @@
-"""Runs one statement of ClickHouse's HTTP protocol on the embedded engine (chDB).
+"""Run one statement of ClickHouse's HTTP protocol on the embedded engine (chDB).
 
-Every statement has its own chDB connection, so settings don't leak. The data of an INSERT lie in a spool file that the engine
-reads itself: Python never parses them. In INSERT ... SELECT ... FROM input('structure') ... FORMAT X the spool file takes the
-place of input(), which chDB can't feed.
+Every statement has its own chDB connection, so settings don't leak. The engine itself reads an INSERT's data from a spool file:
+Python never parses them. In INSERT ... SELECT ... FROM input('structure') ... FORMAT X the spool file replaces input(), which chDB
+can't feed.
 """
 
 import re
 from pathlib import Path
 from typing import NamedTuple
 
-# request parameters of the protocol; every other one is a setting of the statement
+# Request parameters of the HTTP protocol; every other request parameter is a setting of the statement.
 TRANSPORT = frozenset(
     """query database session_id session_timeout session_check query_id quota_key compress decompress role user password
     wait_end_of_query client_protocol_version send_progress_in_http_headers http_headers_progress_interval_ms default_format
@@ -32,7 +32,7 @@ class Statement(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Result bytes, their format ('' when the statement gives no rows), rows written."""
+    """The result's bytes, their format ('' if the statement returns no rows), and the number of rows written."""
 
     data: bytes
     format: str
@@ -40,18 +40,18 @@ class Answer(NamedTuple):
 
 
 def quote(value: str) -> str:
-    """A value as ClickHouse string literal."""
+    """Return a value as a ClickHouse string literal."""
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def takes_rows(sql: str) -> bool:
-    """Whether the statement is an INSERT ... FORMAT X, whose rows follow it."""
+    """Return whether the statement is an INSERT ... FORMAT X, which rows follow; VALUES doesn't count."""
     tail = TAIL_FORMAT.search(sql)
     return bool(INSERT.match(sql) and tail and tail.group(1).upper() != "VALUES")
 
 
 def execute(database: str, statement: Statement) -> Answer:
-    """Run it on the database folder; raises RuntimeError with ClickHouse's message."""
+    """Run the statement on the database folder; raise RuntimeError with ClickHouse's message if it fails."""
     import chdb
 
     connection = chdb.connect(database)
@@ -82,7 +82,7 @@ def _preparations(parameters: dict[str, str]) -> list[str]:
 
 
 def _reading(sql: str, spool: Path) -> str:
-    """The INSERT with the spool file as its source."""
+    """Return the INSERT with the spool file as the source of its rows."""
     tail = TAIL_FORMAT.search(sql)
     if tail is None:
         raise RuntimeError("Code: 62. DB::Exception: the INSERT names no format. (SYNTAX_ERROR)")

@@ -1,9 +1,9 @@
-"""ClickHouse's HTTP interface over the embedded engine: the transport.
+"""Serve ClickHouse's HTTP interface on the embedded engine: the transport.
 
     python -m local.clickhouse_http --home build/local/clickhouse --port 18123      # foreground; SIGTERM ends it
 
 One process owns a database folder; it must not be forked. Rows of an INSERT go from the socket straight into a spool file.
-Not here: sessions, users (but one password), roles, replication, system.query_log, external data, progress headers.
+Not supported: sessions, users (except one password), roles, replication, system.query_log, external data, progress headers.
 """
 
 import argparse
@@ -30,11 +30,11 @@ from urllib.parse import parse_qsl, urlsplit
 from local.clickhouse_engine import HEAD, INSERT, Answer, Statement, execute, takes_rows
 
 CHUNK = 1 << 20
-NOT_FOUND = ("60", "81")  # unknown table, unknown database
+NOT_FOUND = ("60", "81")  # ClickHouse's error codes for an unknown table and an unknown database
 
 
 def decompress(body: bytes, encoding: str) -> bytes:
-    """A request body as it was before the client compressed it."""
+    """Return a request body as it was before the client compressed it; `encoding` is the Content-Encoding."""
     if encoding == "gzip":
         return gzip.decompress(body)
     if encoding == "deflate":
@@ -51,20 +51,20 @@ def decompress(body: bytes, encoding: str) -> bytes:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection of a client."""
+    """Handles the requests of one client connection."""
 
     protocol_version, server_version = "HTTP/1.1", "chdb-http"
-    rbufsize = wbufsize = CHUNK  # an answer leaves as one packet:
-    disable_nagle_algorithm = True  # two would wait 40 ms for each other
+    rbufsize = wbufsize = CHUNK  # buffers a whole answer, so that it leaves as one packet
+    disable_nagle_algorithm = True  # the second of two packets would otherwise wait 40 ms
     database: ClassVar[str]
     password: ClassVar[str | None] = None
     server: "Server"
 
     def log_message(self, *args: object) -> None:
-        """No access log."""
+        """Suppress the access log of http.server."""
 
     def pieces(self) -> Iterator[memoryview | bytes]:
-        """The request body as it arrives; exactly once per request."""
+        """Yield the request body as it arrives; to be called exactly once per request."""
         if "chunked" in self.headers.get("Transfer-Encoding", ""):
             while size := int(self.rfile.readline().split(b";")[0], 16):
                 yield self.rfile.read(size)
@@ -81,7 +81,7 @@ class Handler(BaseHTTPRequestHandler):
             yield buffer[:count]
 
     def body(self) -> bytes:
-        """The whole request body, decompressed."""
+        """Read the whole request body and decompress it."""
         return decompress(b"".join(bytes(piece) for piece in self.pieces()), self.headers.get("Content-Encoding", ""))
 
     def reply(self, code: int, body: bytes = b"", **headers: str) -> None:
@@ -95,13 +95,13 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def fail(self, message: str) -> None:
-        """Send ClickHouse's exception as its HTTP interface does."""
+        """Send an error as ClickHouse's HTTP interface does: 404 for an unknown table or database, otherwise 500."""
         match = re.search(r"Code: (\d+)", message)
         code = match[1] if match else "1002"
         self.reply(404 if code in NOT_FOUND else 500, message.encode(), X_ClickHouse_Exception_Code=code)
 
     def statement(self, statement: Statement) -> None:
-        """Run one statement and answer; the faulty server of the tests overrides this."""
+        """Run one statement and send its answer; the tests' faulty server overrides this."""
         try:
             answer = execute(self.database, statement)
         except RuntimeError as error:
@@ -109,7 +109,7 @@ class Handler(BaseHTTPRequestHandler):
         self.succeed(statement, answer)
 
     def succeed(self, statement: Statement, answer: Answer) -> None:
-        """Send the rows, or the summary."""
+        """Send the result's rows, if any, with the summary of the written rows as a header."""
         headers = {
             "X_ClickHouse_Query_Id": statement.parameters.get("query_id") or str(uuid.uuid4()),
             "X_ClickHouse_Timezone": "UTC",
@@ -121,7 +121,7 @@ class Handler(BaseHTTPRequestHandler):
 
     @contextmanager
     def received(self, parameters: dict[str, str]) -> Iterator[Statement]:
-        """The statement of this request, its rows spooled to a file that lives as long as the context."""
+        """Yield this request's statement, with its rows in a spool file that exists until the context ends."""
         sql = parameters.get("query", "")
         with tempfile.NamedTemporaryFile(dir=Path(self.database).parent, prefix="spool-", buffering=0) as spool:
             path = Path(spool.name)
@@ -162,7 +162,7 @@ class Handler(BaseHTTPRequestHandler):
         return user == "default" and hmac.compare_digest(key.encode(), self.password.encode())
 
     def do_POST(self) -> None:
-        """A statement in ?query=, in the body, or in both."""
+        """Run the statement given in ?query=, in the body, or in both, and answer /ping."""
         url = urlsplit(self.path)
         if url.path == "/ping":
             self.body()
@@ -190,9 +190,9 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """Counts running statements, so that a stop can wait for them."""
+    """Counts the running statements, so that a stop can wait for them."""
 
-    daemon_threads, block_on_close = True, False  # idle keep-alive connections must not delay the end
+    daemon_threads, block_on_close = True, False  # idle keep-alive connections must not delay the stop
     request_queue_size = 64
 
     def __init__(self, address: tuple[str, int], handler: type[Handler]) -> None:
@@ -200,26 +200,26 @@ class Server(ThreadingHTTPServer):
         self._change, self._running, self._stopping = threading.Condition(), 0, False
 
     def enter(self) -> bool:
-        """A statement begins; False when the server is about to stop."""
+        """Count a statement as running; return False if the server is stopping."""
         with self._change:
             self._running += not self._stopping
             return not self._stopping
 
     def leave(self) -> None:
-        """A statement has ended."""
+        """Count a running statement as ended."""
         with self._change:
             self._running -= 1
             self._change.notify_all()
 
     def drain(self) -> None:
-        """Refuse new statements, wait for those that run."""
+        """Refuse new statements and wait until the running ones have ended."""
         with self._change:
             self._stopping = True
             self._change.wait_for(lambda: self._running == 0)
 
 
 def serve(home: Path, port: int, handler: type[Handler] = Handler) -> None:
-    """Open the database and answer until SIGTERM or SIGINT; running statements end first."""
+    """Open the database and answer requests until SIGTERM or SIGINT; running statements end first."""
     import chdb
 
     home.mkdir(parents=True, exist_ok=True)
@@ -237,7 +237,7 @@ def serve(home: Path, port: int, handler: type[Handler] = Handler) -> None:
 
 
 def main(handler: type[Handler] = Handler) -> None:
-    """Parse the command line and serve."""
+    """Parse the command line and serve with this handler."""
     parser = argparse.ArgumentParser(description=(sys.modules[handler.__module__].__doc__ or "").splitlines()[0])
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--port", type=int, required=True)

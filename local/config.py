@@ -1,4 +1,4 @@
-"""The configuration file of the demo: its pipelines on the local stack."""
+"""Write the demo's configuration file: its pipelines on the local stack."""
 
 import os
 from pathlib import Path
@@ -36,7 +36,7 @@ destination = "{pipeline}"
 schedule = "@hourly"
 """
 
-# what stands beside the recorded orders
+# Further pipelines, which only the demo of the recorded orders has.
 BESIDE = """
 # The same journal without views, as if its application ran with events-by-tag off: Tagmill builds them before it delivers.
 [pipelines.orders_built]
@@ -71,7 +71,7 @@ type = "LowCardinality(String)"
 
 
 def write_config(places: Places, *, pipeline: str = "orders", first_time_bucket: str = "20261121T07:00") -> Path:
-    """Write the file unless it is there; returns its path. Keyspace and destination have the pipeline's name."""
+    """Write the configuration file unless it exists, and return its path. Keyspace and destination get the pipeline's name."""
     file = places.config
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)

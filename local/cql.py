@@ -1,4 +1,4 @@
-"""A driver session on the local Cassandra, with one clear line when it isn't there; fast writes of many rows."""
+"""Open a driver session on the local Cassandra, with one clear line when Cassandra doesn't answer; write many rows fast."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,14 +13,14 @@ from tagmill.errors import StoreUnavailable
 from tagmill.names import cql
 from tagmill.stores.cassandra import RECONNECT
 
-BATCH_BYTES = 30_000  # below Cassandra's batch_size_fail_threshold of 50 KiB
-ROW_BYTES = 150  # keys and columns beside the payload
+BATCH_BYTES = 30_000  # of a batch: below Cassandra's batch_size_fail_threshold of 50 KiB
+ROW_BYTES = 150  # a row's keys and columns without the payload
 IN_FLIGHT = 24
 
 
 @contextmanager
 def session(port: int, host: str = "127.0.0.1") -> Iterator[Session]:
-    """A session that is closed at the end; raises StoreUnavailable."""
+    """Yield a session and close it at the end; raise StoreUnavailable if no Cassandra answers."""
     profile = ExecutionProfile(load_balancing_policy=TokenAwarePolicy(DCAwareRoundRobinPolicy("datacenter1")), request_timeout=60)
     cluster = Cluster(
         [host],
@@ -45,14 +45,14 @@ def session(port: int, host: str = "127.0.0.1") -> Iterator[Session]:
 def write_partitions(
     session: Session, table: str, columns: Sequence[str], partitions: Iterable[Sequence[Sequence[Any]]], payload_bytes: int
 ) -> None:
-    """Insert rows that come partition by partition, in unlogged batches of one partition each, many at once.
+    """Insert rows partition by partition, in unlogged batches of one partition each, many batches at once.
 
     Args:
         session: on the cluster.
         table: keyspace and table, quoted.
-        columns: of the rows, in their order.
+        columns: of the rows, in the order of their values.
         partitions: the rows of one partition each.
-        payload_bytes: of a row, at most.
+        payload_bytes: largest payload of a row, in bytes.
     """
     names, marks = ", ".join(cql(column) for column in columns), ", ".join("?" for _ in columns)
     insert = session.prepare(f"INSERT INTO {table} ({names}) VALUES ({marks})")

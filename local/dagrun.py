@@ -1,4 +1,4 @@
-"""Triggers DAGs by REST and shows their tasks until no run of them is under way."""
+"""Trigger DAGs by REST and show their tasks until all of their runs have ended."""
 
 import sys
 import time
@@ -21,7 +21,7 @@ COLOURS = {
     "skipped": "dim",
 }
 POLL_SECONDS = 1.0
-Run = tuple[str, str]  # its DAG and its id
+Run = tuple[str, str]  # the run's DAG and id
 
 
 class DagFailed(TerminalError):
@@ -31,18 +31,21 @@ class DagFailed(TerminalError):
 
 
 class DagRunner:
-    """DAGs of a running Airflow, watched by a person."""
+    """Triggers DAGs of a running Airflow and shows their progress to a person."""
 
     def __init__(self, api: AirflowApi, dags: Sequence[str], console: Console, require_alive: Callable[[], None]) -> None:
-        """`require_alive` raises when what the DAGs need is gone: no retry would bring it back."""
+        """Keep the client, the DAGs and the console.
+
+        `require_alive` raises when a server that the DAGs need has ended: retrying would not bring it back.
+        """
         self.api, self.dags, self.console, self.require_alive = api, dags, console, require_alive
         self._told: dict[tuple[str, str, str, int], str] = {}
 
     def deliver(self, timeout_seconds: float) -> None:
-        """Trigger a run of each at once, wait for them and for those that they start while there is more to do.
+        """Trigger a run of each DAG at once; wait for these runs and for those that they start while there is more to do.
 
         Raises:
-            DagFailed: one of them failed; the message has the failed tasks' own errors.
+            DagFailed: a run failed; the message has the failed tasks' own errors.
             StoreUnavailable: the time is over, or Airflow doesn't know the DAG.
         """
         limit = time.monotonic() + timeout_seconds

@@ -1,4 +1,4 @@
-"""The body of bin/run: stack, schema, journal, DAG, and a table of what arrived."""
+"""The body of bin/run: start the stack, load schema and journal, run the DAG, and show a table of what arrived."""
 
 import fcntl
 import json
@@ -50,7 +50,7 @@ app = typer.Typer(add_completion=False)
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the demo found: per tag; beside the recorded orders the same of a view that Tagmill built, and of the topic."""
+    """The demo's result per tag; for the recorded orders also that of the view that Tagmill built, and of the topic."""
 
     ok: bool
     seconds: float
@@ -59,7 +59,7 @@ class Outcome:
     topics: list[dict[str, Any]]
 
     def write(self, file: Path) -> None:
-        """As JSON: what was delivered from the plugin's own view; `ok` counts the others in."""
+        """Write the result of the plugin's own view as JSON; its `ok` covers the built view and the topic, too."""
         file.parent.mkdir(parents=True, exist_ok=True)
         content = {"ok": self.ok, "seconds": self.seconds, "tags": self.tags}
         file.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -78,7 +78,7 @@ def run(
         _stop_on_signals()
         outcome = demo(resolve(home), once, report, events)
         code = 0 if outcome.ok else 1
-    except KeyboardInterrupt:  # earlier than the Ctrl-C that the demo waits for
+    except KeyboardInterrupt:  # Ctrl-C before the delivery was done
         print("stopped before it was done; nothing is left running", file=sys.stderr)
         code = 130
     except TagmillError as error:
@@ -91,7 +91,7 @@ def run(
 
 
 def demo(places: Places, once: bool, report: Path | None, events: int | None) -> Outcome:
-    """Start everything, deliver, show, wait for Ctrl-C unless `once`; leaves no process behind."""
+    """Start the stack, deliver, show the result and wait for Ctrl-C unless `once`; leave no process behind."""
     began = time.monotonic()
     journal: Journal = Orders() if events is None else Generated(events, places.home)
     places = places if events is None else replace(places, config_name=f"{journal.name}.toml")
@@ -116,7 +116,7 @@ def demo(places: Places, once: bool, report: Path | None, events: int | None) ->
 
 
 def _prepared(stack: Stack, journal: Journal) -> tuple[Settings, list[Journal]]:
-    """The stack with schema and journals; Airflow starts while they are loaded."""
+    """Start the stack, apply the schema and load the journals while Airflow starts; return the settings and the journals."""
     places = stack.places
     write_config(places, pipeline=journal.name, first_time_bucket=journal.first_time_bucket)
     os.environ[CONFIG_VARIABLE] = str(places.config)
@@ -124,13 +124,13 @@ def _prepared(stack: Stack, journal: Journal) -> tuple[Settings, list[Journal]]:
     os.environ["TAGMILL_CLICKHOUSE__PORT"] = str(places.ports.clickhouse)
     os.environ["TAGMILL_KAFKA__BOOTSTRAP_SERVERS"] = json.dumps([f"127.0.0.1:{places.ports.kafka}"])
     settings = Settings.load()
-    stack.airflow.stop()  # one that was left may have another configuration
+    stack.airflow.stop()  # an Airflow that was left running may have another configuration
     stack.up(("cassandra", "clickhouse", *(["kafka"] if _topics(settings) else [])), console.print)
     with _starting_beside(stack, "airflow"):
         schema.apply(settings)
         destination.apply(settings)
         journals = [journal]
-        if OrdersWithoutViews.name in settings.pipelines:  # a configuration from before, or of generated events, has it not
+        if OrdersWithoutViews.name in settings.pipelines:  # an older configuration, or that of generated events, lacks it
             journals.append(OrdersWithoutViews())
         with session(places.ports.cassandra) as connected:
             for one in journals:
@@ -143,13 +143,13 @@ def _prepared(stack: Stack, journal: Journal) -> tuple[Settings, list[Journal]]:
 
 
 def _topics(settings: Settings) -> list[str]:
-    """The demo's topic; a configuration from before, or of generated events, has it not."""
+    """Return the demo's topic if it is configured: an older configuration, or that of generated events, lacks it."""
     return [products.NAME] if products.NAME in settings.topics else []
 
 
 @contextmanager
 def _starting_beside(stack: Stack, name: str) -> Iterator[None]:
-    """Start a part while the body runs; when the body fails, so does the start."""
+    """Start a part while the body runs; abort that start if the body fails."""
     (part,) = stack.parts((name,))
     with ThreadPoolExecutor(1) as pool:
         start = pool.submit(stack.up, (name,), console.print)
@@ -218,7 +218,7 @@ def _answer(port: int, query: str) -> str:
 
 
 def _fresh(report: Path) -> None:
-    """Nobody takes an earlier report for this run's; one that can't be written is said before anything starts."""
+    """Remove an earlier run's report and check that the new one can be written, before anything starts."""
     report.parent.mkdir(parents=True, exist_ok=True)
     report.write_text("{}")
     report.unlink()
@@ -231,13 +231,16 @@ def _tell(text: str) -> None:
 
 @contextmanager
 def _stopped_at_the_end(stack: Stack, lock: IO[str]) -> Iterator[None]:
-    """However this ends: by itself, by a signal, or killed (then the guard does it, and keeps the lock until it is done)."""
+    """Stop the stack when the body ends, by itself or by a signal.
+
+    If this process is killed, the guard stops the stack, and keeps the lock until it is done.
+    """
     stack.require(PARTS)
     guard = Guard(stack.parts(), lock.fileno())
     try:
         yield
     except Exception:
-        stack.require_alive()  # raises the reason behind what a client says of a server that is gone
+        stack.require_alive()  # if a server has ended, raise that instead of a client's error about it
         raise
     finally:
         _ignore_signals()
@@ -248,7 +251,11 @@ def _stopped_at_the_end(stack: Stack, lock: IO[str]) -> Iterator[None]:
 
 @contextmanager
 def _alone(places: Places) -> Iterator[IO[str]]:
-    """One demo at a time in a home; what a killed one left is stopped first, by its guard."""
+    """Yield the home's lock file, locked for this demo; wait while the guard of a killed demo stops its stack.
+
+    Raises:
+        LeaseTaken: another demo uses the home.
+    """
     make_folder(places.home)
     with open(places.home / "demo.lock", "a+") as lock:
         try:

@@ -1,4 +1,4 @@
-"""How the stack's troubles become one clear line each: from a log's tail, from a full disk."""
+"""Turn the stack's failures into one clear line each: from a log's tail, from a full disk."""
 
 import errno
 import re
@@ -8,14 +8,14 @@ from pathlib import Path
 from tagmill.errors import ConfigurationError, StoreUnavailable, TagmillError
 
 NEEDED_BYTES = 1024**3
-# with less than this a server can't write any more
+# With fewer free bytes than this, a server can no longer write.
 FULL_BYTES = 32 * 1024**2
 _TELLING = re.compile(r"error|exception|fatal|no space left|refused|denied", re.I)
 _TRACE = re.compile(r"^\s+(at |File |\.\.\. )|^Traceback")
 
 
 class PartDidNotStart(StoreUnavailable):
-    """A server of the stack ended, or didn't answer in time, while it was started."""
+    """A server of the stack ended, or didn't answer in time, during its start."""
 
 
 class PartEnded(StoreUnavailable):
@@ -27,14 +27,14 @@ class PortBusy(ConfigurationError):
 
 
 def one_line(log: str, limit: int = 240) -> str:
-    """The line of a log that says most about a failure: the last telling one, else the last."""
+    """Return the log's last line that names an error, or its last line if none does, cut to `limit` characters."""
     lines = [line.strip() for line in log.splitlines() if line.strip() and not _TRACE.search(line)]
     telling = [line for line in lines if _TELLING.search(line)]
     return (telling or lines or ["nothing in the log"])[-1][:limit]
 
 
 def require_space(folder: Path, needed: int = NEEDED_BYTES) -> None:
-    """Raise ConfigurationError when the disk of the folder has less than `needed` bytes free."""
+    """Raise ConfigurationError if the folder's disk has less than `needed` bytes free."""
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     free = shutil.disk_usage(existing).free
     if free < needed:
@@ -45,7 +45,7 @@ def require_space(folder: Path, needed: int = NEEDED_BYTES) -> None:
 
 
 def require_room(folder: Path) -> None:
-    """Raise ConfigurationError when the disk of the folder is full."""
+    """Raise ConfigurationError if the folder's disk is full (less than FULL_BYTES free)."""
     if shutil.disk_usage(folder).free < FULL_BYTES:
         raise ConfigurationError(
             f"the disk of {folder} is full. What was delivered stays. Free some space, then run it again: it goes on where it was"
@@ -53,7 +53,7 @@ def require_room(folder: Path) -> None:
 
 
 def explained(error: OSError) -> TagmillError:
-    """An operating system error as one that says what to do."""
+    """Return an operating system error as a ConfigurationError; for a full disk it says what to do."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return ConfigurationError(f"the disk is full ({error.filename or 'while writing'}). Free some space, then run it again")
     return ConfigurationError(f"{error.filename or 'the operating system'}: {error.strerror or error}")

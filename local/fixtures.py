@@ -1,6 +1,6 @@
-"""Loads journals that the real plugin wrote (tests/fixtures/pekko, one folder a case) into a running Cassandra.
+"""Load journals that the real plugin wrote (tests/fixtures/pekko, one folder per case) into a running Cassandra.
 
-tests/fixtures/README.md says what each case is. Nulls are not written (no tombstones). Loading twice gives the same rows.
+tests/fixtures/README.md describes each case. Nulls are not written (no tombstones). Loading twice gives the same rows.
 """
 
 import json
@@ -25,20 +25,20 @@ from tagmill.stores.cassandra import refresh_schema
 
 CASES = ROOT / "tests" / "fixtures" / "pekko"
 TABLES = ("messages", "tag_views", "tag_write_progress", "tag_scanning", "metadata", "all_persistence_ids")
-# what an application writes whose events-by-tag is off
+# Tables that an application with events-by-tag off writes.
 WITHOUT_VIEWS = ("messages", "metadata", "all_persistence_ids")
 CONVERT: dict[str, Callable[[Any], Any]] = {"uuid": UUID, "timeuuid": UUID, "set<text>": set, "map<text, text>": dict}
 
 
 @dataclass(frozen=True)
 class Case:
-    """One folder of fixtures: its tables, its schema, and what the plugin itself read from it."""
+    """One folder of fixtures: its tables, its schema, and what the plugin itself read from them."""
 
     name: str
 
     @property
     def folder(self) -> Path:
-        """Where it lies; raises ConfigurationError when there is no such case."""
+        """The case's folder; raises ConfigurationError if there is no such case."""
         folder = CASES / self.name
         if not (folder / "schema.cql").is_file():
             known = ", ".join(sorted(path.name for path in CASES.iterdir() if path.is_dir()))
@@ -47,27 +47,27 @@ class Case:
 
     @cached_property
     def expected(self) -> dict[str, Any]:
-        """expected.json: bucket, first_time_bucket, and per tag rc, count, error, file."""
+        """The content of expected.json: bucket, first_time_bucket, and rc, count, error and file per tag."""
         content: dict[str, Any] = json.loads((self.folder / "expected.json").read_text(encoding="utf-8"))
         return content
 
     @property
     def tags(self) -> list[str]:
-        """Its tags, sorted."""
+        """The case's tags, sorted."""
         return sorted(self.expected["tags"])
 
     def delivered(self, tag: str) -> list[tuple[str, int, str]]:
-        """What the plugin delivered for a tag, in its order: (persistence_id, sequence_nr, offset)."""
+        """Return what the plugin delivered for a tag, in its order: (persistence_id, sequence_nr, offset)."""
         text = (self.folder / self.expected["tags"][tag]["file"]).read_text(encoding="utf-8")
         rows = (line.split("\t") for line in text.splitlines())
         return [(persistence_id, int(number), offset) for persistence_id, number, offset in rows]
 
     def table(self, name: str) -> Any:
-        """One table as an Arrow table; uuid and timeuuid columns are strings."""
+        """Read one table as an Arrow table; uuid and timeuuid columns are strings."""
         return pq.read_table(self.folder / f"{name}.parquet")
 
     def statements(self, keyspace: str) -> Iterator[str]:
-        """CREATE statements of the keyspace and its tables under another name."""
+        """Yield the CREATE statements of the keyspace and its tables, with the keyspace renamed."""
         schema = (self.folder / "schema.cql").read_text(encoding="utf-8")
         match = re.search(r"CREATE KEYSPACE IF NOT EXISTS (\w+)", schema)
         assert match, f"{self.folder}/schema.cql creates no keyspace"
@@ -77,9 +77,10 @@ class Case:
 
 
 def load_case(session: Session, case: str, keyspace: str, drop: bool = False, tables: Sequence[str] = TABLES) -> dict[str, int]:
-    """Create the keyspace and its tables where they are missing and write the rows; returns the rows of each table.
+    """Create the keyspace and tables that are missing, write the rows, and return the number of rows per table.
 
-    With `tables`, the others are created and stay empty. A keyspace that already holds exactly as many rows is left as it is.
+    With `tables`, the other tables are created and stay empty. A table that already holds exactly as many rows is left as it is.
+    `drop` drops the keyspace first.
     """
     source = Case(case)
     statements = list(source.statements(keyspace))

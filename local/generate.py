@@ -1,7 +1,7 @@
-"""Generates a journal as the plugin would have written it: messages, tag_views, tag_write_progress, all_persistence_ids.
+"""Generate a journal as the plugin would have written it: messages, tag_views, tag_write_progress, all_persistence_ids.
 
-Event i belongs to persistence id i % P; its two tags rotate; every 10th sequence_nr is untagged. All is derived from the plan by
-arithmetic, so that any part can be made by any process, a second run writes the same rows, and what is expected is known.
+Event i belongs to persistence id i % P; its two tags rotate; every 10th sequence_nr is untagged. Everything is derived from the plan by
+arithmetic. Any process can therefore make any part, a second run writes the same rows, and the expected rows are known.
 """
 
 import hashlib
@@ -30,8 +30,8 @@ from tagmill.timeuuid import GREGORIAN_TICKS, from_datetime
 TYPES = ("OrderPlaced", "OrderPaid", "OrderShipped", "OrderBilled")
 SERIALIZER = 9001
 UNTAGGED_EVERY = 10
-CHUNK = 10_000  # events that one call of a worker writes
-IN_PROCESS = 20_000  # fewer rows are not worth a second process
+CHUNK = 10_000  # events (or persistence ids) that one call of a worker writes
+IN_PROCESS = 20_000  # rows: up to this many are not worth a second process
 
 VIEW = (
     "tag_name timebucket timestamp persistence_id tag_pid_sequence_nr event event_manifest sequence_nr ser_id ser_manifest "
@@ -71,26 +71,26 @@ class Plan:
 
     @cached_property
     def per_event(self) -> int:
-        """Tags of an event."""
+        """Number of tags of an event."""
         return min(2, len(self.tags))
 
     @cached_property
     def events(self) -> int:
-        """Tagged events."""
+        """Number of tagged events."""
         return -(-self.rows // self.per_event)
 
     @cached_property
     def size(self) -> BucketSize:
-        """Bucket size as the library knows it."""
+        """The bucket size as Tagmill's BucketSize."""
         return BucketSize(self.bucket_size)
 
     @property
     def first_time_bucket(self) -> str:
-        """events-by-tag.first-time-bucket as the plugin writes it (yyyyMMddTHH:mm)."""
+        """The events-by-tag.first-time-bucket as the plugin writes it (yyyyMMddTHH:mm)."""
         return datetime.fromtimestamp(self.size.start(self.first_ticks) / 1000, UTC).strftime("%Y%m%dT%H:%M")
 
     def event(self, index: int) -> Event:
-        """The tagged event number `index` in time order."""
+        """Return the tagged event number `index`, counted from 0 in time order."""
         number, owner = divmod(index, self.persistence_ids)
         count = len(self.tags)
         residue = (number + owner) % count
@@ -100,7 +100,7 @@ class Plan:
         return self._make(owner, sequence_nr, self.first_ticks + index * self.step_ticks, tags)
 
     def untagged(self, index: int) -> Event | None:
-        """The event without tags that follows event number `index`, if one does."""
+        """Return the untagged event that follows tagged event number `index`, or None if none follows."""
         number, owner = divmod(index, self.persistence_ids)
         if (number + 1) % (UNTAGGED_EVERY - 1):
             return None
@@ -108,7 +108,7 @@ class Plan:
         return self._make(owner, sequence_nr, self.first_ticks + index * self.step_ticks + 1, [])
 
     def expected(self) -> dict[str, int]:
-        """Rows of each tag."""
+        """Return the number of rows per tag."""
         found = Counter({tag: 0 for tag in self.tags})
         for owner in range(min(self.persistence_ids, self.events)):
             last = (self.events - 1 - owner) // self.persistence_ids
@@ -120,7 +120,7 @@ class Plan:
         return dict(found)
 
     def _tagged(self, owner: int, number: int, tag: int) -> int:
-        """How many of a persistence id's events 0..number have the tag: its tag_pid_sequence_nr."""
+        """Count those of a persistence id's tagged events 0 to `number` that have the tag: the last one's tag_pid_sequence_nr."""
         count = len(self.tags)
         total = 0
         for residue in range(tag - self.per_event + 1, tag + 1):
@@ -135,7 +135,7 @@ class Plan:
         text = f'{{"order":"{persistence_id}","n":{sequence_nr},"type":"{kind}","amount":{sequence_nr * 17 % 1000}.5,"note":"'
         pad = max(0, self.payload_bytes - len(text) - 2)
         payload = f'{text}{(noise * (pad // len(noise) + 1))[:pad]}"}}'.encode()
-        # a time UUID: the writer (clock sequence and node) is the persistence id's own
+        # The offset is a TimeUUID whose writer (clock sequence and node) is unique to the persistence id.
         time = ticks + GREGORIAN_TICKS
         most = (time & 0xFFFFFFFF) << 32 | (time >> 32 & 0xFFFF) << 16 | 0x1000 | time >> 48
         offset = UUID(int=most << 64 | 0x8000_0100_0000_0000 | owner)
@@ -154,7 +154,7 @@ def plan(
     payload_bytes: int = 200,
     seed: int = 1,
 ) -> Plan:
-    """A journal of `rows` tag rows, evenly over `buckets` buckets that lie before `end` (default: the running hour)."""
+    """Plan a journal of `rows` tag rows, spread evenly over the `buckets` buckets before `end` (default: the current hour)."""
     size = BucketSize(bucket_size)
     moment = (end or datetime.now(UTC)).replace(minute=0, second=0, microsecond=0)
     first = size.start(from_datetime(moment)) * 10_000 - buckets * size.ticks
@@ -166,7 +166,7 @@ def plan(
 
 
 def generate(session: Session, keyspace: str, wanted: Plan, processes: int = 2) -> dict[str, int]:
-    """Create the keyspace and write the plan's rows; returns the rows of each tag. Again: the same rows."""
+    """Create the keyspace, write the plan's rows and return the number of rows per tag; a second call writes the same rows."""
     for statement in Case("orders").statements(keyspace):
         session.execute(statement)
     chunks = [(start, min(start + CHUNK, wanted.events)) for start in range(0, wanted.events, CHUNK)]
@@ -193,7 +193,7 @@ _worker_scope = ExitStack()  # keeps the session open until the process ends
 
 
 def _connect(host: str, port: int, keyspace: str, text: str) -> None:
-    """In a worker process: one session for all its chunks; it ends with the process."""
+    """Open a worker process's only session, which serves all its chunks and ends with the process."""
     global _worker
     content = json.loads(text)
     _worker = (
@@ -209,7 +209,7 @@ def _chunk(what: str, start: int, stop: int) -> None:
 
 
 def _write_views(session: Session, keyspace: str, wanted: Plan, start: int, stop: int) -> None:
-    """tag_views of the events start..stop, in batches of one partition."""
+    """Write the tag_views rows of the events from `start` to before `stop`, in batches of one partition."""
     partitions: defaultdict[tuple[str, int], list[tuple[Any, ...]]] = defaultdict(list)
     for index in range(start, stop):
         event = wanted.event(index)
@@ -223,7 +223,7 @@ def _write_views(session: Session, keyspace: str, wanted: Plan, start: int, stop
 
 
 def _write_owners(session: Session, keyspace: str, wanted: Plan, start: int, stop: int) -> None:
-    """Messages, progress and the name of the persistence ids start..stop."""
+    """Write messages, tag_write_progress and all_persistence_ids of the persistence ids from `start` to before `stop`."""
     name = cql(keyspace)
     write_partitions(
         session,
@@ -250,7 +250,10 @@ def _messages(wanted: Plan, owner: int) -> Iterator[tuple[Any, ...]]:
 
 
 def _progress(wanted: Plan, owner: int) -> list[tuple[Any, ...]]:
-    """One row a tag: of its last event, which is among the last events of the persistence id."""
+    """Return a tag_write_progress row per tag, made from the tag's last event.
+
+    This event is among the last events of the persistence id, so only these are looked at.
+    """
     rows: dict[str, tuple[Any, ...]] = {}
     for index in islice(reversed(range(owner, wanted.events, wanted.persistence_ids)), len(wanted.tags) + 1):
         event = wanted.event(index)

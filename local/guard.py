@@ -1,6 +1,6 @@
-"""Stops servers when the process that wanted them is gone, however it ended (kill -9 included).
+"""Stop servers when the process that needs them ends in any way (kill -9 included).
 
-The owner holds the writing end of a pipe; when it ends, the operating system closes it and the guard acts.
+The owner holds the writing end of a pipe; when the owner ends, the operating system closes the pipe and the guard acts.
 """
 
 import os
@@ -15,9 +15,9 @@ from local.processes import end, marked
 
 
 class Guard:
-    """Watches this process on behalf of some parts; `release` when they were stopped the normal way.
+    """Watches this process on behalf of some parts; call `release` after they were stopped the normal way.
 
-    `held`: descriptors (of a file lock) that stay open until all is stopped, whoever dies before.
+    `held`: file descriptors (of a file lock) that the guard keeps open until all parts are stopped, even if the owner dies first.
     """
 
     def __init__(self, parts: Sequence[Part], *held: int) -> None:
@@ -33,14 +33,14 @@ class Guard:
         os.close(reading)
 
     def release(self) -> None:
-        """Nothing is left to guard: the guard ends."""
+        """End the guard without stopping any part."""
         os.write(self._writing, b"released\n")
         os.close(self._writing)
         self._process.wait()
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Wait for the owner's end of the pipe, then end what carries the marks."""
+    """Wait until the owner's end of the pipe closes, then end all processes with the given marks."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     if sys.stdin.readline() == "released\n":

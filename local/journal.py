@@ -1,4 +1,4 @@
-"""The journals that the demo delivers, and what has to arrive of them: the recorded orders, or generated events."""
+"""Load the journals that the demo delivers, and list the rows that have to arrive: the recorded orders, or generated events."""
 
 import json
 from abc import ABC, abstractmethod
@@ -20,7 +20,7 @@ from tagmill.timeuuid import ticks, to_datetime
 
 
 class Row(NamedTuple):
-    """One row of the destination as it has to be: the columns of tag_views, the time in 100 ns ticks since 1970 UTC."""
+    """One expected row of the destination: the columns of tag_views, with the time in 100 ns ticks since 1970 UTC."""
 
     tag: str
     timebucket: int
@@ -40,27 +40,30 @@ class Row(NamedTuple):
 
 
 class Journal(ABC):
-    """A journal that the demo can load and whose rows it knows."""
+    """A journal that the demo can load and whose rows are known."""
 
-    name: str  # of pipeline, keyspace and destination
+    name: str  # the name of pipeline, keyspace and destination
     first_time_bucket: str
     tags: tuple[str, ...]
 
     @abstractmethod
     def load(self, session: Session) -> None:
-        """Write it into Cassandra; again: nothing changes."""
+        """Write the journal into Cassandra; a second call changes nothing."""
 
     @abstractmethod
     def expected(self) -> Iterator[tuple[str, int, list[Row]]]:
-        """All rows that have to arrive: tag, timebucket and the rows of that bucket."""
+        """Yield all rows that have to arrive: tag, timebucket and the rows of that bucket."""
 
     def delivered_by_the_plugin(self, tag: str) -> set[tuple[str, int, str]] | None:
-        """What the plugin itself delivered for a tag (persistence_id, sequence_nr, offset); None where nobody asked it."""
+        """Return what the plugin itself delivered for a tag: (persistence_id, sequence_nr, offset).
+
+        None if the plugin's reading was not recorded.
+        """
         return None
 
 
 class Orders(Journal):
-    """The order journal that the real plugin wrote, with what it read from it."""
+    """The order journal that the real plugin wrote, with what the plugin read from it."""
 
     name = "orders"
     tables: tuple[str, ...] = TABLES
@@ -71,7 +74,7 @@ class Orders(Journal):
         self.tags = tuple(self.case.tags)
 
     def load(self, session: Session) -> None:
-        """Write its tables.
+        """Write the journal's tables.
 
         Raises:
             ConfigurationError: this machine's clock is before the recorded events, so that nothing would be delivered.
@@ -86,12 +89,12 @@ class Orders(Journal):
         load_case(session, self.case.name, self.name, tables=self.tables)
 
     def expected(self) -> Iterator[tuple[str, int, list[Row]]]:
-        """The recorded tag_views."""
+        """Yield the recorded rows of tag_views by tag and timebucket."""
         for (tag, bucket), rows in sorted(self._rows.items()):
             yield tag, bucket, rows
 
     def delivered_by_the_plugin(self, tag: str) -> set[tuple[str, int, str]]:
-        """expected-TAG.tsv."""
+        """Return the recorded content of expected-TAG.tsv."""
         return set(self.case.delivered(tag))
 
     @cached_property
@@ -105,14 +108,14 @@ class Orders(Journal):
 
 
 class OrdersWithoutViews(Orders):
-    """The same, as if its application had run with events-by-tag off: Tagmill builds the view before it delivers."""
+    """The order journal as if its application had run with events-by-tag off: Tagmill builds the view before it delivers."""
 
     name = "orders_built"
     tables = WITHOUT_VIEWS
 
 
 class Generated(Journal):
-    """Events of the last hours; the plan is kept, so that a second start generates and delivers nothing new."""
+    """Events of the last hours; the plan is kept in a file, so that a second start generates and delivers nothing new."""
 
     def __init__(self, rows: int, home: Path) -> None:
         if rows < 1:
@@ -123,16 +126,16 @@ class Generated(Journal):
         self.tags, self.first_time_bucket = self.plan.tags, self.plan.first_time_bucket
 
     def load(self, session: Session) -> None:
-        """Generate what isn't known to be there."""
+        """Write the plan's rows unless the plan's file says that they are loaded."""
         self._file.parent.mkdir(parents=True, exist_ok=True)
         if self._loaded():
             return
-        self._keep(loaded=False)  # a killed run goes on with the same plan
+        self._keep(loaded=False)  # a run after a killed one goes on with the same plan
         generate(session, self.name, self.plan)
         self._keep(loaded=True)
 
     def expected(self) -> Iterator[tuple[str, int, list[Row]]]:
-        """The plan's rows, one bucket at a time."""
+        """Yield the plan's rows, one bucket at a time."""
         size, start = self.plan.size, 0
         while start < self.plan.events:
             bucket = size.start(self.plan.event(start).ticks)

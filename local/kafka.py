@@ -1,6 +1,6 @@
-"""A real single-node Apache Kafka 4.1 (KRaft) from plain jars. Needs Java 17.
+"""Run a real single-node Apache Kafka 4.1 (KRaft) from plain jars. Needs Java 17.
 
-One node: replication can't be tested with it. Data survive a stop and a kill.
+Replication can't be tested with one node. Data survive a stop and a kill.
 """
 
 import base64
@@ -51,7 +51,7 @@ rootLogger.appenderRef.c.ref=C
 
 
 class Kafka(Part):
-    """A broker on 127.0.0.1:port that is its own controller; `heap` as Java writes it."""
+    """A broker on 127.0.0.1:port that is its own controller; `heap` is written as Java writes it."""
 
     name: ClassVar[str] = "kafka"
 
@@ -61,15 +61,15 @@ class Kafka(Part):
         self.controller_port = port + 10000 if port + 10000 < 65536 else port - 10000
 
     def ports(self) -> list[int]:
-        """Clients' and the controller's."""
+        """Return the clients' port and the controller's."""
         return [self.port, self.controller_port]
 
     def where(self) -> str:
-        """Bootstrap server."""
+        """Return the address of the bootstrap server."""
         return f"127.0.0.1:{self.port} (bootstrap server)"
 
     def configure(self) -> None:
-        """Write server.properties and log4j2.properties; format the storage once."""
+        """Write server.properties and log4j2.properties; format the storage before the first start."""
         if not any(self.jars.glob("*.jar")):
             raise ConfigurationError(f"there are no Kafka jars in {self.jars}; Kafka was not started. Run bin/setup")
         (self.home / "tmp").mkdir(exist_ok=True)
@@ -80,11 +80,11 @@ class Kafka(Part):
             self._format()
 
     def command(self) -> list[str]:
-        """The JVM with its flags."""
+        """Return the command that starts the broker: Java, its flags, Kafka's main class and server.properties."""
         return [*self._java(f"-Xms{self.heap}", f"-Xmx{self.heap}", COLLECTOR), BROKER, str(self.home / "server.properties")]
 
     def healthy(self) -> bool:
-        """Send an ApiVersions request; an answer to it without an error means that clients are served."""
+        """Send an ApiVersions request; an answer without an error means that clients are served."""
         try:
             with socket.create_connection(("127.0.0.1", self.port), 2) as connection:
                 connection.settimeout(5)

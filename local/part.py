@@ -1,4 +1,4 @@
-"""What all servers of the stack share: start one in the background, wait until it answers, stop it with all its children."""
+"""What all servers of the stack share: start a server in the background, wait until it answers, stop it with all its children."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ from tagmill.runs.privacy import UMASK, make_file, make_folder
 
 
 class Part(ABC):
-    """One server: a home folder below the stack's, a port on 127.0.0.1, a pid file and a log."""
+    """One server: a home folder below the stack's home, a port on 127.0.0.1, a pid file and a log."""
 
     name: ClassVar[str]
     stop_signal: ClassVar[int] = signal.SIGTERM
@@ -30,33 +30,33 @@ class Part(ABC):
 
     @abstractmethod
     def command(self) -> list[str]:
-        """Program and arguments."""
+        """Return the server's program and arguments."""
 
     @abstractmethod
     def healthy(self) -> bool:
-        """Whether it answers as what it is."""
+        """Return whether the server answers a request of its own protocol."""
 
     @abstractmethod
     def where(self) -> str:
-        """Address for people."""
+        """Return the server's address, as text for people."""
 
     def configure(self) -> None:  # noqa: B027  (most parts have nothing to write)
-        """Write its configuration files; the home exists."""
+        """Write the server's configuration files; its home folder exists already."""
 
     def environment(self) -> dict[str, str]:
-        """Variables added to those of this process."""
+        """Return the variables to add to those of this process."""
         return {}
 
     def ports(self) -> list[int]:
-        """All ports that it listens on."""
+        """Return all ports that the server listens on."""
         return [self.port]
 
     def failure(self) -> str:
-        """One line out of its logs that says why it didn't start."""
+        """Return the line of the server's logs that best explains why it failed."""
         return one_line(self.log.read_text(errors="replace") if self.log.exists() else "")
 
     def process(self) -> psutil.Process | None:
-        """The running server itself, None when it doesn't run."""
+        """Return the server's own process, without its children, or None if it doesn't run."""
         try:
             pid = int(self.pid_file.read_text())
         except (OSError, ValueError):
@@ -64,16 +64,16 @@ class Part(ABC):
         return next((process for process in marked(self.mark) if process.pid == pid), None)
 
     def pid(self) -> int | None:
-        """Its pid, None when it doesn't run."""
+        """Return the pid of the server's own process, or None if it doesn't run."""
         process = self.process()
         return process.pid if process else None
 
     def running(self) -> bool:
-        """Whether its own process lives and answers."""
+        """Return whether the server's own process lives and answers."""
         return self.process() is not None and self.healthy()
 
     def require_alive(self) -> None:
-        """Raise PartEnded when it was started and has ended by itself."""
+        """Raise PartEnded if the server was started and has ended by itself."""
         if self.pid_file.exists() and self.process() is None:
             raise PartEnded(
                 f"{self.name} has ended: {self.failure()}. What was delivered stays, its data are in {self.home}. Run it again: "
@@ -81,15 +81,15 @@ class Part(ABC):
             )
 
     def start(self) -> float:
-        """Start it and wait until it answers; returns the seconds, 0.0 when it ran already.
+        """Start the server and wait until it answers; return the seconds, 0.0 if it ran already.
 
         Raises:
             PortBusy: another program has one of its ports; nothing was started.
-            PartDidNotStart: it ended or didn't answer in time; it was stopped again.
+            PartDidNotStart: the server ended or didn't answer in time; it was stopped again.
         """
         if self.running():
             return 0.0
-        if marked(self.mark):  # half alive: what a killed start or server left behind
+        if marked(self.mark):  # processes that a killed start or a killed server left behind
             self.stop()
         self.require_ports()
         make_folder(self.home)
@@ -104,7 +104,7 @@ class Part(ABC):
         return time.monotonic() - began
 
     def stop(self) -> float:
-        """Stop it and everything it started; returns the seconds, 0.0 when nothing ran."""
+        """Stop the server and everything that it started; return the seconds, 0.0 if nothing ran."""
         began = time.monotonic()
         alive = marked(self.mark)
         if not alive:
@@ -116,12 +116,12 @@ class Part(ABC):
         return time.monotonic() - began
 
     def kill(self) -> None:
-        """SIGKILL to everything of it at once: for tests of crashes."""
+        """Send SIGKILL to all processes of the server at once, for tests of crashes."""
         end(self.mark, marked(self.mark), signal.SIGKILL, 10)
         self.pid_file.unlink(missing_ok=True)
 
     def require_ports(self) -> None:
-        """Raise PortBusy when another program has one of its ports."""
+        """Raise PortBusy if another program has one of the server's ports."""
         if marked(self.mark):
             return
         for port in self.ports():

@@ -1,4 +1,4 @@
-"""Where one stack lives: its folder and its ports. Several stacks stand beside each other with other homes and ports."""
+"""Name the places of one stack: its folder and its ports. Several stacks with different homes and ports can run at once."""
 
 import json
 import os
@@ -16,7 +16,7 @@ PORTS = {"cassandra": 19042, "clickhouse": 18123, "kafka": 19092, "airflow": 180
 
 @dataclass(frozen=True)
 class Ports:
-    """The TCP ports of a stack, all on 127.0.0.1. Cassandra's and Kafka's internal ports are derived from their own."""
+    """The TCP ports of a stack, all on 127.0.0.1. Cassandra's and Kafka's internal ports are derived from their client ports."""
 
     cassandra: int = PORTS["cassandra"]
     clickhouse: int = PORTS["clickhouse"]
@@ -26,7 +26,7 @@ class Ports:
 
 @dataclass(frozen=True)
 class Places:
-    """The folders and ports of one stack; everything that it writes is below `home`."""
+    """The folders and ports of one stack, which writes only below `home`."""
 
     home: Path
     ports: Ports
@@ -35,7 +35,7 @@ class Places:
 
     @property
     def jars(self) -> Path:
-        """Folder with one folder of jars per configuration of local/jars/ivy.xml."""
+        """The folder that has one folder of jars per configuration of local/jars/ivy.xml."""
         return self.root / "build" / "jars"
 
     @property
@@ -45,17 +45,17 @@ class Places:
 
     @property
     def airflow_venv(self) -> Path:
-        """The Python environment with Airflow; this process runs in the other one."""
+        """The Python environment with Airflow; this process runs in the Spark environment."""
         return Path(os.environ.get("TAGMILL_AIRFLOW_VENV") or self.root / "build" / "venvs" / "airflow")
 
     def remember(self) -> None:
-        """Keep the ports in the home, so that `down` and `status` need no options."""
+        """Write the ports into the home, so that `down` and `status` need no options."""
         self.home.mkdir(parents=True, exist_ok=True)
         (self.home / "ports.json").write_text(json.dumps(asdict(self.ports)))
 
 
 def resolve(home: str | Path | None = None, ports: Mapping[str, int | None] | None = None) -> Places:
-    """The stack that the options, the environment, or what it was started with last name, in this order."""
+    """Return the stack's places: from the options, else the environment, else the ports of its last start, else the defaults."""
     folder = Path(home or os.environ.get(HOME_VARIABLE) or ROOT / "build" / "local").resolve()
     chosen = {**PORTS, **_remembered(folder), **_from_environment(), **{k: v for k, v in (ports or {}).items() if v}}
     return Places(folder, Ports(**chosen))

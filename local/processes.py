@@ -1,7 +1,7 @@
-"""Processes of the stack: each is marked in its environment, so that none is missed and no stranger is touched.
+"""Find and end processes of the stack by a mark in their environment, so that none is missed and no other process is touched.
 
-A pid file alone is not enough: pids are reused, and a server that dies leaves its children. The marker is inherited by all
-that a server starts (Airflow's tasks, their JVMs), whatever session they put themselves in.
+A pid file alone is not enough: pids are reused, and a server that dies leaves its children. All processes that a server starts
+(Airflow's tasks, their JVMs) inherit the mark, even if they start their own session.
 """
 
 import os
@@ -16,7 +16,7 @@ MARKER = "TAGMILL_LOCAL_PART"
 
 
 def marked(mark: str) -> list[psutil.Process]:
-    """All living processes that carry this mark, without the calling one."""
+    """Return all living processes that carry this mark, except the calling one."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -28,7 +28,7 @@ def marked(mark: str) -> list[psutil.Process]:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process with this pid still runs."""
+    """Return whether a process with this pid still runs."""
     try:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
@@ -36,7 +36,7 @@ def alive(pid: int) -> bool:
 
 
 def end(mark: str, first: Sequence[psutil.Process], first_signal: int, seconds: float) -> int:
-    """Ask `first` politely, then end everything with the mark; returns how many had to be ended the hard way."""
+    """Signal the processes `first`, then end all with the mark; return how many outlived the first signal by `seconds`."""
     known = set(marked(mark)) | set(first)
     _send(first, first_signal)
     _wait(mark, known, seconds)
@@ -58,7 +58,7 @@ def _send(processes: Iterable[psutil.Process], number: int) -> None:
 
 
 def _wait(mark: str, known: set[psutil.Process], seconds: float) -> None:
-    """Until all are gone; new ones may appear while their parents end."""
+    """Wait until all processes have ended, at most `seconds`; new ones may appear while their parents end."""
     limit = time.monotonic() + seconds
     while time.monotonic() < limit:
         known |= set(marked(mark))
@@ -69,7 +69,7 @@ def _wait(mark: str, known: set[psutil.Process], seconds: float) -> None:
 
 
 def _gone(process: psutil.Process) -> bool:
-    """A process is gone, too, as a zombie without threads: one with threads still has its ports."""
+    """Return whether a process has ended; a zombie counts as ended once its threads, which may still hold ports, have ended."""
     try:
         return not process.is_running() or (process.status() == psutil.STATUS_ZOMBIE and process.num_threads() <= 1)
     except psutil.NoSuchProcess:
@@ -77,7 +77,7 @@ def _gone(process: psutil.Process) -> bool:
 
 
 def port_is_free(port: int) -> bool:
-    """Whether 127.0.0.1:port can be listened on."""
+    """Return whether a program could listen on 127.0.0.1:port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

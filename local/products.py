@@ -1,4 +1,4 @@
-"""The topic of the demo: what happened to the products of a shop, as JSON; some is sent twice, some can't be read."""
+"""Fill and check the demo's topic: what happened to a shop's products, as JSON; some records are sent twice, some can't be read."""
 
 import json
 from collections import Counter
@@ -15,7 +15,7 @@ from tagmill.stores.kafka import Kafka
 from tagmill.topics.columns import layout
 from tagmill.topics.report import topic_line
 
-NAME = "products"  # of the pipeline, its topic and its table
+NAME = "products"  # the name of the pipeline, its topic and its table
 EVENTS, PARTITIONS = 6000, 2
 TWICE_EVERY, BROKEN_EVERY = 20, 1500
 SECONDS = 60
@@ -23,7 +23,7 @@ KINDS = ("listed", "priced", "sold")
 
 
 def load(settings: Settings) -> None:
-    """Make the topic and write what isn't there yet; again: nothing changes."""
+    """Create the topic and write the records that it lacks; a second call changes nothing."""
     topic, servers = settings.topic(NAME).topics[0], ",".join(settings.kafka.bootstrap_servers)
     places = [(topic, partition) for partition in range(PARTITIONS)]
     with Kafka(settings.kafka) as kafka:
@@ -49,7 +49,7 @@ def load(settings: Settings) -> None:
 
 
 def differences(settings: Settings) -> list[str]:
-    """What differs from what had to arrive; an empty list is equality."""
+    """Return what differs from the events that had to arrive; an empty list means that they are equal."""
     chosen = settings.topic(NAME)
     expected = Counter({value for partition in range(PARTITIONS) for value in _sent(partition) if value.endswith(b"}}")})
     with ClickHouse(settings.clickhouse, layout(chosen)) as clickhouse:
@@ -60,12 +60,12 @@ def differences(settings: Settings) -> list[str]:
 
 
 def line(settings: Settings) -> dict[str, object]:
-    """What `tagmill check` says of the pipeline."""
+    """Return what `tagmill check` reports for the pipeline."""
     return topic_line(settings, NAME, verify=True)
 
 
 def _sent(partition: int) -> Iterator[bytes]:
-    """The records of a partition, in their order."""
+    """Yield the records of a partition, in their order."""
     for number in range(partition, EVENTS, PARTITIONS):
         event = {
             "project": "shop",

@@ -1,4 +1,4 @@
-"""The stack as a whole: start, stop and look at its parts, one command at a time."""
+"""Start, stop and inspect the parts of a stack, one command at a time."""
 
 import fcntl
 from collections.abc import Callable, Iterator, Sequence
@@ -21,12 +21,12 @@ Told = Callable[[str], None]
 
 
 def _silent(_: str) -> None:
-    """Nobody wants to be told."""
+    """Discard the message: the default for callers that want none."""
 
 
 @dataclass(frozen=True)
 class PartStatus:
-    """What one part is doing."""
+    """The state of one part: whether it runs, and where."""
 
     part: str
     up: bool
@@ -37,7 +37,7 @@ class PartStatus:
 
 
 class Stack:
-    """All parts of one home; starting is all or nothing."""
+    """All parts of one home; a start either starts all named parts or none."""
 
     def __init__(self, places: Places) -> None:
         self.places = places
@@ -47,7 +47,7 @@ class Stack:
         self.airflow = Airflow(places)
 
     def parts(self, names: Sequence[str] = ()) -> list[Part]:
-        """The named parts, all without names, in the order in which they start."""
+        """Return the named parts, or all if none is named, in the order in which they start."""
         if unknown := set(names) - set(NAMES):
             raise ConfigurationError(
                 f"there is no part {', '.join(sorted(unknown))}; the parts are {', '.join(NAMES)}. Nothing was done"
@@ -55,7 +55,7 @@ class Stack:
         return [getattr(self, name) for name in NAMES if not names or name in names]
 
     def require(self, names: Sequence[str] = ()) -> None:
-        """Raise what would keep the parts from starting: too little space, a busy port, one port for two, no Java."""
+        """Raise what would keep the parts from starting: too little space, a busy port, one port for two parts, no Java."""
         require_space(self.places.home)
         ports = [port for part in self.parts() for port in part.ports()]
         if twice := {port for port in ports if ports.count(port) > 1}:
@@ -68,13 +68,13 @@ class Stack:
             part.command()  # raises when its program or its Java is missing
 
     def require_alive(self) -> None:
-        """Raise what keeps the parts that were started from going on: a full disk, one that has ended."""
+        """Raise what keeps started parts from going on: a full disk, or a part that has ended."""
         require_room(self.places.home)
         for part in self.parts():
             part.require_alive()
 
     def up(self, names: Sequence[str] = (), tell: Told = _silent) -> None:
-        """Start the parts; when one fails, those that this call started are stopped again."""
+        """Start the parts; if one fails, stop those that this call started."""
         parts = self.parts(names)
         self.require(names)
         started: list[Part] = []
@@ -96,21 +96,25 @@ class Stack:
                 raise
 
     def down(self, names: Sequence[str] = (), tell: Told = _silent) -> None:
-        """Stop the parts and everything that they started; data stay."""
+        """Stop the parts and everything that they started; their data stay."""
         with self._alone():
             for part in reversed(self.parts(names)):
                 seconds = part.stop()
                 tell(f"{part.name} stopped in {seconds:.1f} s" if seconds else f"{part.name} was not running")
 
     def status(self) -> list[PartStatus]:
-        """Every part, up or not."""
+        """Return the status of every part, running or not."""
         return [
             PartStatus(part.name, part.running(), part.pid(), part.port, part.where(), str(part.home)) for part in self.parts()
         ]
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """One up or down at a time in a home; the lock goes with its process."""
+        """Hold the home's lock, so that only one `up` or `down` runs in it; the operating system releases it when the process ends.
+
+        Raises:
+            LeaseTaken: another command holds the lock.
+        """
         make_folder(self.places.home)
         with open(self.places.home / "lock", "w") as lock:
             try:

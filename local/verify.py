@@ -1,4 +1,4 @@
-"""Compares what arrived in ClickHouse with what had to arrive, row for row and column for column."""
+"""Compare what arrived in ClickHouse with what had to arrive, row for row and column for column."""
 
 from collections import Counter
 from typing import Any
@@ -14,9 +14,9 @@ SHOWN = 3
 
 
 def differences(settings: Settings, journal: Journal) -> dict[str, list[str]]:
-    """Per tag, what differs: missing, unexpected, altered or doubled rows. An empty list is equality.
+    """Return the differences per tag: missing, unexpected, altered or doubled rows; an empty list means equality.
 
-    Every column of tag_views counts. Where the plugin's own reading was recorded, the delivered set has to equal that, too.
+    Every column of tag_views counts. If the plugin's own reading was recorded, the delivered set has to equal it, too.
     """
     found: dict[str, list[str]] = {tag: [] for tag in journal.tags}
     rows_expected: Counter[str] = Counter()
@@ -58,7 +58,7 @@ def _named(row: Row) -> str:
 
 
 class _Destination:
-    """The destination table of a pipeline, read with the settings' connection."""
+    """The destination table of a pipeline, read over the connection of the settings."""
 
     def __init__(self, settings: Settings, pipeline: str) -> None:
         self._table = sql(settings.pipeline(pipeline).destination)
@@ -72,14 +72,14 @@ class _Destination:
         self._client.close()
 
     def rows(self, tag: str, timebucket: int) -> list[Row]:
-        """All rows of a bucket."""
+        """Return all rows of a tag's bucket."""
         columns = ", ".join(_column(name) for name in Row._fields)
         query = f"SELECT {columns} FROM {self._table} AS t WHERE t.tag = {{tag:String}} AND t.timebucket = {{bucket:Int64}}"
         result = self._client.query(query, parameters={"tag": tag, "bucket": timebucket}, column_formats=AS_BYTES)
         return [Row(*row) for row in result.result_rows]
 
     def counts(self) -> dict[str, int]:
-        """Rows per tag."""
+        """Return the number of rows per tag."""
         return {
             str(tag): int(rows)
             for tag, rows in self._client.query(f"SELECT tag, count() FROM {self._table} GROUP BY tag").result_rows
@@ -87,6 +87,6 @@ class _Destination:
 
 
 def _column(name: str) -> str:
-    if name == "event_time":  # whole ticks of 100 ns: a division with / would go through floating point
+    if name == "event_time":  # intDiv keeps whole ticks of 100 ns; a division with / would use floating point
         return "intDiv(toUnixTimestamp64Nano(CAST(t.event_time AS DateTime64(9, 'UTC'))), 100) AS event_time_ticks"
     return "toString(t.`offset`) AS offset_text" if name == "offset" else f"t.`{name}`"

@@ -1,4 +1,4 @@
-"""Fixtures that all tests share: one Cassandra and one ClickHouse a session, keyspaces and configurations per test.
+"""Fixtures that all tests share: one Cassandra and one ClickHouse per session, keyspaces and configurations per test.
 
     def test_x(stack, keyspace, settings):
         configured = settings(keyspace("gap-middle"), case="gap-middle", lease_seconds=5)   # Settings with one pipeline
@@ -19,12 +19,12 @@ import pytest
 
 from local import classes
 
-# a machine may be busy with something else
+# Examples have no deadline, since other work may slow down the machine.
 hypothesis.settings.register_profile("tests", deadline=None)
 hypothesis.settings.load_profile("tests")
 
-# few rows: the compilation of every plan, a new plan (and its picture for a page that nobody opens) after each of its stages,
-# and more tasks than cores take more time than they give
+# With few rows, these cost more time than they save: compiling every plan, planning again after each stage (and describing
+# each plan for Spark's UI), and running more tasks than there are cores.
 FEW_ROWS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
@@ -33,10 +33,10 @@ FEW_ROWS = {
     "spark.sql.ui.explainMode": "simple",
     "spark.sql.debug.maxToStringFields": "1",
 }
-# a JVM that lives for seconds: so do its second compiler and a concurrent collector
+# For a JVM that lives for seconds, the second compiler and a concurrent collector also cost more time than they save.
 ARCHIVE = f"-XX:SharedArchiveFile={classes.FILE} -Xlog:disable" if classes.FILE.exists() and " " not in str(classes.FILE) else ""
 SHORT_LIVED = {**FEW_ROWS, "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {ARCHIVE}"}
-# one that all tests share, and that is to hear of their tables at once
+# The session that all tests share has to learn of their new tables at once.
 SHARED = {
     **FEW_ROWS,
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -Ddatastax-java-driver.advanced.metadata.schema.debouncer.window=50ms",
@@ -46,7 +46,7 @@ PIPELINE_DEFAULTS = {"eventual_consistency_delay_seconds": 0, "lease_seconds": 3
 
 @pytest.fixture(scope="session")
 def stack() -> Iterator[Any]:
-    """Cassandra (1 GB heap) and ClickHouse (with faults to order), started once, stopped at the end."""
+    """Start Cassandra (1 GB heap) and ClickHouse (which injects faults on demand) once per session; stop them at its end."""
     from local.cassandra import Cassandra
     from local.clickhouse import ClickHouse
     from local.cql import session
@@ -71,7 +71,7 @@ def stack() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def kafka(stack: Any) -> Iterator[Any]:
-    """A Kafka broker beside them, for those tests that want one."""
+    """Start a Kafka broker next to the stack, for the tests that ask for one."""
     from local.guard import Guard
     from local.kafka import Kafka
     from tests.support.stack import KAFKA_JARS, free_port
@@ -88,7 +88,10 @@ def kafka(stack: Any) -> Iterator[Any]:
 
 @pytest.fixture
 def kafka_journal(stack: Any, kafka: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    """kafka_journal() makes a pipeline of kind kafka_journal (tests.support.kafka.KafkaJournal) without topics; dropped after the test."""
+    """Yield kafka_journal(), which makes a pipeline of kind kafka_journal (tests.support.kafka.KafkaJournal).
+
+    The pipeline has no topics yet; its keyspace is dropped after the test.
+    """
     from tests.support.kafka import made
 
     yield from made(stack, kafka.port, tmp_path)
@@ -96,7 +99,10 @@ def kafka_journal(stack: Any, kafka: Any, tmp_path: Path) -> Iterator[Callable[.
 
 @pytest.fixture
 def keyspace(stack: Any) -> Iterator[Callable[..., str]]:
-    """keyspace(case, tables) loads a fixture case (or some tables of it) under a new name and returns the name; dropped after the test."""
+    """Yield keyspace(case, tables), which loads a fixture case (or some of its tables) under a new name and returns the name.
+
+    The keyspace is dropped after the test.
+    """
     from local.fixtures import TABLES, load_case
 
     made: list[str] = []
@@ -114,7 +120,7 @@ def keyspace(stack: Any) -> Iterator[Callable[..., str]]:
 
 @pytest.fixture
 def place(stack: Any) -> Iterator[str]:
-    """A keyspace of its own, without tables; dropped after the test."""
+    """Create a keyspace without tables and yield its name; drop it after the test."""
     name = f"t_{uuid.uuid4().hex[:12]}"
     stack.session.execute(f"CREATE KEYSPACE {name} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}")
     yield name
@@ -123,19 +129,19 @@ def place(stack: Any) -> Iterator[str]:
 
 @pytest.fixture
 def journal(stack: Any) -> Iterator[Callable[..., Any]]:
-    """journal() makes an empty journal keyspace and returns tests.support.events.Journal; dropped after the test."""
+    """Yield journal(), which makes an empty journal keyspace and returns tests.support.events.Journal; dropped after the test."""
     yield from _journals(stack)
 
 
 @pytest.fixture(scope="module")
 def module_journal(stack: Any) -> Iterator[Callable[..., Any]]:
-    """The same, dropped after the module."""
+    """Yield journal(), whose keyspaces are dropped after the module's last test."""
     yield from _journals(stack)
 
 
 @pytest.fixture
 def damaged_journal(stack: Any) -> Iterator[Callable[..., Any]]:
-    """damaged_journal(cases) makes one journal of damaged fixtures (tests.support.damage); dropped after the test."""
+    """Yield damaged_journal(cases), which makes one journal of damaged fixtures (tests.support.damage); dropped after the test."""
     from tests.support import damage
 
     made: list[str] = []
@@ -168,12 +174,12 @@ def _journals(stack: Any) -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture(scope="session")
 def spark(stack: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """One Spark session with the connector for all tests that deliver on the stack; never stop it in a test."""
+    """Start one Spark session with the connector for all tests that deliver on the stack; a test must never stop it."""
     from pyspark import SparkContext
 
     from tagmill.sparksession import session
 
-    if SparkContext._gateway is not None:  # a JVM that an earlier session started has other jars on its class path
+    if SparkContext._gateway is not None:  # an earlier session's JVM has other jars on its class path
         SparkContext._gateway.shutdown()
         SparkContext._gateway = SparkContext._jvm = None
     configured = SettingsFactory(stack, tmp_path_factory.mktemp("spark"))(
@@ -185,20 +191,20 @@ def spark(stack: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
 
 
 class SettingsFactory:
-    """Makes a configuration file with one pipeline and reads it."""
+    """Writes a configuration file with one pipeline and reads it."""
 
     def __init__(self, stack: Any, folder: Path) -> None:
         self.stack, self.folder = stack, folder
 
     def file(self, pipeline: str) -> Path:
-        """The configuration file of a pipeline made here."""
+        """Return the path of the configuration file of a pipeline made here."""
         return self.folder / f"{pipeline}.toml"
 
     def __call__(self, keyspace: str, *, case: str | None = None, sections: dict[str, Any] | None = None, **pipeline: Any) -> Any:
-        """Settings with one pipeline of a unique name and destination.
+        """Write a configuration with one pipeline, whose name and destination are unique, and return its Settings.
 
         Args:
-            keyspace: the journal.
+            keyspace: the journal's keyspace.
             case: fixture case that gives tags, bucket size and first time bucket.
             sections: further keys, e.g. {"clickhouse": {"port": 1}}.
             pipeline: keys of the pipeline; `name` sets its name.
@@ -231,13 +237,13 @@ class SettingsFactory:
 
 @pytest.fixture
 def settings(stack: Any, tmp_path: Path) -> SettingsFactory:
-    """settings(keyspace, case=…, **pipeline keys) -> Settings on the test stack; the schema is not applied yet."""
+    """Return settings(keyspace, case=…, **pipeline keys), which makes Settings on the test stack; the schema isn't applied yet."""
     return SettingsFactory(stack, tmp_path)
 
 
 @pytest.fixture(scope="module")
 def module_settings(stack: Any, tmp_path_factory: pytest.TempPathFactory) -> SettingsFactory:
-    """The same for what a whole module looks at."""
+    """Return settings(…) whose files stay for a whole module."""
     return SettingsFactory(stack, tmp_path_factory.mktemp("settings"))
 
 
@@ -253,7 +259,7 @@ def _tables(tables: dict[str, Any], prefix: str = "") -> str:
 
 
 def toml_value(value: Any) -> str:
-    """A value as TOML writes it in one line."""
+    """Return a value as TOML writes it in one line."""
     if isinstance(value, dict):
         pairs = (f"{json.dumps(key, ensure_ascii=False)} = {toml_value(inner)}" for key, inner in value.items())
         return "{ " + ", ".join(pairs) + " }"

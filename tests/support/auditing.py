@@ -1,4 +1,4 @@
-"""Several fixture cases in one journal, so that one delivery and one audit look at all of them; and what an audit found."""
+"""Load several fixture cases into one journal, so that one delivery and one audit cover them all; read what an audit found."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ KEYS = {
 
 
 def load_together(session: Any, keyspace: str, cases: Sequence[str]) -> str:
-    """Create a keyspace with the rows of all these cases; each persistence_id has its case in front: 'gap-first/o-000003'."""
+    """Create a keyspace with the rows of all these cases; a case's name prefixes its persistence_ids: 'gap-first/o-000003'."""
     for statement in Case(cases[0]).statements(keyspace):
         session.execute(statement)
     for table in TABLES:
@@ -44,7 +44,7 @@ def _kind(session: Any, keyspace: str, table: str, column: str) -> Any:
 
 
 def audited(settings: Settings, spark: Any, **options: Any) -> AuditReport:
-    """Audit the one pipeline."""
+    """Audit the only pipeline, and return the report."""
     name = only(settings)
     ledger = ("progress", "audited_buckets", "cleaned_buckets", "deleted_ids")
     known_to_spark(settings, name, spark, ("messages", settings.pipeline(name).view_table, "metadata"), ledger)
@@ -52,6 +52,6 @@ def audited(settings: Settings, spark: Any, **options: Any) -> AuditReport:
 
 
 def findings(settings: Settings, report: AuditReport) -> list[dict[str, Any]]:
-    """All staged findings."""
+    """Read all staged findings of an audit."""
     rows: list[dict[str, Any]] = pq.read_table(Path(settings.storage.root) / report.folder / "findings").to_pylist()
     return rows

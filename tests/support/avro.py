@@ -7,8 +7,8 @@ FIXED = {"type": "fixed", "name": "Pair", "size": 2}
 INTS, NULLS = {"type": "array", "items": "int"}, {"type": "array", "items": "null"}
 BILLION = "80a8d6b907"
 ENDS = "it ends within a value"
-# The first nine are those of apache/avro, share/test/data/binary-rejections.json.
-# name: type, its bytes in hexadecimal, reason
+# Each name maps to the type, its bytes in hexadecimal, and the reason for the refusal.
+# The first nine cases are those of apache/avro, share/test/data/binary-rejections.json.
 REFUSED: dict[str, tuple[Any, str, str]] = {
     "long without an end": ("long", "80" * 10, "more than 64 bits"),
     "int without an end": ("int", "80" * 5, "more than 32 bits"),

@@ -1,4 +1,4 @@
-"""Builds views on the test stack, and what is in the tables afterwards, as plain sorted rows."""
+"""Build views on the test stack, and read the tables afterwards as plain sorted rows."""
 
 from typing import Any
 from uuid import UUID
@@ -16,20 +16,20 @@ VIEWS = ("tag_views", "tag_write_progress")
 
 
 def built(settings: Settings, spark: Any, **options: Any) -> dict[str, Any]:
-    """Apply the schema and build the one pipeline's journal."""
+    """Apply the schema and build the views of the only pipeline's journal."""
     schema.apply(settings)
     known_to_spark(settings, only(settings), spark, ("messages", *VIEWS), ("view_progress",))
     return build(settings, only(settings), owner=OWNER, spark=spark, **options)
 
 
 def rows(stack: Any, keyspace: str, table: str) -> list[dict[str, Any]]:
-    """All rows of a table of the journal, all columns, sorted; uuids as text."""
+    """Return all rows of a table of the journal, with all columns, sorted; UUIDs are text."""
     found = stack.session.execute(f"SELECT * FROM {keyspace}.{table}")
     return in_order([{name: _plain(value) for name, value in row._asdict().items()} for row in found])
 
 
 def load_messages(session: Any, case: str, keyspace: str, after: int, until: int) -> None:
-    """The rows of a case's messages with after < sequence_nr <= until."""
+    """Write those rows of a case's messages with after < sequence_nr <= until."""
     table = Case(case).table("messages")
     names = table.column_names
     insert = session.prepare(f"INSERT INTO {keyspace}.messages ({', '.join(names)}) VALUES ({', '.join('?' for _ in names)})")
@@ -43,17 +43,17 @@ def load_messages(session: Any, case: str, keyspace: str, after: int, until: int
 
 
 def recorded(case: str, table: str) -> list[dict[str, Any]]:
-    """What the plugin wrote into it."""
+    """Return the rows that the plugin wrote into a table of a fixture case, sorted."""
     return in_order(Case(case).table(table).to_pylist())
 
 
 def in_order(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Sorted by what makes a row of tag_views or tag_write_progress one of its own."""
+    """Sort rows of tag_views or tag_write_progress by tag, persistence_id and tag_pid_sequence_nr."""
     return sorted(found, key=lambda row: (row.get("tag_name", row.get("tag")), row["persistence_id"], row["tag_pid_sequence_nr"]))
 
 
 def records(stack: Any, keyspace: str) -> list[dict[str, Any]]:
-    """Our own record of each persistence_id of a journal, but for the number of the build."""
+    """Return Tagmill's view_progress rows of a journal, sorted by persistence_id, without the number of the build."""
     found = stack.session.execute("SELECT * FROM tagmill_test.view_progress")
     chosen = [row._asdict() for row in found if row.journal == keyspace]
     for row in chosen:

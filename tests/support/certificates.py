@@ -1,4 +1,4 @@
-"""Certificates for a test, and a TLS server that shows one and says nothing further."""
+"""Make certificates for a test, and run a TLS server that presents one and sends nothing else."""
 
 import datetime
 import ipaddress
@@ -18,7 +18,7 @@ PEM = serialization.Encoding.PEM
 
 
 class Authority:
-    """A certificate authority; `ca.pem` of its folder holds its certificate."""
+    """A certificate authority; `ca.pem` in its folder holds its certificate."""
 
     def __init__(self, folder: Path, name: str = "authority") -> None:
         folder.mkdir(exist_ok=True)
@@ -29,7 +29,7 @@ class Authority:
         self.file.write_bytes(self.pem)
 
     def issue(self, *names: str) -> tuple[Path, Path]:
-        """Make a certificate for addresses or host names; its file and that of its key."""
+        """Make a certificate for addresses or host names; return the files of the certificate and of its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = self._sign(_name(names[0]), key.public_key(), names, False)
         files = self.folder / f"{names[0]}.pem", self.folder / f"{names[0]}.key"
@@ -63,7 +63,7 @@ def _alternative(name: str) -> x509.GeneralName:
 
 @contextmanager
 def tls_server(certificate: tuple[Path, Path], clients_of: Path | None = None) -> Iterator[int]:
-    """Serve TLS on a port of 127.0.0.1; with `clients_of` only to clients with a certificate of that authority."""
+    """Serve TLS on a port of 127.0.0.1, and yield the port; with `clients_of`, only clients with a certificate of that authority."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*certificate)
     if clients_of:

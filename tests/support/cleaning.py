@@ -1,4 +1,4 @@
-"""Cleanups on the test stack: what an audit would have proven, configurations changed in place, and what a cleanup left."""
+"""Clean up on the test stack: write what an audit would have proven, change configurations in place, read what a cleanup left."""
 
 from collections import Counter
 from datetime import UTC, datetime
@@ -15,14 +15,14 @@ _audits = count(1)
 
 
 def with_keys(settings: Settings, pipeline: str, **keys: Any) -> Settings:
-    """The same configuration with other keys of a pipeline's cleanup."""
+    """Return a copy of the settings with other values for these cleanup keys of a pipeline."""
     known = settings.pipeline(pipeline)
     changed = known.model_copy(update={"cleanup": known.cleanup.model_copy(update=keys)})
     return settings.model_copy(update={"pipelines": {**settings.pipelines, pipeline: changed}})
 
 
 def audited(settings: Settings, pipeline: str, *, agrees: bool = True) -> None:
-    """What an audit of everything as it stands now would leave behind."""
+    """Write the audited_buckets rows that an audit of all current partitions of the view would leave."""
     chosen, at, number = settings.pipeline(pipeline), datetime.now(UTC), next(_audits)
     with Cassandra(settings.cassandra) as cassandra:
         views = Views(cassandra, chosen.journal)
@@ -36,31 +36,31 @@ def audited(settings: Settings, pipeline: str, *, agrees: bool = True) -> None:
 
 
 def never_audited(settings: Settings, pipeline: str, tag: str) -> None:
-    """Nothing is known of a tag."""
+    """Delete the audited_buckets rows of a tag."""
     with Cassandra(settings.cassandra) as cassandra:
         table = f"{settings.cassandra.ledger_keyspace}.audited_buckets"
         cassandra.execute(f"DELETE FROM {table} USING TIMESTAMP ? WHERE pipeline = ? AND tag = ?", next(_audits), pipeline, tag)
 
 
 def cleaned(settings: Settings, *, delete: bool = True) -> dict[str, Any]:
-    """One cleanup of the one pipeline."""
+    """Run one cleanup of the only pipeline, and return its report."""
     return clean(settings, only(settings), owner=OWNER, delete=delete)
 
 
 def reasons(done: dict[str, Any]) -> dict[tuple[str, str], int]:
-    """How many partitions stay, by tag and reason."""
+    """Return how many partitions stay, by tag and reason."""
     return {(line["tag"], line["reason"]): line["buckets"] for line in done["refused"]}
 
 
 def partitions(settings: Settings, pipeline: str) -> dict[tuple[str, int], int]:
-    """Rows of the view by tag and timebucket, as they are stored."""
+    """Count the view's stored rows by tag and timebucket."""
     with Cassandra(settings.cassandra) as cassandra:
         rows = cassandra.execute(f"SELECT tag_name, timebucket FROM {settings.pipeline(pipeline).keyspace}.tag_views")
     return dict(Counter((row.tag_name, row.timebucket) for row in rows))
 
 
 def records(settings: Settings, pipeline: str) -> dict[tuple[str, int], tuple[str, int]]:
-    """State and rows of each partition that cleanups have deleted."""
+    """Return state and rows of each partition that cleanups have deleted, by tag and timebucket."""
     chosen = settings.pipeline(pipeline)
     found = {}
     with Cassandra(settings.cassandra) as cassandra:

@@ -1,4 +1,4 @@
-"""The `tagmill` command as a process group of its own, that can be paused at an announced instant, frozen and killed."""
+"""Run the `tagmill` command in its own process group, where it can be paused at a named checkpoint, frozen and killed."""
 
 import os
 import signal
@@ -11,14 +11,14 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
-# long enough for a cold Spark on a busy machine
+# Timeout of a command in seconds: long enough for a cold Spark on a busy machine.
 SECONDS = 480
 MARK = "TAGMILL_TEST_COMMAND"
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended."""
+    """The exit code and the output of a command that has ended."""
 
     code: int
     out: str
@@ -26,7 +26,7 @@ class Ended:
 
     @property
     def error(self) -> str:
-        """The one line that it said, at its end; before it there may be lines of the log and of Spark's start."""
+        """The single error line at the end of stderr; lines of the log and of Spark's start may precede it."""
         lines = [line for line in self.err.splitlines() if line.strip()]
         assert "Traceback" not in self.err, self.err
         assert [line for line in lines if line.startswith("error: ")] == lines[-1:], self.err
@@ -34,7 +34,7 @@ class Ended:
 
 
 class Command:
-    """A running command. `instant` names the checkpoint at which it waits."""
+    """A running command; `instant` names the checkpoint at which it pauses."""
 
     def __init__(self, config: Path, *arguments: str, instant: str | None = None) -> None:
         self.arguments, self.instant = arguments, instant
@@ -52,7 +52,7 @@ class Command:
             )  # fmt: skip
 
     def paused(self) -> "Command":
-        """Wait until it has reached its instant."""
+        """Wait until the command has reached its checkpoint, and return the command."""
         end = time.monotonic() + SECONDS
         while not self.pause_file.exists():
             assert self.process.poll() is None, f"ended before {self.instant}: {self.ended()}"
@@ -61,13 +61,16 @@ class Command:
         return self
 
     def kill(self) -> None:
-        """SIGKILL to the whole group, JVM included; nothing of it is left."""
+        """Send SIGKILL to the whole group, including its JVM, and wait until none of its processes is left."""
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         self._gone()
 
     def interrupt(self, number: signal.Signals, after: float = 0.5, *, group: bool) -> Ended:
-        """Let it go on, send it a signal (`group`: as a terminal does, to all that it has started, too) and wait until all is gone."""
+        """Let the command go on for `after` seconds, send it a signal, and wait until all its processes have ended.
+
+        With `group`, the signal goes to all processes of the group, as a terminal does.
+        """
         self.pause_file.unlink(missing_ok=True)
         time.sleep(after)
         (os.killpg if group else os.kill)(self.process.pid, number)
@@ -82,24 +85,24 @@ class Command:
             time.sleep(0.05)
 
     def end_without(self, name: str) -> Ended:
-        """SIGKILL to what it has started that is called so, then to its end."""
+        """Send SIGKILL to the command's descendants of this name, and wait for the command's end."""
         for child in psutil.Process(self.process.pid).children(recursive=True):
             if child.name() == name:
                 child.kill()
         return self.end()
 
     def freeze(self) -> None:
-        """SIGSTOP: it stands still in the middle of what it does."""
+        """Send SIGSTOP to the group, which stops the command in the middle of its work."""
         os.killpg(self.process.pid, signal.SIGSTOP)
 
     def wake(self) -> Ended:
-        """Go on from where it stood, to its end."""
+        """Let a frozen command go on from where it stopped, and wait for its end."""
         self.pause_file.unlink(missing_ok=True)
         os.killpg(self.process.pid, signal.SIGCONT)
         return self.end()
 
     def end(self) -> Ended:
-        """Wait for its end; it is not paused again."""
+        """Wait for the command's end, without letting it pause again."""
         end = time.monotonic() + SECONDS
         while self.process.poll() is None:
             self.pause_file.unlink(missing_ok=True)
@@ -108,7 +111,7 @@ class Command:
         return self.ended()
 
     def ended(self) -> Ended:
-        """Exit code and what it wrote."""
+        """Return the exit code and the output so far."""
         return Ended(self.process.returncode, self._out.read_text(), self._err.read_text())
 
     def _left(self) -> list[str]:

@@ -1,4 +1,7 @@
-"""The damaged fixtures in one journal: each case's persistence ids get its name in front. And what the plugin would have written."""
+"""Load the damaged fixtures into one journal, and compute what the plugin would have written.
+
+Each case's name prefixes its persistence ids.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -19,12 +22,12 @@ FIRST = Case(CASES[0]).expected["first_time_bucket"]
 
 
 def load(session: Session, keyspace: str, cases: Sequence[str] = CASES) -> Journal:
-    """The cases' tables in one new journal."""
+    """Load the cases' tables into one new journal."""
     return Journal(session, load_together(session, keyspace, cases))
 
 
 def healthy(cases: Iterable[str] = CASES) -> list[dict[str, Any]]:
-    """The rows of tag_views as the plugin would have written them, worked out from the recorded messages."""
+    """Return the rows of tag_views as the plugin would have written them, computed from the recorded messages."""
     rows = []
     for case in cases:
         size, numbers = BucketSize(Case(case).expected["bucket"]), Counter[tuple[str, str]]()

@@ -1,4 +1,4 @@
-"""Delivers a pipeline on the test stack and looks at what became of it: rows in ClickHouse, sealed files, holds, findings."""
+"""Deliver a pipeline on the test stack, and read the results: rows in ClickHouse, sealed files, holds, findings."""
 
 import json
 import re
@@ -25,12 +25,12 @@ from tagmill.stores.files import RunFiles
 from tagmill.stores.ledger import Ledger
 from tagmill.timeuuid import ticks
 
-# a process that has ended: what it leaves half done may be taken over at once
+# The owner is a process that has ended, so that other owners may take over its unfinished work at once.
 OWNER = f"cli/{socket.gethostname()}/{2**30}/1"
 
 
 class Row(NamedTuple):
-    """A row of the destination: the columns of tag_views under their names there; `event_time` in ticks."""
+    """A row of the destination: the columns of tag_views under the destination's names; `event_time` in ticks."""
 
     tag: str
     persistence_id: str
@@ -51,20 +51,20 @@ class Row(NamedTuple):
 
 
 def as_row(record: dict[str, Any], *, late: int = 0) -> Row:
-    """What a row of tag_views has to be in ClickHouse."""
+    """Return the row that a row of tag_views has to become in ClickHouse."""
     offset = str(record["timestamp"])
     columns = {**record, "tag": record["tag_name"], "offset": offset, "event_time": ticks(UUID(offset)), "late": late}
     return Row(**{name: columns[name] for name in Row._fields})
 
 
 def only(settings: Settings) -> str:
-    """The name of the one pipeline."""
+    """Return the name of the only pipeline."""
     (name,) = settings.pipelines
     return name
 
 
 def deliver(settings: Settings, pipeline: str, spark: Any, *, most: int = 20, **options: Any) -> list[dict[str, Any]]:
-    """plan → seal → push → close until there is nothing to do (a re-read: once); what each run did."""
+    """Plan, seal, push and close runs until nothing is left to do (a re-read: once); return each run's result."""
     done: list[dict[str, Any]] = []
     while True:
         planned = steps.plan(settings, pipeline, owner=OWNER, **options)
@@ -77,7 +77,7 @@ def deliver(settings: Settings, pipeline: str, spark: Any, *, most: int = 20, **
 
 
 def finish(settings: Settings, pipeline: str, spark: Any, planned: dict[str, Any]) -> dict[str, Any]:
-    """The steps behind a plan."""
+    """Seal, push and close a planned run; return the result of the close."""
     run, fence = planned["run"], planned["fence"]
     known_to_spark(settings, pipeline, spark)
     steps.seal(settings, pipeline, run, fence, owner=OWNER, spark=spark)
@@ -88,20 +88,23 @@ def finish(settings: Settings, pipeline: str, spark: Any, planned: dict[str, Any
 def known_to_spark(
     settings: Settings, pipeline: str, spark: Any, journal: Sequence[str] = (), ledger: Sequence[str] = ("progress",)
 ) -> None:
-    """Wait until the connector's session, which all tests share, has heard of the tables (of the journal: else of its view)."""
+    """Wait until the Spark session that all tests share knows the tables.
+
+    `journal` names the journal's tables to wait for; without it, the view's table. `ledger` names those of the ledger.
+    """
     chosen = settings.pipeline(pipeline)
     connector.await_tables(spark, chosen.keyspace, dict.fromkeys(journal or (chosen.view_table,), ()))
     connector.await_tables(spark, settings.cassandra.ledger_keyspace, dict.fromkeys(ledger, ()))
 
 
 def delivered_first(settings: Settings, spark: Any) -> list[dict[str, Any]]:
-    """Apply the schema and deliver the one pipeline."""
+    """Apply the schema, deliver the only pipeline, and return each run's result."""
     schema.apply(settings)
     return deliver(settings, only(settings), spark)
 
 
 def clickhouse_rows(settings: Settings, table: str) -> list[Row]:
-    """All rows of a destination, all columns, sorted."""
+    """Return all rows of a destination, with all columns, sorted."""
     shown = {
         "event_time": "intDiv(toUnixTimestamp64Nano(CAST(event_time AS DateTime64(9, 'UTC'))), 100)",
         "offset": "toString(`offset`)",
@@ -118,12 +121,12 @@ def clickhouse_rows(settings: Settings, table: str) -> list[Row]:
 
 
 def ids(rows: Iterable[Row]) -> list[tuple[str, str, int]]:
-    """(tag, persistence_id, number) of rows, sorted: for the counts of what is there."""
+    """Return (tag, persistence_id, number) of each row, sorted, to compare which events are present."""
     return sorted((row.tag, row.persistence_id, row.tag_pid_sequence_nr) for row in rows)
 
 
 def manifests(settings: Settings, pipeline: str) -> list[Manifest]:
-    """The manifests of all sealed runs."""
+    """Return the manifests of all sealed runs."""
     files = RunFiles(settings.storage.root)
     with Ledger(settings.cassandra) as ledger:
         runs = [ledger.run(pipeline, number) for number in range(1, ledger.last_run(pipeline) + 1)]
@@ -131,7 +134,7 @@ def manifests(settings: Settings, pipeline: str) -> list[Manifest]:
 
 
 def in_order(settings: Settings, pipeline: str) -> list[tuple[str, str, int, int, str]]:
-    """(tag, persistence_id, number, late, offset) of all batches, in the order in which they were pushed."""
+    """Return (tag, persistence_id, number, late, offset) of all batches' rows, in the order in which they were pushed."""
     found = []
     for manifest in manifests(settings, pipeline):
         for batch in manifest.batches:
@@ -144,7 +147,7 @@ def in_order(settings: Settings, pipeline: str) -> list[tuple[str, str, int, int
 
 
 def assert_in_order(settings: Settings, pipeline: str) -> None:
-    """No number of a persistence_id was pushed before a lower one of the same tag, except late ones."""
+    """Assert that, except for late rows, the numbers of each tag and persistence_id were pushed in rising order."""
     last: dict[tuple[str, str], int] = {}
     for tag, persistence_id, number, late, _ in in_order(settings, pipeline):
         if not late:
@@ -153,13 +156,13 @@ def assert_in_order(settings: Settings, pipeline: str) -> None:
 
 
 def holds(settings: Settings, pipeline: str) -> dict[tuple[str, str], HoldRow]:
-    """Open holds by (tag, persistence_id)."""
+    """Return the open holds by (tag, persistence_id)."""
     with Ledger(settings.cassandra) as ledger:
         return {(row.tag, row.persistence_id): row for row in ledger.delivered.holds(pipeline, settings.pipeline(pipeline).tags)}
 
 
 def state(settings: Settings, pipeline: str, run: int) -> str:
-    """State of a run."""
+    """Return the state of a run."""
     with Ledger(settings.cassandra) as ledger:
         row = ledger.run(pipeline, run)
         assert row
@@ -167,29 +170,29 @@ def state(settings: Settings, pipeline: str, run: int) -> str:
 
 
 def verdicts(settings: Settings, pipeline: str) -> dict[str, str]:
-    """Return what `tagmill check` says of each tag, without the moment of the check."""
+    """Return what `tagmill check` says of each tag, without the time of the check."""
     return {line["tag"]: without_moment(line["verdict"]) for line in tag_table(settings, pipeline)}
 
 
 def without_moment(verdict: str) -> str:
-    """Return the verdict without the moment of the check."""
+    """Return the verdict without the time of the check."""
     return re.sub(r", checked at [0-9: -]{19}", "", verdict)
 
 
 def quality(settings: Settings, pipeline: str, run: int) -> dict[str, Any]:
-    """verdict.json of a run's quality page."""
+    """Read verdict.json of a run's quality page."""
     file = Path(settings.storage.root) / pipeline / "docs" / f"run-{run:08d}" / "verdict.json"
     content: dict[str, Any] = json.loads(file.read_text())
     return content
 
 
 def tagmill(file: Path, *arguments: str) -> tuple[int, str, str]:
-    """The command line in this process: exit status, stdout, stderr."""
+    """Run a `tagmill` command in this process; return exit status, stdout and stderr."""
     from tagmill.cli.main import app
 
     try:
         result = CliRunner().invoke(app, ["--config", str(file), *arguments])
     finally:
-        structlog.reset_defaults()  # the command's own logging ends with its stderr
+        structlog.reset_defaults()  # the command's logging writes to a stderr that is now closed
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result.exit_code, result.stdout, result.stderr

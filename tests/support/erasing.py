@@ -1,4 +1,4 @@
-"""Erases on the test stack, and looks for a text in everything that Tagmill writes or knows of."""
+"""Erase on the test stack, and search for a text in everything that Tagmill writes or knows of."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -12,12 +12,12 @@ from tests.support.delivery import OWNER, clickhouse_rows, only
 
 
 def erased(settings: Settings, ids: Iterable[str], *, delete: bool = True) -> dict[str, Any]:
-    """One erasure in the one pipeline's journal."""
+    """Run one erasure in the only pipeline's journal, and return its result."""
     return erase(settings, only(settings), ids, owner=OWNER, who="tester", why="asked for", delete=delete)
 
 
 def left(session: Any, settings: Settings, text: str, *keyspaces: str) -> list[str]:
-    """Where the text is: tables of these keyspaces and of the ledger, files below the storage root, destinations."""
+    """Return where the text occurs: tables of these keyspaces and of the ledger, files below the storage root, destinations."""
     return [
         *_tables(session, text, [*keyspaces, settings.cassandra.ledger_keyspace]),
         *_files(Path(settings.storage.root), text),
@@ -38,7 +38,7 @@ def _tables(session: Any, text: str, keyspaces: Iterable[str]) -> Iterator[str]:
 
 
 def _files(root: Path, text: str) -> Iterator[str]:
-    """The bytes as they are, and the values of Parquet files, which are compressed."""
+    """Yield the files that contain the text, as plain bytes or in a value of a Parquet file, which is compressed."""
     for file in sorted(path for path in root.rglob("*") if path.is_file()):
         compressed = file.suffix == ".parquet" and _has(pq.read_table(file, partitioning=None).to_pylist(), text)
         if text.encode() in file.read_bytes() or compressed:

@@ -1,4 +1,4 @@
-"""Writes events as the plugin does, and as it never would: into messages, into tag_views, or into one of the two only."""
+"""Write events as the plugin does, and as it never would: into messages, into tag_views, or into only one of the two."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -20,23 +20,23 @@ _IN_JOURNAL = [name for name in VIEW_COLUMNS if name not in ("tag_name", "timebu
 
 
 def this_hour() -> datetime:
-    """Start of the hour that is under way."""
+    """Return the start of the current hour."""
     return datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
 
 
 def offset(moment: datetime, node: int = 1) -> UUID:
-    """A TimeUUID of a moment."""
+    """Return a TimeUUID of a moment."""
     return offset_at(from_datetime(moment), node)
 
 
 def offset_at(at_ticks: int, node: int = 1) -> UUID:
-    """The same of ticks since 1970, also where no calendar reaches."""
+    """Return a TimeUUID of ticks (100 ns) since 1970, also outside the range of datetime."""
     time = at_ticks + GREGORIAN_TICKS
     return UUID(fields=(time & 0xFFFFFFFF, time >> 32 & 0xFFFF, 0x1000 | time >> 48, 0x80, 0x01, node))
 
 
 def event(persistence_id: str, number: int, moment: datetime, tag: str = "t", **columns: Any) -> dict[str, Any]:
-    """One row of tag_views; sequence_nr is the number unless given."""
+    """Return one row of tag_views; sequence_nr is the number unless given."""
     at = columns.pop("timestamp", None) or offset(moment)
     record = {
         "tag_name": tag,
@@ -58,27 +58,30 @@ def event(persistence_id: str, number: int, moment: datetime, tag: str = "t", **
 
 
 def events(persistence_id: str, numbers: Iterable[int], begin: datetime, tag: str = "t", **columns: Any) -> list[dict[str, Any]]:
-    """Events with these numbers, each a second times its number behind `begin`."""
+    """Return events with these numbers, each `number` seconds after `begin`."""
     return [event(persistence_id, number, begin + number * SECOND, tag, **columns) for number in numbers]
 
 
 class Journal:
-    """One journal keyspace on the test Cassandra."""
+    """A journal keyspace on the test Cassandra."""
 
     def __init__(self, session: Session, keyspace: str, view_table: str = "tag_views", messages_table: str = "messages") -> None:
         self.session, self.keyspace, self.view_table, self.messages_table = session, keyspace, view_table, messages_table
 
     def create(self, cassandra: Cassandra) -> "Journal":
-        """The plugin's tables."""
+        """Create the plugin's tables, and return this journal."""
         create_journal(cassandra, self.keyspace)
         return self
 
     def view(self, records: Iterable[dict[str, Any]], written_at: int | None = None) -> None:
-        """Rows into the view; nulls stay unset. `written_at`: microseconds, left out: now."""
+        """Write rows into the view; nulls stay unset. `written_at` is the write time in microseconds (default: now)."""
         self._insert(self.view_table, list(VIEW_COLUMNS), records, written_at)
 
     def messages(self, records: Iterable[dict[str, Any]]) -> None:
-        """The events of these rows into messages; without `partition_nr` it is 0, without `tags` it is the row's own tag."""
+        """Write the events of these rows into messages.
+
+        `partition_nr` defaults to 0, and `tags` to the row's own tag.
+        """
         rows = [
             {
                 **record,
@@ -91,13 +94,13 @@ class Journal:
         self._insert(self.messages_table, [*_IN_JOURNAL, "partition_nr", "tags", "timebucket"], rows)
 
     def both(self, records: Iterable[dict[str, Any]]) -> None:
-        """As a sound application writes."""
+        """Write these rows into the view and into messages, as a sound application does."""
         rows = list(records)
         self.view(rows)
         self.messages(rows)
 
     def remove(self, record: dict[str, Any]) -> None:
-        """Take one row out of the view."""
+        """Delete one row from the view."""
         key = ("tag_name", "timebucket", "timestamp", "persistence_id", "tag_pid_sequence_nr")
         where = " AND ".join(f"{name} = %s" for name in key)
         self.session.execute(
@@ -105,13 +108,13 @@ class Journal:
         )
 
     def deleted_to(self, persistence_id: str, sequence_nr: int) -> None:
-        """What the plugin notes when it deletes events."""
+        """Write the metadata row that the plugin writes when it deletes events."""
         self.session.execute(
             f"INSERT INTO {self.keyspace}.metadata (persistence_id, deleted_to) VALUES (%s, %s)", (persistence_id, sequence_nr)
         )
 
     def rows(self, persistence_id: str | None = None) -> list[dict[str, Any]]:
-        """The rows of the view as they stand, in order of tag, persistence_id and number."""
+        """Return the current rows of the view, sorted by tag, persistence_id, number and offset."""
         names = list(VIEW_COLUMNS)
         found = self.session.execute(f"SELECT {', '.join(names)} FROM {self.keyspace}.{self.view_table}")
         rows = [dict(zip(names, row, strict=True)) for row in found]

@@ -1,4 +1,4 @@
-"""The local ClickHouse with faults to order: what happens to an INSERT when the answer, or the server, is lost.
+"""Run the local ClickHouse with faults on demand, to test what happens to an INSERT when the answer, or the server, is lost.
 
     POST /_fault {"kind": ..., "match": "INSERT INTO", "times": 1, "ms": 200, "code": 241}    queue a fault
     POST /_reset                                                                              forget faults and the log
@@ -35,7 +35,7 @@ LOCK = threading.Lock()
 
 
 def take(sql: str) -> dict[str, Any]:
-    """The next fault that this statement calls for."""
+    """Return the next queued fault that matches this statement, and count it as used; {} if none matches."""
     with LOCK:
         for fault in FAULTS:
             if fault["times"] > 0 and re.search(fault.get("match", ""), sql, re.I):
@@ -53,7 +53,7 @@ class FaultyHandler(clickhouse_http.Handler):
     """The handler with the control paths and the faults."""
 
     def do_POST(self) -> None:
-        """Control paths first."""
+        """Answer the control paths; pass all other requests to the local ClickHouse."""
         path = urlsplit(self.path).path
         if path == "/_log":
             self.body()
@@ -82,11 +82,11 @@ class FaultyHandler(clickhouse_http.Handler):
             pass
 
     def injected(self, code: int, when: str) -> None:
-        """Answer with an error that did not happen."""
+        """Answer with an injected error, which the statement didn't cause."""
         self.fail(f"Code: {code}. DB::Exception: injected {when} the statement. (INJECTED)")
 
     def statement(self, statement: Statement) -> None:
-        """Run one statement under the fault that was ordered for it."""
+        """Run one statement under the fault that was queued for it."""
         fault = take(statement.sql)
         kind = fault.get("kind", "")
         LOG.append([statement.sql.strip()[:100], statement.parameters.get("insert_deduplication_token", ""), kind])
@@ -116,17 +116,17 @@ class FaultyHandler(clickhouse_http.Handler):
 
 
 def order(port: int, kind: str, **details: Any) -> None:
-    """Queue a fault at a running faulty server (for tests)."""
+    """Queue a fault at a running faulty server, from a test."""
     _post(port, "/_fault", json.dumps({"kind": kind, **details}).encode())
 
 
 def reset(port: int) -> None:
-    """Forget faults and the log."""
+    """Clear the faults and the log of a running faulty server."""
     _post(port, "/_reset")
 
 
 def log(port: int) -> list[list[str]]:
-    """Statements that the server saw, with token and fault."""
+    """Return the start, the deduplication token and the fault of each statement that the server received."""
     seen: list[list[str]] = json.loads(_post(port, "/_log"))
     return seen
 

@@ -1,4 +1,4 @@
-"""Cleans journals on the test stack; snapshots as the plugin stores them, and whole tables to compare."""
+"""Clean journals on the test stack, write snapshots as the plugin stores them, and read whole tables to compare."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -16,17 +16,17 @@ SNAPSHOTS = """CREATE TABLE IF NOT EXISTS {}.snapshots (persistence_id text, seq
 
 
 def cleaned(settings: Settings, ids: Iterable[str], what: str, *, delete: bool = True, **wanted: Any) -> dict[str, Any]:
-    """One cleaning of the one pipeline's journal."""
+    """Run one cleanup of the only pipeline's journal, and return its report."""
     return clean(settings, only(settings), ids, Wanted(What(what), **wanted), owner=OWNER, delete=delete)
 
 
 def reasons(done: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """Persistence id, tag and reason of those that were refused, sorted."""
+    """Return persistence id, tag and reason of each refusal, sorted."""
     return sorted((line["persistence_id"], line["tag"], line["reason"]) for line in done["refusals"])
 
 
 def add_snapshots(session: Any, keyspace: str, persistence_id: str, taken: dict[int, datetime]) -> None:
-    """Snapshots by sequence_nr, in a keyspace that is created if it isn't there."""
+    """Write snapshots, taken at these times by sequence_nr; create their keyspace and table if missing."""
     session.execute(
         f"CREATE KEYSPACE IF NOT EXISTS {keyspace} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': 1}}"
     )
@@ -39,7 +39,7 @@ def add_snapshots(session: Any, keyspace: str, persistence_id: str, taken: dict[
 
 
 def snapshots(session: Any, keyspace: str) -> dict[str, list[int]]:
-    """Their sequence_nrs by persistence id, the lowest first."""
+    """Return the sequence_nrs of the snapshots by persistence id, in rising order."""
     found: dict[str, list[int]] = {}
     for row in session.execute(f"SELECT persistence_id, sequence_nr FROM {keyspace}.snapshots"):
         found.setdefault(row.persistence_id, []).append(row.sequence_nr)
@@ -47,7 +47,7 @@ def snapshots(session: Any, keyspace: str) -> dict[str, list[int]]:
 
 
 def in_journal(session: Any, keyspace: str) -> dict[str, list[int]]:
-    """The sequence_nrs that messages has, by persistence id, the lowest first."""
+    """Return the sequence_nrs in messages by persistence id, in rising order."""
     found: dict[str, list[int]] = {}
     for row in session.execute(f"SELECT persistence_id, sequence_nr FROM {keyspace}.messages"):
         found.setdefault(row.persistence_id, []).append(row.sequence_nr)
@@ -55,13 +55,13 @@ def in_journal(session: Any, keyspace: str) -> dict[str, list[int]]:
 
 
 def metadata(session: Any, keyspace: str) -> dict[str, int]:
-    """deleted_to by persistence id."""
+    """Return deleted_to by persistence id."""
     rows = session.execute(f"SELECT persistence_id, deleted_to FROM {keyspace}.metadata")
     return {row.persistence_id: row.deleted_to for row in rows}
 
 
 def tables(session: Any, keyspace: str, names: Iterable[str] = TABLES) -> dict[str, list[str]]:
-    """All rows of all tables of a journal, all columns, as sorted texts."""
+    """Return all rows of these tables of a journal, with all columns, as sorted texts."""
     return {
         name: sorted(repr(sorted(row._asdict().items())) for row in session.execute(f"SELECT * FROM {keyspace}.{name}"))
         for name in names

@@ -1,4 +1,4 @@
-"""A topic of a Kafka Journal for a test, what is written to it, and what its tables hold."""
+"""Create the topics of a Kafka Journal for a test, write to them, and read the tables of its keyspace."""
 
 import json
 import struct
@@ -18,7 +18,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_f
 from tagmill.settings import Settings
 from tests.support.stack import Stack
 
-BEGIN = 1_790_000_000_000  # milliseconds
+BEGIN = 1_790_000_000_000  # first timestamp of a topic, in milliseconds since 1970
 
 
 def admin(port: int) -> AdminClient:
@@ -26,7 +26,7 @@ def admin(port: int) -> AdminClient:
 
 
 def create(port: int, topic: str, partitions: int = 1, **config: str) -> None:
-    """A topic that exists, and that clients know, when this returns; also where one of the name was just deleted."""
+    """Create a topic, also where one of this name was just deleted; return once clients know all its partitions."""
     client = admin(port)
     for attempt in Retrying(
         retry=retry_if_exception_type(KafkaException), stop=stop_after_delay(30), wait=wait_fixed(0.2), reraise=True
@@ -37,14 +37,14 @@ def create(port: int, topic: str, partitions: int = 1, **config: str) -> None:
 
 
 def delete(port: int, topic: str) -> None:
-    """The same the other way round."""
+    """Delete a topic; return once clients no longer know it."""
     client = admin(port)
     _done(client.delete_topics([topic]))
     _until(lambda: topic not in client.list_topics(timeout=10).topics)
 
 
 def lose(port: int, topic: str, partition: int, before: int) -> None:
-    """As retention does: records before an offset are gone."""
+    """Delete the records before an offset, as retention does."""
     client = admin(port)
     _done(client.delete_records([TopicPartition(topic, partition, before)]))
 
@@ -68,7 +68,7 @@ def _until(condition: Callable[[], bool]) -> None:
 
 @dataclass
 class Topic:
-    """A topic and the producer that writes to it; every record is `step` milliseconds later than the one before it."""
+    """A topic and its producer; every record's timestamp is `step` milliseconds after that of the record before."""
 
     port: int
     name: str
@@ -79,7 +79,7 @@ class Topic:
     def send(
         self, key: str | bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes]] = (), partition: int = 0
     ) -> int:
-        """One record; returns its timestamp in milliseconds."""
+        """Send one record; return its timestamp in milliseconds."""
         if self._producer is None:
             self._producer = Producer(
                 {"bootstrap.servers": f"127.0.0.1:{self.port}", "linger.ms": 5, "log_level": 0, "message.max.bytes": 10**9}
@@ -91,7 +91,7 @@ class Topic:
 
     @contextmanager
     def transaction(self, *, abort: bool = False) -> Iterator[None]:
-        """What is sent within is one transaction: its end takes an offset of its own."""
+        """Send all records of the body in one transaction, whose end takes an offset of its own; `abort` aborts it."""
         self.flush()
         before = self._producer
         self._producer = Producer({
@@ -107,14 +107,14 @@ class Topic:
             self._producer = before
 
     def grow(self, partitions: int) -> None:
-        """So many partitions from now on, known to clients when this returns."""
+        """Raise the number of partitions to `partitions`; return once clients know them."""
         self.flush()
-        client, self._producer = admin(self.port), None  # a producer hears of them by and by
+        client, self._producer = admin(self.port), None  # the old producer would learn of the new partitions only later
         _done(client.create_partitions([NewPartitions(self.name, partitions)]))
         _until(lambda: len(_partitions(client, self.name)) == partitions)
 
     def flush(self) -> None:
-        """Everything has arrived."""
+        """Wait until all records have arrived."""
         if self._producer is not None:
             assert self._producer.flush(30) == 0
 
@@ -124,7 +124,7 @@ class Topic:
         self, key: str, events: Sequence[tuple[int, Any]], *, partition: int = 0, expire_after: str | None = None, tags: Sequence[str] = (),
         origin: str | None = "app", headers: Sequence[tuple[str, bytes]] = (),
     ) -> int:  # fmt: skip
-        """Events as (sequence number, JSON payload) in the JSON form."""
+        """Send an append of events, given as (sequence number, JSON payload), in the JSON form; return its timestamp."""
         value: dict[str, Any] = {"events": [{"seqNr": n, "tags": list(tags), "payload": payload} for n, payload in events]}
         if expire_after:
             value["metadata"] = {"expireAfter": expire_after}
@@ -154,7 +154,7 @@ def append_header(first: int, last: int, payload_type: str = "json", **more: Any
 
 
 def binary(events: Sequence[tuple[int, Sequence[str], int, bytes]], version: int = 1, metadata: Any = None) -> bytes:
-    """The binary form of (sequence number, tags, payload kind, payload)."""
+    """Return the binary form of events, given as (sequence number, tags, payload kind, payload)."""
 
     def sized(content: bytes) -> bytes:
         return struct.pack(">i", len(content)) + content
@@ -169,7 +169,7 @@ def binary(events: Sequence[tuple[int, Sequence[str], int, bytes]], version: int
 
 @dataclass
 class KafkaJournal:
-    """A pipeline of kind kafka_journal over topics of its own, and what its keyspace holds."""
+    """A pipeline of kind kafka_journal over its own topics and keyspace."""
 
     stack: Stack
     port: int
@@ -181,13 +181,13 @@ class KafkaJournal:
         return self.folder / f"{self.name}.toml"
 
     def topic(self, suffix: str = "a", partitions: int = 1, **config: str) -> Topic:
-        """A topic whose name begins as the pipeline wants it."""
+        """Create a topic whose name starts with the pipeline's prefix."""
         topic = Topic(self.port, f"{self.name}-{suffix}")
         create(self.port, topic.name, partitions, **config)
         return topic
 
     def settings(self, spark_conf: dict[str, str], **keys: Any) -> Settings:
-        """Its configuration, written to `file`."""
+        """Write the pipeline's configuration to `file`, and return its Settings."""
         wanted = {"topic_prefixes": [f"{self.name}-"], "keyspace": self.name, "lease_seconds": 30, **keys}
         conf = ", ".join(f"{json.dumps(key)} = {json.dumps(value)}" for key, value in spark_conf.items())
         lines = [
@@ -202,12 +202,12 @@ class KafkaJournal:
         return Settings.load(self.file)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Rows of journal in the order of id, topic, segment, seq_nr."""
+        """Return the rows of journal in the order of id, topic, segment, seq_nr and timestamp."""
         found = [row._asdict() for row in self.stack.session.execute(f"SELECT * FROM {self.name}.journal")]
         return sorted(found, key=lambda row: (row["id"], row["topic"], row["segment"], row["seq_nr"], row["timestamp"]))
 
     def entries(self) -> dict[str, dict[str, Any]]:
-        """Rows of metajournal by id."""
+        """Return the rows of metajournal by id."""
         return {row.id: row._asdict() for row in self.stack.session.execute(f"SELECT * FROM {self.name}.metajournal")}
 
     def pointers(self) -> dict[tuple[str, int], int]:
@@ -222,12 +222,12 @@ class KafkaJournal:
 
 
 def moment(milliseconds: int) -> datetime:
-    """As the driver gives it."""
+    """Return the moment as the Cassandra driver does: a datetime in UTC without a time zone."""
     return datetime.fromtimestamp(milliseconds / 1000, UTC).replace(tzinfo=None)
 
 
 def made(stack: Stack, port: int, folder: Path) -> Iterator[Any]:
-    """A maker of journals that are dropped at the end."""
+    """Yield a function that makes journals, and drop these at the end."""
     journals: list[KafkaJournal] = []
 
     def make() -> KafkaJournal:

@@ -1,4 +1,4 @@
-"""A journal as plugins before 0.80 kept it: of the fixture legacy-tags, with its table, its materialized view and nothing else."""
+"""Create a journal as plugins before 0.80 kept it: the fixture legacy-tags, in that time's tables and materialized views."""
 
 from typing import Any
 from uuid import UUID
@@ -10,7 +10,7 @@ from local.fixtures import Case
 from tagmill.stores.cassandra import refresh_schema
 
 CASE = "legacy-tags"
-# EventsByTagMigrationSpec, the plugin's own test, has this table and this view
+# The table and the view are those of EventsByTagMigrationSpec, the plugin's own test.
 MESSAGES = """
 CREATE TABLE {0}.messages (
     used boolean static, persistence_id text, partition_nr bigint, sequence_nr bigint, timestamp timeuuid, timebucket text,
@@ -34,7 +34,10 @@ CREATE TABLE {0}.snapshots (
 
 
 def create(session: Any, keyspace: str, *, meta: bool = False, views: int = 3) -> None:
-    """Keyspace, tables and views, with the events of the fixture, and a persistence id all of whose events are deleted."""
+    """Create the keyspace with its tables and `views` views, and write the events of the fixture.
+
+    One further persistence id, 'deleted', has only deleted events.
+    """
     session.execute(f"CREATE KEYSPACE {keyspace} WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': '1'}}")
     session.execute(MESSAGES.format(keyspace, META if meta else ""))
     session.execute(SNAPSHOTS.format(keyspace))
@@ -53,6 +56,6 @@ def create(session: Any, keyspace: str, *, meta: bool = False, views: int = 3) -
 
 
 def schema(session: Any, keyspace: str) -> str:
-    """The keyspace as Cassandra describes it."""
+    """Return the keyspace's schema as the driver exports it in CQL."""
     refresh_schema(session.cluster)
     return str(session.cluster.metadata.keyspaces[keyspace].export_as_string())

@@ -1,4 +1,4 @@
-"""The rules of numbering once more, one persistence_id at a time and in plain Python: what the build has to agree with."""
+"""A reference for the rules of numbering, with which the build has to agree: one persistence_id at a time, in plain Python."""
 
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Event:
-    """A row of messages. `flaw`: what is wrong with it, a Reason's value."""
+    """A row of messages; `flaw` is a Reason's value that says what is wrong with the row."""
 
     sequence_nr: int
     tags: tuple[str, ...] = ()
@@ -16,7 +16,7 @@ class Event:
 
 @dataclass
 class Stand:
-    """Where the build of a persistence_id stands: `numbers` tag -> (number, sequence_nr)."""
+    """How far the build of a persistence_id has come; `numbers` maps a tag to (number, sequence_nr)."""
 
     sequence_nr: int = 0
     deleted_to: int = 0
@@ -24,7 +24,7 @@ class Stand:
 
 
 def build(stand: Stand, journal: list[Event]) -> tuple[dict[tuple[str, int], int], Stand, str | None]:
-    """The numbers by (tag, sequence_nr), where it stands afterwards, and why it stops before the last event."""
+    """Return the numbers by (tag, sequence_nr), the new Stand, and why the build stops before the last event (None if it doesn't)."""
     start = max(stand.sequence_nr, stand.deleted_to)
     by_number: dict[int, list[Event]] = defaultdict(list)
     for event in journal:

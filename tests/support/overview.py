@@ -1,4 +1,4 @@
-"""Tagmill's page in Airflow's UI, rendered in Airflow's own environment on the test stack."""
+"""Render Tagmill's page of Airflow's UI in the Airflow environment, on the test stack."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ print(web._templates().get_template("pipelines.html.j2").render(pipelines=views)
 
 
 def page(configuration: Path, home: Path) -> str:
-    """Return the page of all pipelines of a configuration file."""
+    """Return the page of all pipelines of a configuration file, as HTML."""
     environment = {**os.environ, "AIRFLOW_HOME": str(home), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [str(ROOT / "build/venvs/airflow/bin/python"), "-c", SCRIPT, str(configuration)],

@@ -78,5 +78,5 @@ def _wide() -> Any:
 
 
 def wide_message(number: int = 7) -> Any:
-    """Return a shop.Wide with nothing but the key of a product."""
+    """Return a shop.Wide that has only a product's key."""
     return _wide()(project="p", event_type="e", product_id=number)

@@ -1,4 +1,4 @@
-"""Copies a ledger's tables and puts them back, as COPY does (ordinary write times) or as a snapshot does (their own)."""
+"""Copy a ledger's tables and restore them, as COPY does (current write times) or as a snapshot does (original write times)."""
 
 from typing import Any
 
@@ -9,17 +9,17 @@ Copy = dict[str, list[dict[str, Cell]]]
 
 
 def copy(session: Session, keyspace: str) -> Copy:
-    """Copy all rows of a keyspace: each column's value with its write time, None for columns of the key and collections."""
+    """Copy all rows of a keyspace: each column's value with its write time, or None for key columns and collections."""
     return {table: _rows(session, keyspace, table) for table in _columns(session, keyspace)}
 
 
 def restore(session: Session, keyspace: str, copied: Copy, *, own_times: bool) -> None:
-    """Empty the keyspace's tables and insert the copied rows."""
+    """Empty the keyspace's tables and insert the copied rows; `own_times` keeps their original write times."""
     lose(session, keyspace)
     for table, rows in copied.items():
         keys = {name for name, kind in _columns(session, keyspace)[table].items() if kind[0] in ("partition_key", "clustering")}
         for row in rows:
-            # a partition that has static columns only has no clustering key
+            # A row with only static columns has no clustering key.
             key = {name: cell[0] for name, cell in row.items() if name in keys and cell[0] is not None}
             others = {name: cell for name, cell in row.items() if name not in keys and cell[0] is not None}
             if not own_times:

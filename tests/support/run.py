@@ -1,6 +1,6 @@
-"""Runs pytest in the Spark environment and, for the DAG tests, in the Airflow one, three processes at a time; adds them up.
+"""Run pytest in the Spark environment and, for the DAG tests, in the Airflow one, three processes at a time; print the total.
 
-python -m tests.support.run [unit | PATH...] [pytest options]; the exit status is 0 only if all passed.
+python -m tests.support.run [unit | PATH...] [pytest options]; the exit status is 0 only if all tests passed.
 """
 
 import subprocess
@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "build" / "test-results"
-# a process each, with servers of its own where it needs any; the longest first
+# Each suite runs in a process with its own servers, if it needs any; the longest suite comes first.
 SUITES = {
     "integration": ("tests/integration",),
     "faults": ("tests/faults",),
@@ -25,14 +25,14 @@ SUITES = {
     "airflow": ("tests/dags",),
 }
 AT_ONCE = 3
-# too long for one process: its modules are dealt out to so many
+# Suites that are too long for one process, with the number of processes that share their modules.
 PARTS = {"integration": 2}
 MOST_SAID = 400
 NO_TESTS = 5  # pytest's exit status when it collected nothing
 
 
 def chosen(arguments: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
-    """Paths per suite, and the options for pytest."""
+    """Return the paths per process of a suite, and the options for pytest."""
     named = {"unit": "tests/unit"}
     paths = [named.get(text, text) for text in arguments if (ROOT / named.get(text, text).split("::")[0]).exists()]
     options = [text for text in arguments if named.get(text, text) not in paths]
@@ -46,7 +46,10 @@ def chosen(arguments: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
 
 
 def dealt(suite: str, paths: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the processes of a suite with the paths of each: its modules in turn, where it is run whole and is too long for one."""
+    """Yield each process of a suite with its paths.
+
+    A suite that is too long for one process and is run whole deals out its modules in turn.
+    """
     if suite in PARTS and list(paths) == list(SUITES[suite]):
         modules = [str(module.relative_to(ROOT)) for path in paths for module in sorted((ROOT / path).rglob("test_*.py"))]
         yield from ((f"{suite}-{part + 1}", modules[part :: PARTS[suite]]) for part in range(PARTS[suite]))
@@ -55,7 +58,7 @@ def dealt(suite: str, paths: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
 
 
 def count(junit: ET.Element) -> Counter[str]:
-    """Totals of one suite."""
+    """Return the totals of one suite: tests, failures, errors and skipped tests."""
     found: Counter[str] = Counter()
     for suite in junit.iter("testsuite"):
         for key in ("tests", "failures", "errors", "skipped"):
@@ -64,14 +67,17 @@ def count(junit: ET.Element) -> Counter[str]:
 
 
 def failed(junit: ET.Element) -> Iterator[str]:
-    """Each test that failed, with what it ended with: the lines of two suites are mixed above, and its own are far up."""
+    """Yield one line per failed test, with its error message.
+
+    The suites' output is mixed, so the test's own lines may be far up.
+    """
     for case in junit.iter("testcase"):
         for outcome in (*case.findall("failure"), *case.findall("error")):
             yield f"{case.get('classname', '')}::{case.get('name', '')}: {' '.join(outcome.get('message', '').split())[:MOST_SAID]}"
 
 
 def run(options: Sequence[str], suite: str, paths: Sequence[str]) -> int:
-    """One suite; its lines appear as they come, with its name in front."""
+    """Run one suite, print its lines as they come with its name in front, and return pytest's exit status."""
     report = RESULTS / f"{suite}.xml"
     report.unlink(missing_ok=True)
     python = ROOT / "build" / "venvs" / ("airflow" if suite == "airflow" else "spark") / "bin" / "python"
@@ -84,7 +90,7 @@ def run(options: Sequence[str], suite: str, paths: Sequence[str]) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the suites and print the total."""
+    """Run the suites, print the failed tests and the total, and return the exit status."""
     split, options = chosen(arguments)
     RESULTS.mkdir(parents=True, exist_ok=True)
     total: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""What Spark passes on, as the texts in which it comes (shortened traces of real ones), and what has to become of each."""
+"""Texts of failures that Spark passes on (shortened real traces), with the Tagmill error that each has to become."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,12 +15,12 @@ WORKER = (
 
 
 class SparkFailure(Exception):
-    """As Py4JJavaError: all that is known is the text."""
+    """Stands for a Py4JJavaError, of which only the text is known."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A text, the error that it means, and words of its line."""
+    """A text, the error that it means, and words that the error's line contains."""
 
     text: str
     error: type[errors.TagmillError]
@@ -28,7 +28,7 @@ class Failure:
 
 
 def java(text: str) -> str:
-    """A cause below others, with lines of its stack."""
+    """Return the text of a Java failure with this cause below others, and with lines of its stack."""
     return f"An error occurred while calling o97.load.\n: {TASK}\n\tat org.apache.spark.A.b(A.scala:1)\nCaused by: {text}\n\t... 4 more\n"
 
 
@@ -163,7 +163,7 @@ FAILURES = {
 
 
 class BrokenSpark:
-    """A session of which every use fails in this way."""
+    """A Spark session of which every use raises this error."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
@@ -172,4 +172,4 @@ class BrokenSpark:
         raise self.error
 
     def stop(self) -> None:
-        """Nothing runs."""
+        """Do nothing, since nothing runs."""

@@ -1,4 +1,4 @@
-"""The servers of one test session: own folder below build/test-stack, own ports, gone at the end however it ends."""
+"""The servers of one test session: in a folder below build/test-stack, on free ports, removed at the end however the session ends."""
 
 import os
 import random
@@ -21,7 +21,7 @@ from local.processes import MARKER, port_is_free
 FOLDER = ROOT / "build" / "test-stack"
 JARS = Path(os.environ.get("TAGMILL_TEST_JARS") or ROOT / "build" / "jars" / "cassandra")
 KAFKA_JARS = JARS.parent / "kafka"
-# tests make and drop hundreds of tables: a change of the schema isn't flushed (the commit log has it), code isn't compiled twice
+# Tests make and drop hundreds of tables, so schema changes aren't flushed (the commit log has them) and code is compiled only once.
 CASSANDRA_FLAGS = (
     "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dcassandra.unsafesystem=true",
     "-Dcassandra.test.flush_local_schema_changes=false",
@@ -32,7 +32,7 @@ _given: set[int] = set()
 
 
 def free_port(beside: int = 0) -> int:
-    """A port below the range that outgoing connections use, none twice; port + `beside` is free too."""
+    """Return a free port below the range of outgoing connections, never the same twice; port + `beside` is free, too."""
     while True:
         port = random.randrange(20500, 22500)
         if port not in _given and port_is_free(port) and (not beside or port_is_free(port + beside)):
@@ -41,7 +41,7 @@ def free_port(beside: int = 0) -> int:
 
 
 def session_home() -> Path:
-    """The folder of this test session; what dead sessions left behind is removed."""
+    """Create the folder of this test session; end the processes and remove the folders of dead sessions."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     for folder in FOLDER.iterdir():
         if folder.name.isdigit() and not psutil.pid_exists(int(folder.name)):
@@ -61,7 +61,7 @@ def _end_below(folder: Path) -> None:
 
 @dataclass
 class Stack:
-    """Running servers and a session on Cassandra. `clickhouse` is the server with faults to order."""
+    """The running servers and a session on Cassandra; `clickhouse` is the server with faults on demand."""
 
     home: Path
     cassandra: Cassandra
@@ -69,11 +69,11 @@ class Stack:
     session: Session
 
     def client(self, **options: Any) -> Any:
-        """A clickhouse-connect client; close it."""
+        """Return a clickhouse-connect client, which the caller has to close."""
         return clickhouse_connect.get_client(host="127.0.0.1", port=self.clickhouse.port, **options)
 
     def rows(self, query: str, parameters: dict[str, Any] | None = None) -> Sequence[Sequence[Any]]:
-        """The rows of one ClickHouse query."""
+        """Return the rows of one ClickHouse query."""
         client = self.client()
         try:
             return client.query(query, parameters=parameters).result_rows  # type: ignore[no-any-return]

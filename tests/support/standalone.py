@@ -1,4 +1,4 @@
-"""An Airflow standalone on the test stack, with passwords in its connections, and a look-out for the JVMs of its tasks."""
+"""Run an Airflow standalone on the test stack, with passwords in its connections, and watch for the JVMs of its tasks."""
 
 import json
 import threading
@@ -22,10 +22,10 @@ PASSWORDS = {"cassandra": "Cassandra's-s3cr3t", "clickhouse": "ClickHouse's-s3cr
 
 
 class AirflowWithPasswords(Airflow):
-    """The local stack's Airflow; its servers accept any password, so that it can be seen where these turn up."""
+    """The local stack's Airflow with passwords; the servers accept any, so a test can search where these turn up."""
 
     def environment(self) -> dict[str, str]:
-        """Connections with login and password."""
+        """Return Airflow's variables, with login and password in the connections."""
         made = super().environment()
         for store, password in PASSWORDS.items():
             connection = {"conn_type": "generic", "host": "127.0.0.1", "login": "tagmill", "password": password}
@@ -35,7 +35,7 @@ class AirflowWithPasswords(Airflow):
 
 @dataclass
 class Lookout:
-    """Sees every process below an Airflow: `jvms` are the pids of Spark's, `commands` all command lines."""
+    """Watches every process below an Airflow: `jvms` has the pids of Spark's JVMs, `commands` all command lines."""
 
     mark: str
     jvms: set[int] = field(default_factory=set)
@@ -70,18 +70,18 @@ class Lookout:
 
 @dataclass
 class Standalone:
-    """A running Airflow."""
+    """A running Airflow and its client."""
 
     places: Places
     airflow: AirflowWithPasswords
     api: AirflowApi
 
     def lookout(self) -> Lookout:
-        """To be used in `with`."""
+        """Return a Lookout on this Airflow, to be used in `with`."""
         return Lookout(self.airflow.mark)
 
     def wait(self, dag: str, run: str, seconds: float = 420) -> str:
-        """The final state of a run; the states of its tasks when it takes too long."""
+        """Wait for a run's end and return its state; if it takes too long, fail with the states of its tasks."""
         end = time.monotonic() + seconds
         while (state := self.api.run_state(dag, run)) not in FINAL:
             assert time.monotonic() < end, f"{run} is {state} after {seconds} s: {self.tasks(dag, run)}"
@@ -89,11 +89,11 @@ class Standalone:
         return state
 
     def succeed(self, dag: str, run: str) -> None:
-        """Wait for a run that has to succeed; if it doesn't, the failed tasks' errors are shown."""
+        """Wait for a run that has to succeed; if it doesn't, fail with the failed tasks' errors."""
         assert self.wait(dag, run) == "success", f"{self.tasks(dag, run)}: {self.errors(dag, run)}"
 
     def errors(self, dag: str, run: str) -> list[str]:
-        """What the failed tasks of a run ended with."""
+        """Return the error that each failed task of a run ended with."""
         found = []
         for task in self.api.tasks(dag, run):
             if task["state"] == "failed":
@@ -103,14 +103,14 @@ class Standalone:
         return found
 
     def first_run(self, dag: str, conf: dict[str, Any] | None = None) -> dict[str, str]:
-        """Trigger a paused DAG, switch it on as the form does, and wait; returns the state of each run."""
+        """Trigger a paused DAG, unpause it as the form does, and wait; return the state of each run."""
         run = self.api.trigger(dag, conf)
         self.api.pause(dag, False)
         assert self.wait(dag, run) == "success", f"{self.tasks(dag, run)}: {self.errors(dag, run)}"
         return self.settle(dag)
 
     def settle(self, dag: str, seconds: float = 420) -> dict[str, str]:
-        """Wait until a DAG has no unfinished run; returns the state of each."""
+        """Wait until a DAG has no unfinished run; return the state of each run."""
         end = time.monotonic() + seconds
         while unfinished := {run: state for run, state in self.api.runs(dag).items() if state not in FINAL}:
             assert time.monotonic() < end, f"unfinished after {seconds} s: {unfinished}"
@@ -118,7 +118,10 @@ class Standalone:
         return self.api.runs(dag)
 
     def backfill(self, dag: str, moment: str) -> list[str]:
-        """Backfill the runs of one moment; returns their ids. On SQLite Airflow refuses while anything else is written (503)."""
+        """Backfill the runs of one moment and return their ids.
+
+        On SQLite, Airflow refuses (503) while something else is written, so the request is repeated up to 20 times.
+        """
         order = {"dag_id": dag, "from_date": moment, "to_date": moment, "dag_run_conf": {}, "max_active_runs": 1}
         order |= {"reprocess_behavior": "completed", "run_backwards": False}
         for attempt in range(20):
@@ -136,15 +139,15 @@ class Standalone:
         return runs
 
     def tasks(self, dag: str, run: str) -> dict[str, str | None]:
-        """State of each task of a run."""
+        """Return the state of each task of a run."""
         return {task["task_id"]: task["state"] for task in self.api.tasks(dag, run)}
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
-        """A REST call that the stack's own client has no name for."""
+        """Make a REST call for which the stack's own client has no method, and return the answer."""
         return self.api._call(method, path, body)
 
     def page(self, path: str, *, login: bool) -> tuple[int, str]:
-        """Status and text of a page of the UI."""
+        """Return status and text of a page of the UI, requested with or without the login."""
         headers = {"Authorization": f"Bearer {self.api._token}"} if login else {}
         request = urllib.request.Request(f"{self.api.base}{path}", headers=headers)
         try:
@@ -154,10 +157,10 @@ class Standalone:
             return error.code, error.read().decode()
 
     def files_with(self, text: str) -> list[Path]:
-        """Files below Airflow's home and the storage root that hold a text, whatever their encoding."""
+        """Return the files below Airflow's home and the storage root whose bytes contain a text."""
         files = (file for file in self.places.home.rglob("*") if file.is_file() and not file.is_symlink())
         return [file for file in files if text.encode() in file.read_bytes()]
 
     def left(self) -> list[str]:
-        """Command lines of processes that still run."""
+        """Return the command lines of Airflow's processes that still run."""
         return [" ".join(process.cmdline()) for process in marked(self.airflow.mark)]

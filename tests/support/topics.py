@@ -1,4 +1,4 @@
-"""A pipeline over one plain topic for a test: what is sent to it, its steps, and what arrived."""
+"""A pipeline over one plain topic for a test: send events to it, run its steps, and read what arrived."""
 
 import json
 import uuid
@@ -20,16 +20,16 @@ OWNER = "o"
 
 
 class Crashed(BaseException):
-    """Nothing catches it."""
+    """Stands for the end of the process; the code under test doesn't catch it."""
 
 
 def checked_verdict(one: "Shop") -> str:
-    """Return what `tagmill check` says of the pipeline, without the moment of the check."""
+    """Return what `tagmill check` says of the pipeline, without the time of the check."""
     return without_moment(topic_line(one.settings, one.name, verify=True)["verdict"])
 
 
 class Shop:
-    """A pipeline over one topic, of JSON events unless it is configured otherwise."""
+    """A pipeline over one topic, of JSON events unless configured otherwise."""
 
     def __init__(self, stack: Any, kafka: Any, spark: Any, folder: Path) -> None:
         self.stack, self.kafka, self.spark = stack, kafka, spark
@@ -39,7 +39,7 @@ class Shop:
         self.keys: dict[str, Any] = {}
 
     def configure(self, **keys: Any) -> Settings:
-        """The configuration with these keys, beside those of before."""
+        """Write the configuration with these keys added to earlier ones, and return its Settings."""
         self.keys |= keys
         of_topic = {} if "kind" in self.keys else {"kind": "topic", "topics": [self.name], "format": "json", "batch_min_rows": 1}
         wanted = {**of_topic, "destination": self.name, "seconds_between_inserts": 0, **self.keys}
@@ -55,18 +55,18 @@ class Shop:
         return self.settings
 
     def applied(self) -> "Shop":
-        """The schema is in place."""
+        """Apply the schema of the ledger and of the destination, and return this shop."""
         schema.apply(self.settings)
         destination.apply(self.settings)
         return self
 
     def send(self, product: int | None, partition: int = 0, **more: Any) -> None:
-        """An event of a product; without one its key is not whole."""
+        """Send an event of a product; with None, the event's key is incomplete."""
         event = {"project": "p", "event_type": "created", "product_id": product, **more}
         self.topic.send(str(product), json.dumps(event).encode(), partition=partition)
 
     def deliver(self, **options: Any) -> list[dict[str, Any]]:
-        """Run by run until nothing is new; with `letters` once."""
+        """Deliver run by run until nothing is new (with `letters` only once); return each run's result."""
         self.topic.flush()
         connector.await_tables(
             self.spark, "tagmill_test", dict.fromkeys(("deduplication", "dead_letters", "dead_letter_places"), ())
@@ -79,35 +79,35 @@ class Shop:
         return done
 
     def finish(self, planned: dict[str, Any]) -> dict[str, Any]:
-        """The steps behind a plan."""
+        """Seal, push and close a planned run; return the result of the close."""
         at = (planned["run"], planned["fence"])
         steps.seal(self.settings, self.name, *at, owner=OWNER, spark=self.spark)
         steps.push(self.settings, self.name, *at, owner=OWNER)
         return steps.close(self.settings, self.name, *at, owner=OWNER)
 
     def sealed(self) -> dict[str, Any]:
-        """Planned and sealed."""
+        """Plan and seal a run; return the plan."""
         self.topic.flush()
         planned = steps.plan(self.settings, self.name, owner=OWNER)
         steps.seal(self.settings, self.name, planned["run"], planned["fence"], owner=OWNER, spark=self.spark)
         return planned
 
     def rows(self, columns: str = "payload") -> list[tuple[Any, ...]]:
-        """What arrived, in Kafka's order."""
+        """Return the rows that arrived, in Kafka's order."""
         found = self.stack.rows(f"SELECT {columns} FROM {self.name} ORDER BY topic, partition, offset")
         return [tuple(row) for row in found]
 
     def products(self) -> list[int]:
-        """The products of what arrived."""
+        """Return the product of each row that arrived, in Kafka's order."""
         return [json.loads(payload)["product_id"] for (payload,) in self.rows()]
 
     def ids(self) -> dict[str, tuple[int, int]]:
-        """unique_id -> shard and run, of all rules."""
+        """Return shard and run of each unique_id in deduplication, under all rules."""
         rows = self.stack.session.execute("SELECT pipeline, shard, unique_id, run FROM tagmill_test.deduplication")
         return {row.unique_id: (row.shard, row.run) for row in rows if row.pipeline == self.name}
 
     def offsets(self) -> dict[int, int]:
-        """Of each partition, up to where it is delivered."""
+        """Return the offset up to which each partition is delivered."""
         rows = self.stack.session.execute(
             "SELECT partition, offset FROM tagmill_test.topic_offsets WHERE pipeline = %s", (self.name,)
         )
@@ -115,7 +115,7 @@ class Shop:
 
 
 def crashing(at: str) -> Any:
-    """The process ends at that instant, as far as its own code goes."""
+    """Return a patch that raises Crashed at a checkpoint, as if the process ended there."""
 
     def reached(name: str) -> None:
         if name == at:
@@ -125,7 +125,7 @@ def crashing(at: str) -> Any:
 
 
 def made(stack: Any, kafka: Any, spark: Any, folder: Path) -> Iterator[Callable[..., Shop]]:
-    """make(partitions, configuration of the topic, **keys of the pipeline) -> a shop whose topic and tables are there."""
+    """Yield make(partitions, configuration of the topic, **keys of the pipeline), which returns a shop with topic and tables."""
 
     def make(partitions: int = 1, config: Mapping[str, str] | None = None, **keys: Any) -> Shop:
         one = Shop(stack, kafka, spark, folder)
