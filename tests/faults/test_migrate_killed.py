@@ -11,6 +11,7 @@ CASE = "legacy-tags"
 TABLES = ("tag_views", "tag_write_progress", "tag_scanning", "metadata", "all_persistence_ids")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_migrate_killed_between_changes_ends_whole(
     delivery: Callable[..., Delivery],

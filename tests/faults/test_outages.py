@@ -64,7 +64,7 @@ def test_run_cassandra_restarts_delivers_once(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("instant", ["seal.begun", "push.after_insert"])
+@pytest.mark.parametrize("instant", ["seal.begun", pytest.param("push.after_insert", marks=pytest.mark.long)])
 def test_run_cassandra_away_ends_then_next_finishes(
     instant: str, delivery: Callable[..., Any], spark: Any, undisturbed: Callable[[str], Any]
 ) -> None:

@@ -58,8 +58,9 @@ def test_withdraw_killed_at_each_instant_finishes(delivered: Any, spark: Any) ->
     is_whole(one, before)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("instant", [pytest.param("withdraw.removed", marks=pytest.mark.long), "withdraw.after_commit"])
+@pytest.mark.parametrize("instant", ["withdraw.removed", "withdraw.after_commit"])
 def test_withdraw_killed_is_finished_by_next_delivery(instant: str, delivered: Any, spark: Any) -> None:
     """Kill a withdrawal and do not repeat it: the run can't be abandoned, and the next delivery finishes the withdrawal."""
     one = delivered("gap-middle")

@@ -31,7 +31,10 @@ def is_built(disturbed: Delivery) -> None:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("instants", [INSTANTS[:4], INSTANTS[4:]], ids=["before the commit", "after it"])
+@pytest.mark.parametrize(
+    "instants",
+    [pytest.param(INSTANTS[:4], id="before the commit", marks=pytest.mark.long), pytest.param(INSTANTS[4:], id="after it")],
+)
 def test_build_killed_while_journal_grows_is_whole(instants: list[str], delivery: Callable[..., Delivery]) -> None:
     """Kill or crash each build one instant later than the one before, with new events every time."""
     disturbed = without_views(delivery)

@@ -151,6 +151,7 @@ def shop(stack, kafka, spark, tmp_path):
     yield from made(stack, kafka, spark, tmp_path)
 
 
+@pytest.mark.long
 def test_topic_under_a_ttl_is_whole(shop):
     """Read a topic's records past the retention without requiring them; those within it are in ClickHouse once each."""
     one = shop(created_at="at", destination_retention_days=DAYS)

@@ -319,6 +319,7 @@ def test_erase_finds_snapshots_of_every_pipeline(applied, settings):
     erased(case.settings, [GONE])  # all tests share the ledger
 
 
+@pytest.mark.long
 def test_erase_keeps_longer_names_reports_earlier_changes(applied, stack):
     """Keep ids with a longer name; report batches that were changed before the erasure once everything is erased."""
     far = event("key-1", 2, BEGIN, partition_nr=7)  # behind more empty partitions than the plugin searches

@@ -211,6 +211,7 @@ def test_migrate_partly_migrated_journal_adds_missing_rows(stack, old_journal, s
     assert views(stack, journal) == (wanted, progress)
 
 
+@pytest.mark.long
 def test_migrate_drop_old_needs_complete_migration(stack, old_journal, settings, spark):
     """Refuse to drop old columns and views while anything needs them.
 

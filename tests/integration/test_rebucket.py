@@ -329,6 +329,7 @@ def test_rebucket_wrong_request_is_refused_by_name(stack, journal, settings, spa
     assert len(rows(stack, made.keyspace, "tag_views")) == 40
 
 
+@pytest.mark.long
 def test_rebucket_cleaned_rows_stay_cleaned(stack, keyspace, settings, spark):
     """Clean partitions, then rebucket to Day and back: the audit still counts their rows as cleaned."""
     journal = keyspace("minute-buckets")

@@ -334,6 +334,7 @@ def test_progress_that_the_journal_does_not_bear_out(stack, journal, settings, s
     assert reached(stack, written) == {"ahead": (10, 10), "nulls": (5, 5), "gap": (10, 10)}
 
 
+@pytest.mark.long
 def test_rebuild_named_ids_behind_empty_partitions(stack, journal, settings, spark):
     """Find persistence ids whose first partitions are empty, and leave them until their deletions are recorded."""
     written = journal()
@@ -398,6 +399,7 @@ def test_rebuild_rows_written_ahead_are_left(stack, journal, settings, spark):
     assert written.rows() == []
 
 
+@pytest.mark.long
 def test_rebuild_dry_run_names_unfinished_build(journal, settings, spark, monkeypatch):
     written = journal()
     written.messages(events("p", range(1, 4), BEGIN))
