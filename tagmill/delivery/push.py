@@ -13,8 +13,6 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from uuid import UUID
 
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import structlog
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
@@ -144,17 +142,21 @@ class _Pushing:
         """Push one tag's batches one after the other, with a client of their own; stop when the push of any tag has failed."""
         with ClickHouse(self.settings.clickhouse, self.to.layout) as clickhouse:
             views = DependentViews(self.ledger, clickhouse, self.manifest, self.to.table)
+            two_offsets = TwoOffsets(clickhouse, self.to.table)
+            noted = two_offsets if self.to.layout is TAG_VIEWS and two_offsets.exists() else None
             for batch in batches:
                 if self.failed:
                     return
                 try:
-                    self._push_batch(clickhouse, batch, rows[batch.number], views)
+                    self._push_batch(clickhouse, batch, rows[batch.number], views, noted)
                 except BaseException:
                     self.failed = True
                     raise
                 one_done()
 
-    def _push_batch(self, clickhouse: ClickHouse, batch: Batch, row: BatchRow, views: DependentViews) -> None:
+    def _push_batch(
+        self, clickhouse: ClickHouse, batch: Batch, row: BatchRow, views: DependentViews, two_offsets: TwoOffsets | None
+    ) -> None:
         manifest, table = self.manifest, self.to.table
         checkpoints.reached("push.before_batch")
         self.ledger.current(manifest.pipeline, manifest.run, self.fence)
@@ -190,21 +192,14 @@ class _Pushing:
         expired = within and within.rows <= sum(total.rows for total in found) < batch.rows
         if not (expiry and within and expired and expiry.agrees(row.batch_id, row.generation, within)):
             verify(manifest, batch, row, found)
-        self._note_two_offsets(clickhouse, row, content)
+        if two_offsets is not None:
+            two_offsets.note(str(row.batch_id), times_in(io.BytesIO(content)))
         if not confirmed:
             views.require_whole(row)
         self.ledger.move_batch(manifest.pipeline, manifest.run, self.fence, row, BatchState.IN_CLICKHOUSE)
         views.forget(row)
         checkpoints.reached("push.after_batch")
         log.info("batch in ClickHouse", pipeline=manifest.pipeline, run=manifest.run, batch=batch.number, rows=batch.rows)
-
-    def _note_two_offsets(self, clickhouse: ClickHouse, row: BatchRow, content: bytes) -> None:
-        """Note the events of a batch of tag views that the destination also has under another offset: its view shows them once."""
-        two_offsets = TwoOffsets(clickhouse, self.to.table)
-        if self.to.layout is TAG_VIEWS and two_offsets.exists():
-            times = pq.read_table(io.BytesIO(content), columns=["event_time"])["event_time"]
-            bounds = pc.min_max(times).as_py()
-            two_offsets.note(str(row.batch_id), bounds["min"], bounds["max"])
 
     def _within(self, expiry: Expiry | None, batch: Batch, content: bytes) -> Within | None:
         """Return what of a batch is within the destination's retention, and note the batch's times; None if no retention is declared."""

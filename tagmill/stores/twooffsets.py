@@ -7,12 +7,13 @@ data may have one event under two offsets: the view shows the events noted here 
 from datetime import timedelta
 
 from tagmill import names
+from tagmill.ledger.batch_times import Times
 from tagmill.stores.clickhouse import ClickHouse
+from tagmill.timeuuid import TICKS_PER_MILLISECOND, TICKS_PER_SECOND
 
 # Two offsets of one event that lie further apart than this are not searched for.
 APART = timedelta(days=7)
 _KEY = "`persistence_id`, `sequence_nr`"
-_TICKS_A_SECOND = 10_000_000
 # Settings of the search, which groups up to a month of rows: it spills to disk above 1 GB and uses few threads.
 _SEARCH = {"max_bytes_before_external_group_by": 1_000_000_000, "max_threads": 2}
 
@@ -29,14 +30,9 @@ class TwoOffsets:
         """Return whether `schema apply` has created the table."""
         return bool(self.clickhouse.columns_of(self.name))
 
-    def note(self, batch_id: str, first: int, last: int) -> None:
-        """Note the events of a batch that the destination also has under another time; a repetition adds nothing.
-
-        Args:
-            batch_id: a batch that the destination has.
-            first: the earliest event_time of the batch, in ticks (100 ns) since 1970.
-            last: the latest.
-        """
+    def note(self, batch_id: str, times: Times) -> None:
+        """Note the events of a batch that the destination also has under another time; a repetition adds nothing."""
+        first, last = times.first_ms * TICKS_PER_MILLISECOND, (times.last_ms + 1) * TICKS_PER_MILLISECOND
         of_batch = (
             f"SELECT {_KEY} FROM {names.sql(self.destination)} WHERE `batch_id` = {{batch:UUID}} AND {_within('first', 'last')}"
         )
@@ -47,13 +43,13 @@ class TwoOffsets:
         ticks = "intDiv(toUnixTimestamp64Nano(CAST({}(`event_time`) AS DateTime64(9, 'UTC'))), 100)"
         query = f"SELECT count(), {ticks.format('min')}, {ticks.format('max')} FROM {names.sql(self.destination)}"
         ((rows, begin, last),) = self.clickhouse.rows(query)
-        month = 30 * 86_400 * _TICKS_A_SECOND
+        month = 30 * 86_400 * TICKS_PER_SECOND
         while rows and begin <= last:
             self._add("1", begin, min(begin + month, last), {})
             begin += month
 
     def _add(self, condition: str, first: int, last: int, values: dict[str, str]) -> None:
-        apart = int(APART.total_seconds()) * _TICKS_A_SECOND
+        apart = int(APART.total_seconds()) * TICKS_PER_SECOND
         settings = ", ".join(f"{name} = {value}" for name, value in _SEARCH.items())
         self.clickhouse.command(
             f"INSERT INTO {self.table} ({_KEY}) SELECT {_KEY} FROM {names.sql(self.destination)} "
