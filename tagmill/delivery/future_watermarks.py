@@ -4,13 +4,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 
-from tagmill.delivery.model import Manifest
-from tagmill.delivery.runfiles import read_manifest
-from tagmill.errors import SealedFileDamaged
+from tagmill.delivery.runfiles import if_readable, read_manifest
 from tagmill.settings import Settings
 from tagmill.stores.delivered import Watermark
 from tagmill.stores.files import RunFiles
-from tagmill.stores.ledger import Ledger, RunRow
+from tagmill.stores.ledger import Ledger
 from tagmill.timeuuid import TICKS_PER_SECOND, from_datetime
 
 
@@ -43,15 +41,8 @@ def _proven(settings: Settings, ledger: Ledger, name: str, mark: Watermark, now:
         row = ledger.run(name, number)
         if ticks <= now or row is None:
             break
-        moved = _manifest(files, row)
+        # Of a run without a readable manifest nothing is known: an earlier run then shows where to go on.
+        moved = if_readable(read_manifest, files, row) if row.manifest_file else None
         if moved is not None and moved.moves_watermark and mark.tag in moved.tags:
             ticks = moved.tags[mark.tag].after
     return ticks if ticks <= now else settings.pipeline(name).start_ticks(mark.tag) - 1
-
-
-def _manifest(files: RunFiles, row: RunRow) -> Manifest | None:
-    """Return a run's manifest, or None if it has none or the file is damaged: an earlier run then shows where to go on."""
-    try:
-        return read_manifest(files, row) if row.manifest_file else None
-    except SealedFileDamaged:
-        return None

@@ -21,7 +21,7 @@ from tagmill.continuity.noted import with_delivered
 from tagmill.delivery import holds, stops, takenout, withdraw
 from tagmill.delivery.close import close, count_delivered
 from tagmill.delivery.model import Manifest
-from tagmill.delivery.runfiles import all_batches, read_manifest, read_plan, write_document
+from tagmill.delivery.runfiles import all_batches, if_readable, read_manifest, read_plan, write_document
 from tagmill.delivery.waysout import take_back, unsealed
 from tagmill.errors import GuardRefused, SealedFileDamaged
 from tagmill.settings import Settings
@@ -114,7 +114,7 @@ class GiveUp:
         return "nothing of it was delivered, the next run plans its range again"
 
     def _end_sealed(self, ledger: Ledger, row: RunRow) -> str:
-        manifest = self._manifest(row)
+        manifest = if_readable(read_manifest, self.files, row)
         batches = all_batches(ledger, manifest) if manifest else ledger.batches(self.name, row.run)
         delivered = [batch for batch in batches if batch.state == BatchState.IN_CLICKHOUSE]
         waiting = [batch for batch in batches if batch.state == BatchState.NEW]
@@ -134,12 +134,6 @@ class GiveUp:
         return (
             f"{len(delivered)} batches stay delivered, {len(waiting)} are VOIDED; the next run reads the rest of its range again"
         )
-
-    def _manifest(self, row: RunRow) -> Manifest | None:
-        try:
-            return read_manifest(self.files, row)
-        except SealedFileDamaged:
-            return None
 
     def _progress(
         self, ledger: Ledger, clickhouse: ClickHouse, row: RunRow, delivered: list[BatchRow]

@@ -1,7 +1,7 @@
 """Write and read plans and manifests as files; the ledger names each with its SHA-256."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 from uuid import UUID
@@ -47,6 +47,14 @@ def read_document(files: RunFiles, kind: type[D], file: str, sha256: str | None,
             "Nothing was written or sent; restore the file from a backup"
         )
     return kind.model_validate_json(content)
+
+
+def if_readable(read: Callable[[RunFiles, RunRow], D], files: RunFiles, row: RunRow) -> D | None:
+    """Return what `read` returns of a run, or None if its file is lost or damaged."""
+    try:
+        return read(files, row)
+    except SealedFileDamaged:
+        return None
 
 
 @contextmanager

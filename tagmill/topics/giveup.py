@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from tagmill import checkpoints
 from tagmill.batches.states import BatchState, RunState
-from tagmill.delivery.runfiles import all_batches, write_document
+from tagmill.delivery.runfiles import all_batches, if_readable, write_document
 from tagmill.delivery.waysout import take_back, unsealed
 from tagmill.errors import ConfigurationError, GuardRefused, SealedFileDamaged
 from tagmill.kafka.ranges import Range
@@ -117,7 +117,7 @@ class TopicGiveUp:
     def _give_up(self, ledger: Ledger, row: RunRow) -> str:
         if row.state == RunState.PLANNED:
             return self._abandon(ledger, row)
-        manifest = self._manifest(row)
+        manifest = if_readable(read_manifest, self.files, row)
         batches = all_batches(ledger, manifest) if manifest else ledger.batches(self.name, row.run)
         delivered = [batch for batch in batches if batch.state == BatchState.IN_CLICKHOUSE]
         waiting = [batch for batch in batches if batch.state == BatchState.NEW]
@@ -184,7 +184,7 @@ class TopicGiveUp:
         row = next(closed_runs(ledger, self.name), None)
         if row is None or not row.manifest_file:
             return
-        plan, manifest = self._plan(row), self._manifest(row)
+        plan, manifest = if_readable(read_plan, self.files, row), if_readable(read_manifest, self.files, row)
         partly = isinstance(self.stream, JournalSettings) and self._is_partly(ledger, row)
         if plan and manifest and not (partly and lost(self.files, plan.delivered)):
             return
@@ -243,18 +243,6 @@ class TopicGiveUp:
             warnings=[],
             more=True,
         )
-
-    def _plan(self, row: RunRow) -> TopicPlan | None:
-        try:
-            return read_plan(self.files, row)
-        except SealedFileDamaged:
-            return None
-
-    def _manifest(self, row: RunRow) -> TopicManifest | None:
-        try:
-            return read_manifest(self.files, row)
-        except SealedFileDamaged:
-            return None
 
     def _rebuilt(self, clickhouse: ClickHouse, row: RunRow, batches: Sequence[BatchRow]) -> tuple[str, str]:
         """Write a manifest from what ClickHouse has, in place of a lost one; return its file and digest. Its batches can't be resent."""
