@@ -167,9 +167,10 @@ class _Attempt:
         """Create missing tables, and add columns that tables of an earlier release of Kafka Journal lack."""
         there = self.tables.there()
         self.tables.require_writable()
-        if not there or self.tables.outdated():
-            if there:
-                self.tell(f"adding to tables of an earlier release: {', '.join(self.tables.outdated())}")
+        outdated = self.tables.outdated() if there else []
+        if outdated:
+            self.tell(f"adding to tables of an earlier release: {', '.join(outdated)}")
+        if outdated or not there:
             replication = self.settings.cassandra.replication.options()
             self.tables.create(replication, owner=owner, lock_seconds=self.chosen.lock_seconds)
 

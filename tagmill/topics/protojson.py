@@ -23,7 +23,17 @@ WRAPPERS = frozenset(
 _sorted = msgspec.json.Encoder(order="sorted")
 
 
-class Message(Nested, Mapping[str, Any]):
+class _ByName(Nested, Mapping[str, Any]):
+    """Mapping whose `get` finds values by name; a value that is None counts as absent."""
+
+    def __getitem__(self, name: str) -> Any:
+        value = self.get(name)
+        if value is None:
+            raise KeyError(name)
+        return value
+
+
+class Message(_ByName):
     """A message as a mapping of its fields; `get` returns None for a field that has presence and is not set."""
 
     def __init__(self, message: Any, pool: Any) -> None:
@@ -48,12 +58,6 @@ class Message(Nested, Mapping[str, Any]):
         if kind == STRUCT and name in message.fields:
             return Message(message.fields[name], self.pool)
         return default
-
-    def __getitem__(self, name: str) -> Any:
-        value = self.get(name)
-        if value is None:
-            raise KeyError(name)
-        return value
 
     def __iter__(self) -> Iterator[str]:
         if self.message.DESCRIPTOR.full_name == STRUCT:
@@ -101,7 +105,7 @@ class _Repeated(Nested):
         return _sorted.encode(_as_json(alone, self.pool)[self.field.name]).decode()
 
 
-class _Map(_Repeated, Mapping[str, Any]):
+class _Map(_Repeated, _ByName):
     """Map whose keys are texts, as in ProtoJSON."""
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -111,12 +115,6 @@ class _Map(_Repeated, Mapping[str, Any]):
             if _key(key) == name:
                 return _single(self.field.message_type.fields_by_name["value"], entries[key], self.pool)
         return default
-
-    def __getitem__(self, name: str) -> Any:
-        value = self.get(name)
-        if value is None:
-            raise KeyError(name)
-        return value
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(map(_key, getattr(self.message, self.field.name))))
