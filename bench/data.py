@@ -6,10 +6,10 @@ The rows are those of tag_views as an application writes it, or of messages of a
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tagmill.settings import Settings
-from tagmill.stores.cassandra import Cassandra
-from tagmill.stores.schema import create_journal
-from tagmill.timeuuid import GREGORIAN_TICKS
+from tagmill.cassandra.client import Cassandra
+from tagmill.config.settings import Settings
+from tagmill.domain.timeuuid import GREGORIAN_TICKS
+from tagmill.ledger.schema import create_journal
 
 TAGS, HOURS, PERSISTENCE_IDS = 4, 48, 5000
 HOUR_TICKS = 36_000_000_000

@@ -52,10 +52,10 @@ def main() -> None:
 
 def stack_up(ports: dict[str, int] = PORTS, parts: Sequence[str] = ("cassandra", "clickhouse")) -> Any:
     """Start the servers in the benchmarks' own folder, Cassandra with a heap fit for a node under load, and return their stack."""
-    from local import places
+    from local import layout
     from local.stack import Stack
 
-    stack = Stack(places.resolve(HOME / "local", {**ports, "airflow": None}))
+    stack = Stack(layout.resolve(HOME / "local", {**ports, "airflow": None}))
     stack.cassandra.heap = HEAP
     stack.up(parts, print)
     return stack
@@ -80,7 +80,7 @@ def config_of(keyspace: str, name: str) -> Path:
 def written(config: Path, keyspace: str, rows: int, by: str) -> None:
     """Write the data with function `by` of bench.data in a separate process, then wait 30 s for compaction."""
     code = (
-        "import sys; from tagmill.settings import Settings; from tagmill.sparksession import session; from bench import data;"
+        "import sys; from tagmill.config.settings import Settings; from tagmill.spark.session import session; from bench import data;"
         f"s = Settings.load(sys.argv[1]); data.{by}(s, session(s), sys.argv[2], int(sys.argv[3]))"
     )
     begun = time.monotonic()

@@ -9,7 +9,7 @@ import sys
 import time
 from datetime import datetime
 
-from local import places
+from local import layout
 from local.airflow_api import FINAL
 from local.processes import marked
 from local.stack import Stack
@@ -19,7 +19,7 @@ DAG = "deliver_orders"
 
 def main(rounds: int = 3) -> None:
     """Trigger the DAG `rounds` times, one run after the other, and print a table."""
-    airflow = Stack(places.resolve()).airflow
+    airflow = Stack(layout.resolve()).airflow
     api, walls = airflow.api(), []
     print("| round | queued s | plan s | in all s | tasks that ran | JVMs started |\n|---|---|---|---|---|---|")
     for round_ in range(1, rounds + 1):

@@ -13,12 +13,12 @@ from pathlib import Path
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tagmill.connector import CASSANDRA, table
-from tagmill.settings import Settings
-from tagmill.sparksession import session
-from tagmill.stores.cassandra import Cassandra
-from tagmill.stores.schema import statements
-from tagmill.views.writing import BATCHES
+from tagmill.cassandra.client import Cassandra
+from tagmill.config.settings import Settings
+from tagmill.ledger.schema import statements
+from tagmill.spark.connector import CASSANDRA, table
+from tagmill.spark.session import session
+from tagmill.views.writer import BATCHES
 
 TOPIC, PARTITIONS, IDS, AT_ONCE, MARK_EVERY = "bench", 4, 20_000, 2, 20
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import clickhouse_connect
 
-from tagmill.connector import table
-from tagmill.delivery.model import Slice, Unit
-from tagmill.delivery.scan import _whole
-from tagmill.settings import Settings
-from tagmill.sparksession import session
-from tagmill.stores.cassandra import Cassandra
-from tagmill.stores.clickhouse import INSERT_SETTINGS
-from tagmill.stores.views import VIEW_COLUMNS, Views
+from tagmill.cassandra.client import Cassandra
+from tagmill.clickhouse.client import INSERT_SETTINGS
+from tagmill.config.settings import Settings
+from tagmill.delivery.tag_views.model import Slice, Unit
+from tagmill.delivery.tag_views.scan import _whole
+from tagmill.journal.tag_view_reader import VIEW_COLUMNS, Views
+from tagmill.spark.connector import table
+from tagmill.spark.session import session
 
 TYPES = {"text": "String", "bigint": "Int64", "timeuuid": "String", "int": "Nullable(Int32)", "blob": "String"}
 BUCKETS_A_FILE = 12

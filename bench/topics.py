@@ -24,7 +24,7 @@ from typing import Any
 
 from bench.deliver import HOME, ROOT, stack_up
 from bench.measure import Measured, measure, medians
-from local import classes
+from local import class_archive
 
 PORTS = {"cassandra": 19462, "kafka": 19472, "clickhouse": 19482}
 PARTS = ("cassandra", "kafka", "clickhouse")
@@ -95,7 +95,7 @@ def _config() -> Path:
     file.write_text(
         f'[cassandra]\nport = {PORTS["cassandra"]}\nledger_keyspace = "tagmill_bench_topics"\n'
         f'[clickhouse]\nport = {PORTS["clickhouse"]}\n[kafka]\nbootstrap_servers = ["127.0.0.1:{PORTS["kafka"]}"]\n'
-        f'[spark]\njars = "{ROOT}/build/jars/spark"\ndriver_memory = "1500m"\nclass_archive = "{classes.FILE}"\n'
+        f'[spark]\njars = "{ROOT}/build/jars/spark"\ndriver_memory = "1500m"\nclass_archive = "{class_archive.FILE}"\n'
         f'[storage]\nroot = "{HOME}/data-topics"\n'
         '[pipelines.bench]\nkind = "topic"\ntopics = ["bench"]\nformat = "json"\ndestination = "bench"\nseconds_between_inserts = 0\n'
         'columns = [{ name = "product_id", type = "Int64" }, { name = "price", type = "Float64" }, { name = "note" }]\n',

@@ -20,20 +20,20 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
-from tagmill.kafka.ranges import places, unread
-from tagmill.kafka.source import kafka_records
-from tagmill.loading import Part, load
-from tagmill.settings import ClickHouseSettings, Settings
-from tagmill.sparksession import session
-from tagmill.stores import schema
-from tagmill.stores.bulk import Target
-from tagmill.stores.cassandra import Cassandra
-from tagmill.stores.clickhouse import ClickHouse
-from tagmill.stores.files import RunFiles
-from tagmill.stores.kafka import Kafka
-from tagmill.topics import destination
-from tagmill.topics.seal import IN_FILES
-from tagmill.views.writing import append
+from tagmill.cassandra.bulk_writer import Target
+from tagmill.cassandra.client import Cassandra
+from tagmill.clickhouse.client import ClickHouse
+from tagmill.config.settings import ClickHouseSettings, Settings
+from tagmill.delivery.topics import destination_table
+from tagmill.delivery.topics.seal import IN_FILES
+from tagmill.kafka.client import Kafka
+from tagmill.kafka.offset_ranges import places, unread
+from tagmill.kafka.spark_source import kafka_records
+from tagmill.ledger import schema
+from tagmill.runs.storage import RunFiles
+from tagmill.spark.bulk_load import Part, load
+from tagmill.spark.session import session
+from tagmill.views.writer import append
 
 PIPELINE, PARTITIONS, BYTES, TWICE_EVERY = "bench", 4, 300, 20
 LEDGER = ("pipelines", "runs", "topic_offsets", "deduplication", "leases", "dead_letters", "dead_letter_places")
@@ -43,7 +43,7 @@ RAW_ROWS = 100_000
 def produce(settings: Settings, events: str) -> None:
     """Create the tables, and a topic of JSON events."""
     schema.apply(settings)
-    destination.apply(settings)
+    destination_table.apply(settings)
     servers = {"bootstrap.servers": ",".join(settings.kafka.bootstrap_servers)}
     admin = AdminClient(servers)
     for made in admin.create_topics([NewTopic(PIPELINE, PARTITIONS, 1)]).values():

@@ -27,7 +27,7 @@ from typing import Any
 from bench import data
 from bench.deliver import HOME, ROOT, stack_up
 from bench.measure import Measured, measure, medians
-from local import classes
+from local import class_archive
 
 PORTS = {"cassandra": 19352, "clickhouse": 18333}
 # The connector with its default settings, and with the batches and the concurrency of a build.
@@ -177,7 +177,7 @@ def _prepare(name: str, *parts: str, views: str = "tagmill", append: str = "appe
     _config(name).write_text(
         f'[cassandra]\nport = {PORTS["cassandra"]}\nledger_keyspace = "tagmill_{name}"\n'
         f"[clickhouse]\nport = {PORTS['clickhouse']}\n"
-        f'[spark]\njars = "{ROOT}/build/jars/spark"\nclass_archive = "{classes.FILE}"\ndriver_memory = "1500m"\n'
+        f'[spark]\njars = "{ROOT}/build/jars/spark"\nclass_archive = "{class_archive.FILE}"\ndriver_memory = "1500m"\n'
         f'[storage]\nroot = "{HOME}/data-{name}"\n'
         f'[pipelines.bench]\nkeyspace = "{name}"\nbucket_size = "Hour"\ntags = ["tag-0"]\n'
         f'first_time_bucket = "20260101T00:00"\ndestination = "{name}"\nviews = "{views}"\n',

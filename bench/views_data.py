@@ -14,12 +14,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from bench import data
-from tagmill.connector import CASSANDRA, table
-from tagmill.settings import Settings
-from tagmill.sparksession import session
-from tagmill.stores.cassandra import Cassandra
-from tagmill.stores.schema import create_journal
-from tagmill.views.writing import BATCHES
+from tagmill.cassandra.client import Cassandra
+from tagmill.config.settings import Settings
+from tagmill.ledger.schema import create_journal
+from tagmill.spark.connector import CASSANDRA, table
+from tagmill.spark.session import session
+from tagmill.views.writer import BATCHES
 
 VIEW_KEY = ["tag_name", "timebucket", "timestamp", "persistence_id", "tag_pid_sequence_nr"]
 

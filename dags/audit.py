@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tagmill.airflow.audit import audit_dag
-from tagmill.settings import Settings
+from tagmill.config.settings import Settings
 
 settings = Settings.load()
 for name in settings.pipelines:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tagmill.airflow.deliver import deliver_dag
-from tagmill.settings import Settings
+from tagmill.config.settings import Settings
 
 settings = Settings.load()
 jobs = Path(__file__).resolve().parents[1] / "spark_jobs"

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tagmill.airflow.rebucket import rebucket_dag
-from tagmill.settings import Settings
+from tagmill.config.settings import Settings
 
 settings = Settings.load()
 for name in settings.pipelines:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tagmill.airflow.replicate import purge_expired_dag, replicate_dag
-from tagmill.settings import Settings
+from tagmill.config.settings import Settings
 
 settings = Settings.load()
 jobs = Path(__file__).resolve().parents[1] / "spark_jobs"

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tagmill.airflow.views import views_dags
-from tagmill.settings import Settings
+from tagmill.config.settings import Settings
 
 settings = Settings.load()
 for name in settings.pipelines:

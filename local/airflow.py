@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 from local.airflow_api import AirflowApi
 from local.errors import one_line
 from local.java import SPARK, find_java, java_home
-from local.part import Part
-from local.places import Places
+from local.layout import Places
+from local.service import Part
 from tagmill.errors import ConfigurationError
 
 NEEDED = ("metadatabase", "scheduler", "dag_processor")

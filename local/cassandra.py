@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from local.errors import one_line
 from local.java import CASSANDRA, find_java
-from local.part import Part
+from local.service import Part
 from tagmill.errors import ConfigurationError
 
 COLLECTOR = "-XX:+UseParallelGC"

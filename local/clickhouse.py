@@ -6,8 +6,8 @@ import urllib.request
 from pathlib import Path
 from typing import ClassVar
 
-from local.part import Part
-from local.places import ROOT
+from local.layout import ROOT
+from local.service import Part
 
 
 class ClickHouse(Part):

@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-from local import classes
-from local.places import Places
+from local import class_archive
+from local.layout import Places
 
 TEXT = """\
 # The demo's pipelines on the local stack. Relative paths count from this file's folder.
@@ -80,7 +80,7 @@ def write_config(places: Places, *, pipeline: str = "orders", first_time_bucket:
             clickhouse=places.ports.clickhouse,
             kafka=places.ports.kafka,
             jars=os.path.relpath(places.jars / "spark", file.parent),
-            classes=os.path.relpath(classes.FILE, file.parent),
+            classes=os.path.relpath(class_archive.FILE, file.parent),
             pipeline=pipeline,
             first=first_time_bucket,
         )

@@ -9,9 +9,9 @@ from cassandra.concurrent import execute_concurrent
 from cassandra.policies import DCAwareRoundRobinPolicy, TokenAwarePolicy
 from cassandra.query import BatchStatement, BatchType
 
+from tagmill.cassandra.client import RECONNECT
+from tagmill.domain.identifiers import cql
 from tagmill.errors import StoreUnavailable
-from tagmill.names import cql
-from tagmill.stores.cassandra import RECONNECT
 
 BATCH_BYTES = 30_000  # of a batch: below Cassandra's batch_size_fail_threshold of 50 KiB
 ROW_BYTES = 150  # a row's keys and columns without the payload

@@ -23,22 +23,22 @@ from rich.table import Table
 from local import products
 from local.config import write_config
 from local.cql import session
-from local.dagrun import DagRunner
+from local.dag_runner import DagRunner
 from local.errors import explained
 from local.guard import Guard
 from local.journal import Generated, Journal, Orders, OrdersWithoutViews
-from local.places import Places, resolve
+from local.layout import Places, resolve
 from local.processes import alive
 from local.stack import Stack
 from local.verify import differences
-from tagmill.delivery.report import tag_table
+from tagmill.config.settings import CONFIG_VARIABLE, Settings
+from tagmill.delivery.tag_views.verification import tag_table
+from tagmill.delivery.topics import destination_table
+from tagmill.delivery.topics.status import COLUMNS as TOPIC_COLUMNS
 from tagmill.domain.verdict import EXACTLY_ONCE
 from tagmill.errors import LeaseTaken, TagmillError
+from tagmill.ledger import schema
 from tagmill.runs.privacy import make_folder
-from tagmill.settings import CONFIG_VARIABLE, Settings
-from tagmill.stores import schema
-from tagmill.topics import destination
-from tagmill.topics.report import COLUMNS as TOPIC_COLUMNS
 
 COLUMNS = ("tag", "in_view", "delivered", "held", "batches", "clickhouse_rows", "verdict")
 BASE_TIMEOUT_SECONDS = 1200
@@ -128,7 +128,7 @@ def _prepared(stack: Stack, journal: Journal) -> tuple[Settings, list[Journal]]:
     stack.up(("cassandra", "clickhouse", *(["kafka"] if _topics(settings) else [])), console.print)
     with _starting_beside(stack, "airflow"):
         schema.apply(settings)
-        destination.apply(settings)
+        destination_table.apply(settings)
         journals = [journal]
         if OrdersWithoutViews.name in settings.pipelines:  # an older configuration, or that of generated events, lacks it
             journals.append(OrdersWithoutViews())

@@ -18,10 +18,10 @@ from cassandra.cluster import Session
 from cassandra.query import UNSET_VALUE
 
 from local.cql import write_partitions
-from local.places import ROOT
+from local.layout import ROOT
+from tagmill.cassandra.client import refresh_schema
+from tagmill.domain.identifiers import cql
 from tagmill.errors import ConfigurationError
-from tagmill.names import cql
-from tagmill.stores.cassandra import refresh_schema
 
 CASES = ROOT / "tests" / "fixtures" / "pekko"
 TABLES = ("messages", "tag_views", "tag_write_progress", "tag_scanning", "metadata", "all_persistence_ids")

@@ -23,9 +23,9 @@ from cassandra.cluster import Session
 from local.cql import session as open_session
 from local.cql import write_partitions
 from local.fixtures import Case
-from tagmill.buckets import BucketSize
-from tagmill.names import cql
-from tagmill.timeuuid import GREGORIAN_TICKS, from_datetime
+from tagmill.domain.identifiers import cql
+from tagmill.domain.time_buckets import BucketSize
+from tagmill.domain.timeuuid import GREGORIAN_TICKS, from_datetime
 
 TYPES = ("OrderPlaced", "OrderPaid", "OrderShipped", "OrderBilled")
 SERIALIZER = 9001

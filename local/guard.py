@@ -9,9 +9,9 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from local.part import Part
-from local.places import ROOT
+from local.layout import ROOT
 from local.processes import end, marked
+from local.service import Part
 
 
 class Guard:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from local.errors import one_line
 from local.java import SPARK, find_java
-from local.places import ROOT
+from local.layout import ROOT
 from tagmill.errors import ConfigurationError, TransientError
 
 HERE = Path(__file__).resolve().parent / "jars"

@@ -15,8 +15,8 @@ from cassandra.cluster import Session
 
 from local.fixtures import TABLES, WITHOUT_VIEWS, Case, load_case
 from local.generate import SERIALIZER, Plan, generate, plan
+from tagmill.domain.timeuuid import ticks, to_datetime
 from tagmill.errors import ConfigurationError
-from tagmill.timeuuid import ticks, to_datetime
 
 
 class Row(NamedTuple):

@@ -8,12 +8,12 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from local.errors import PartDidNotStart
-from tagmill import names
-from tagmill.settings import Settings
-from tagmill.stores.clickhouse import ClickHouse
-from tagmill.stores.kafka import Kafka
-from tagmill.topics.columns import layout
-from tagmill.topics.report import topic_line
+from tagmill.clickhouse.client import ClickHouse
+from tagmill.config.settings import Settings
+from tagmill.delivery.topics.status import topic_line
+from tagmill.delivery.topics.table_columns import layout
+from tagmill.domain import identifiers
+from tagmill.kafka.client import Kafka
 
 NAME = "products"  # the name of the pipeline, its topic and its table
 EVENTS, PARTITIONS = 6000, 2
@@ -53,7 +53,7 @@ def differences(settings: Settings) -> list[str]:
     chosen = settings.topic(NAME)
     expected = Counter({value for partition in range(PARTITIONS) for value in _sent(partition) if value.endswith(b"}}")})
     with ClickHouse(settings.clickhouse, layout(chosen)) as clickhouse:
-        rows = clickhouse.rows(f"SELECT payload FROM {names.sql(chosen.destination)}")
+        rows = clickhouse.rows(f"SELECT payload FROM {identifiers.sql(chosen.destination)}")
         arrived = Counter(value.encode() if isinstance(value, str) else value for (value,) in rows)
     missing, extra = expected - arrived, arrived - expected
     return [f"{missing.total()} events are missing, {extra.total()} were not expected or came twice"] if missing or extra else []

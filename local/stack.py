@@ -11,8 +11,8 @@ from local.clickhouse import ClickHouse
 from local.config import write_config
 from local.errors import require_room, require_space
 from local.kafka import Kafka
-from local.part import Part
-from local.places import Places
+from local.layout import Places
+from local.service import Part
 from tagmill.errors import ConfigurationError, LeaseTaken
 from tagmill.runs.privacy import make_folder
 

@@ -6,8 +6,8 @@ from typing import Any
 import clickhouse_connect
 
 from local.journal import Journal, Row
-from tagmill.names import sql
-from tagmill.settings import Settings
+from tagmill.config.settings import Settings
+from tagmill.domain.identifiers import sql
 
 AS_BYTES = {"event": "bytes", "meta": "bytes"}
 SHOWN = 3

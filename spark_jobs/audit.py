@@ -7,9 +7,9 @@ from functools import partial
 
 from tagmill.audit.audit import audit, raise_unless_it_agrees, told
 from tagmill.audit.repair import audit_and_repair
-from tagmill.jobreport import job_arguments, job_report
-from tagmill.settings import Settings
-from tagmill.sparksession import spark_session
+from tagmill.config.settings import Settings
+from tagmill.runs.job_report import job_arguments, job_report
+from tagmill.spark.session import spark_session
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:

@@ -4,9 +4,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from tagmill.jobreport import job_arguments, job_report
-from tagmill.settings import Settings
-from tagmill.sparksession import spark_session
+from tagmill.config.settings import Settings
+from tagmill.runs.job_report import job_arguments, job_report
+from tagmill.spark.session import spark_session
 from tagmill.views.build import build, check
 
 

@@ -5,11 +5,11 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
-from tagmill.jobreport import job_arguments, job_report
-from tagmill.settings import Settings
-from tagmill.sparksession import session_when_asked
-from tagmill.topics.expire import expire
-from tagmill.topics.rekey import rekey
+from tagmill.config.settings import Settings
+from tagmill.delivery.topics.expire_ids import expire
+from tagmill.delivery.topics.rekey_ids import rekey
+from tagmill.runs.job_report import job_arguments, job_report
+from tagmill.spark.session import session_when_asked
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:

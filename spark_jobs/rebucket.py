@@ -5,12 +5,12 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
-from tagmill.buckets import BucketSize
+from tagmill.config.settings import Settings
+from tagmill.domain.time_buckets import BucketSize
 from tagmill.errors import ConfigurationError
-from tagmill.jobreport import job_arguments, job_report
-from tagmill.rebucket.rebucket import abandon, check, rebucket
-from tagmill.settings import Settings
-from tagmill.sparksession import spark_session
+from tagmill.runs.job_report import job_arguments, job_report
+from tagmill.spark.session import spark_session
+from tagmill.views.rebucket.rebucket import abandon, check, rebucket
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:

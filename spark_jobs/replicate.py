@@ -7,11 +7,11 @@ from datetime import date
 from functools import partial
 from typing import Any
 
-from tagmill.jobreport import job_arguments, job_report
-from tagmill.kafkajournal.purge import purge_expired
-from tagmill.kafkajournal.replicate import replicate
-from tagmill.settings import Settings
-from tagmill.sparksession import session_when_asked
+from tagmill.config.settings import Settings
+from tagmill.kafka_journal.purge import purge_expired
+from tagmill.kafka_journal.replicate import replicate
+from tagmill.runs.job_report import job_arguments, job_report
+from tagmill.spark.session import session_when_asked
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:

@@ -4,11 +4,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from tagmill.delivery import steps
-from tagmill.jobreport import job_arguments, job_report
-from tagmill.settings import Settings
-from tagmill.sparksession import spark_session
-from tagmill.topics import steps as topic_steps
+from tagmill.config.settings import Settings
+from tagmill.delivery.tag_views import steps
+from tagmill.delivery.topics import steps as topic_steps
+from tagmill.runs.job_report import job_arguments, job_report
+from tagmill.spark.session import spark_session
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:

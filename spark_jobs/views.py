@@ -6,16 +6,16 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from tagmill.jobreport import job_arguments, job_report
-from tagmill.settings import Settings
-from tagmill.sparksession import spark_session
-from tagmill.views.chosen import Chosen
+from tagmill.config.settings import Settings
+from tagmill.runs.job_report import job_arguments, job_report
+from tagmill.spark.session import spark_session
 from tagmill.views.delete import delete, truncate
-from tagmill.views.ids import rebuild_ids
 from tagmill.views.migrate import migrate
-from tagmill.views.migration import Plan
+from tagmill.views.migration_plan import Plan
 from tagmill.views.model import Step
+from tagmill.views.persistence_ids import rebuild_ids
 from tagmill.views.rebuild import rebuild
+from tagmill.views.selection import Chosen
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:

@@ -17,7 +17,7 @@ from typing import Any
 import hypothesis
 import pytest
 
-from local import classes
+from local import class_archive
 
 # Examples have no deadline, since other work may slow down the machine.
 hypothesis.settings.register_profile("tests", deadline=None)
@@ -34,7 +34,11 @@ FEW_ROWS = {
     "spark.sql.debug.maxToStringFields": "1",
 }
 # For a JVM that lives for seconds, the second compiler and a concurrent collector also cost more time than they save.
-ARCHIVE = f"-XX:SharedArchiveFile={classes.FILE} -Xlog:disable" if classes.FILE.exists() and " " not in str(classes.FILE) else ""
+ARCHIVE = (
+    f"-XX:SharedArchiveFile={class_archive.FILE} -Xlog:disable"
+    if class_archive.FILE.exists() and " " not in str(class_archive.FILE)
+    else ""
+)
 SHORT_LIVED = {**FEW_ROWS, "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {ARCHIVE}"}
 # The session that all tests share has to learn of their new tables at once.
 SHARED = {
@@ -156,8 +160,8 @@ def damaged_journal(stack: Any) -> Iterator[Callable[..., Any]]:
 
 
 def _journals(stack: Any) -> Iterator[Callable[..., Any]]:
-    from tagmill.settings import CassandraSettings
-    from tagmill.stores.cassandra import Cassandra
+    from tagmill.cassandra.client import Cassandra
+    from tagmill.config.settings import CassandraSettings
     from tests.support.events import Journal
 
     made: list[str] = []
@@ -177,7 +181,7 @@ def spark(stack: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
     """Start one Spark session with the connector for all tests that deliver on the stack; a test must never stop it."""
     from pyspark import SparkContext
 
-    from tagmill.sparksession import session
+    from tagmill.spark.session import session
 
     if SparkContext._gateway is not None:  # an earlier session's JVM has other jars on its class path
         SparkContext._gateway.shutdown()
@@ -210,7 +214,7 @@ class SettingsFactory:
             pipeline: keys of the pipeline; `name` sets its name.
         """
         from local.fixtures import Case
-        from tagmill.settings import Settings
+        from tagmill.config.settings import Settings
 
         name = pipeline.pop("name", None) or f"p_{uuid.uuid4().hex[:8]}"
         wanted: dict[str, Any] = {**PIPELINE_DEFAULTS, "keyspace": keyspace, "destination": name}

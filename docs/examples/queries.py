@@ -9,9 +9,9 @@
 
 from pyspark.sql import functions as F
 
+from tagmill.config.settings import Settings
 from tagmill.queries import ReadJournal
-from tagmill.settings import Settings
-from tagmill.sparksession import session
+from tagmill.spark.session import session
 
 settings = Settings.load()
 spark = session(settings, name="queries")

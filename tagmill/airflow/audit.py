@@ -9,7 +9,7 @@ from airflow.sdk import DAG, Param
 
 from tagmill.airflow.factory import LONG, SPARK_POOL, new_dag, tags_param
 from tagmill.airflow.operators import AuditOperator
-from tagmill.settings import Settings
+from tagmill.config.settings import Settings
 
 
 def audit_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:

@@ -6,7 +6,7 @@ from airflow.sdk import DAG, get_current_context, task
 
 from tagmill.airflow import steps
 from tagmill.airflow.factory import LONG, dry_run_param, new_dag
-from tagmill.settings import Settings
+from tagmill.config.settings import Settings
 
 
 def cleanup_dag(settings: Settings, pipeline: str) -> DAG:

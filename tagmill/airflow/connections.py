@@ -15,9 +15,9 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
 
+from tagmill.config.kafka import KafkaSettings
+from tagmill.config.settings import CONFIG_VARIABLE, CassandraSettings, ClickHouseSettings, Settings
 from tagmill.errors import ConfigurationError
-from tagmill.kafkasettings import KafkaSettings
-from tagmill.settings import CONFIG_VARIABLE, CassandraSettings, ClickHouseSettings, Settings
 
 log = logging.getLogger(__name__)
 Store = TypeVar("Store", CassandraSettings, ClickHouseSettings, KafkaSettings)

@@ -13,8 +13,8 @@ from airflow.sdk import DAG, Asset, Param, get_current_context, task
 from tagmill.airflow import steps
 from tagmill.airflow.factory import CLICKHOUSE_POOL, LONG, MOMENT, SHORT, SPARK_POOL, new_dag, tags_param
 from tagmill.airflow.operators import BuildOperator, DrainBacklogOperator, SealOperator
-from tagmill.settings import Settings
-from tagmill.viewsettings import PipelineSettings
+from tagmill.config.settings import Settings
+from tagmill.config.tag_views import PipelineSettings
 
 
 def deliver_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:

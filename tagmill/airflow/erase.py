@@ -10,7 +10,7 @@ from tagmill.airflow.factory import LONG, dry_run_param, new_dag
 from tagmill.airflow.failures import small, told_to_airflow
 from tagmill.airflow.inputs import ids_of, ids_params
 from tagmill.airflow.steps import owner
-from tagmill.settings import Settings
+from tagmill.config.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +41,8 @@ def erase(pipeline: str, context: Context) -> dict[str, Any]:
     Unless the param `dry_run` is switched off, it only counts them. Airflow keeps the params of a run: name a file rather than the ids,
     or delete the run afterwards. Out: persistence_ids, unknown, erased_before, erasures, message.
     """
-    from tagmill.erasure import erase as library
     from tagmill.errors import ConfigurationError
+    from tagmill.maintenance.erasure import erase as library
 
     params = context["params"]
     with told_to_airflow():

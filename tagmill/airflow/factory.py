@@ -5,8 +5,8 @@ from datetime import timedelta
 from airflow.sdk import DAG, CronTriggerTimetable, Param
 from airflow.sdk.exceptions import AirflowTimetableInvalid
 
+from tagmill.config.tag_views import PipelineSettings
 from tagmill.errors import ConfigurationError
-from tagmill.viewsettings import PipelineSettings
 
 SPARK_POOL, CLICKHOUSE_POOL = "spark", "clickhouse"
 # Timeouts. SHORT: for steps whose work doesn't grow with a run's rows. LONG: for Spark, and for the inserts and the progress of a

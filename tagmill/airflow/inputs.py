@@ -11,10 +11,10 @@ from typing import Any, BinaryIO
 
 from airflow.sdk import Param
 
+from tagmill.config.id_lists import ids_from
+from tagmill.config.settings import AirflowSettings
+from tagmill.domain.identifiers import quoted
 from tagmill.errors import ConfigurationError
-from tagmill.idlists import ids_from
-from tagmill.names import quoted
-from tagmill.settings import AirflowSettings
 
 FILE_PARAM = "persistence_ids_file"
 # O_NONBLOCK: a pipe without a writer must not keep the task waiting.

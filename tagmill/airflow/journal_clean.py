@@ -12,11 +12,11 @@ from tagmill.airflow.factory import LONG, MOMENT, dry_run_param, new_dag
 from tagmill.airflow.failures import small, told_to_airflow
 from tagmill.airflow.inputs import ids_of, ids_params, names_none
 from tagmill.airflow.steps import owner
-from tagmill.names import QUOTED, quoted
-from tagmill.settings import Settings
+from tagmill.config.settings import Settings
+from tagmill.domain.identifiers import QUOTED, quoted
 
 if TYPE_CHECKING:
-    from tagmill.journal.model import Wanted
+    from tagmill.maintenance.journal_cleanup.model import Wanted
 
 log = logging.getLogger(__name__)
 NONE_NAMED = "no persistence id is named, so nothing would be deleted: fill in persistence_ids, or persistence_ids_file"
@@ -48,7 +48,7 @@ def clean(pipeline: str, context: Context) -> dict[str, Any]:
     Unless the param `dry_run` is switched off, it only says what would go. A persistence id with undelivered events is left as it is: the
     task cleans the others and fails. Out: persistence_ids, events, view_rows, snapshots, refused, unknown, message.
     """
-    from tagmill.journal import clean as library
+    from tagmill.maintenance.journal_cleanup import clean as library
 
     params = context["params"]
     if params["dry_run"] and names_none(params):
@@ -78,7 +78,7 @@ def clean(pipeline: str, context: Context) -> dict[str, Any]:
 
 def wanted_of(params: Mapping[str, Any]) -> "Wanted":
     """Return the options that the params give; raises ConfigurationError for those that don't go together."""
-    from tagmill.journal.model import Wanted, What
+    from tagmill.maintenance.journal_cleanup.model import Wanted, What
 
     newer = params["keep_newer_than"]
     return Wanted(

@@ -16,16 +16,16 @@ from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from tagmill.airflow import connections
-from tagmill.airflow.dryrun import reports_only
+from tagmill.airflow.dry_run import reports_only
 from tagmill.airflow.failures import failure_of_job, read_report, small, told_to_airflow
 from tagmill.airflow.links import ReportLink
 from tagmill.airflow.pages import docs_link
 from tagmill.airflow.steps import owner
-from tagmill.batches.states import RunState
+from tagmill.config.settings import Settings
+from tagmill.domain.batches.states import RunState
 from tagmill.errors import ConfigurationError
 from tagmill.runs.privacy import UMASK, make_folder, private_file
-from tagmill.runs.workspace import Workspace, workspace
-from tagmill.settings import Settings
+from tagmill.runs.temporary_folders import Workspace, workspace
 
 
 class QuietSparkSubmitHook(SparkSubmitHook):
@@ -93,7 +93,7 @@ class JobOperator(SparkSubmitOperator):
         Raises AirflowFailException for wrong configuration and data quality (with the link to the page), AirflowException for what a
         retry may solve.
         """
-        from tagmill.sparksession import LOCAL_DIR, names_disks
+        from tagmill.spark.session import LOCAL_DIR, names_disks
 
         with told_to_airflow():
             settings = connections.load_settings()
@@ -164,8 +164,8 @@ class JobOperator(SparkSubmitOperator):
 
         A driver on a cluster inherits neither the environment of this process nor its folder for temporary files.
         """
-        from tagmill.jobreport import write_arguments
-        from tagmill.sparksession import names_disks, spark_conf
+        from tagmill.runs.job_report import write_arguments
+        from tagmill.spark.session import names_disks, spark_conf
 
         secrets = connections.spark_environment(settings, *self.stores)
         self.conf = _without_master(spark_conf(settings))

@@ -8,14 +8,14 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime
 
 from tagmill.airflow.pages import page_of
-from tagmill.batches.states import BatchState
-from tagmill.delivery.report import tag_table
+from tagmill.config.settings import Settings
+from tagmill.delivery.tag_views.verification import tag_table
+from tagmill.delivery.topics.status import topic_line
+from tagmill.domain.batches.states import BatchState
 from tagmill.errors import TagmillError
-from tagmill.kafkajournal.model import PartitionStatus
-from tagmill.settings import Settings
-from tagmill.stores.audits import Audits, in_words
-from tagmill.stores.ledger import Ledger
-from tagmill.topics.report import topic_line
+from tagmill.kafka_journal.model import PartitionStatus
+from tagmill.ledger.audits import Audits, in_words
+from tagmill.ledger.runs import Ledger
 
 SHOWN_RUNS = 20
 
@@ -133,7 +133,7 @@ def _without_lines(ledger: Ledger, settings: Settings, name: str, destination: s
 
 
 def _replicated(settings: Settings) -> Iterator[PipelineView]:
-    from tagmill.kafkajournal.report import replication_line
+    from tagmill.kafka_journal.status import replication_line
 
     for name, chosen in settings.kafka_journals.items():
         view = PipelineView(name, f"replicate_{name}", f"keyspace {chosen.keyspace}")

@@ -5,8 +5,8 @@ from pathlib import Path, PurePosixPath
 
 from airflow.sdk.configuration import conf
 
+from tagmill.config.settings import Settings
 from tagmill.errors import SealedFileDamaged
-from tagmill.settings import Settings
 
 PREFIX = "/tagmill"
 FOLDER = "docs"
@@ -30,7 +30,7 @@ def docs_link(settings: Settings, page: str | None) -> str | None:
 
 def page_of(settings: Settings, pipeline: str, folder: str) -> str | None:
     """Return the address of a run's or an audit's page, relative to the plugin's own; None if it has no page."""
-    from tagmill.stores.files import RunFiles
+    from tagmill.runs.storage import RunFiles
 
     names = RunFiles(settings.storage.root).names(f"{pipeline}/{FOLDER}/{folder}")
     return f"docs/{pipeline}/{folder}/index.html" if "index.html" in names else None
@@ -41,7 +41,7 @@ def read_page(settings: Settings, pipeline: str, path: str) -> bytes:
 
     Raises NoSuchPage for anything but an .html file in the folder of the pipeline's pages, also for a link that leads out of it.
     """
-    from tagmill.stores.files import RunFiles
+    from tagmill.runs.storage import RunFiles
 
     steps = path.split("/")
     if pipeline not in settings.pipelines or not all(map(_STEP.fullmatch, steps)) or not path.endswith(".html"):

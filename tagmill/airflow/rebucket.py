@@ -10,8 +10,8 @@ from airflow.sdk import DAG, Param
 
 from tagmill.airflow.factory import LONG, SPARK_POOL, dry_run_param, new_dag
 from tagmill.airflow.operators import RebucketOperator
-from tagmill.buckets import BucketSize
-from tagmill.settings import Settings
+from tagmill.config.settings import Settings
+from tagmill.domain.time_buckets import BucketSize
 
 
 def rebucket_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:

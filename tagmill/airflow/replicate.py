@@ -14,7 +14,7 @@ from tagmill.airflow import connections
 from tagmill.airflow.factory import DAY, LONG, SHORT, SPARK_POOL, dry_run_param, new_dag
 from tagmill.airflow.failures import told_to_airflow
 from tagmill.airflow.operators import ReplicateOperator
-from tagmill.settings import Settings
+from tagmill.config.settings import Settings
 
 
 def replicate_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
@@ -70,7 +70,7 @@ def purge_expired_dag(settings: Settings, pipeline: str, jobs: Path) -> DAG:
 
 def look_for_records(pipeline: str) -> None:
     """Skip the tasks that follow if no record waits to be replicated, so that no JVM starts."""
-    from tagmill.kafkajournal.replicate import pending
+    from tagmill.kafka_journal.replicate import pending
 
     with told_to_airflow():
         if pending(connections.load_settings(), pipeline):

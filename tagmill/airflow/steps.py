@@ -11,7 +11,7 @@ from airflow.sdk import Asset, Context
 from airflow.sdk.exceptions import DownstreamTasksSkipped
 
 from tagmill.airflow import connections
-from tagmill.airflow.dryrun import reports_only
+from tagmill.airflow.dry_run import reports_only
 from tagmill.airflow.failures import small, told_to_airflow
 from tagmill.airflow.reread import reread_range
 
@@ -32,7 +32,7 @@ def plan(pipeline: str, context: Context) -> dict[str, Any]:
 
     Out: run, fence, state, slices, more, message, and `reread` (two ISO 8601 texts) if a range is read again.
     """
-    from tagmill.delivery import steps
+    from tagmill.delivery.tag_views import steps
 
     with told_to_airflow():
         settings = connections.load_settings()
@@ -48,7 +48,7 @@ def plan(pipeline: str, context: Context) -> dict[str, Any]:
 
 def push(pipeline: str, planned: Mapping[str, Any], context: Context) -> dict[str, Any]:
     """Send the sealed batches to ClickHouse. Out: run, batches, rows, message."""
-    from tagmill.delivery import steps
+    from tagmill.delivery.tag_views import steps
 
     with told_to_airflow():
         settings = connections.load_settings()
@@ -59,7 +59,7 @@ def push(pipeline: str, planned: Mapping[str, Any], context: Context) -> dict[st
 
 def close(pipeline: str, planned: Mapping[str, Any], pushed: Mapping[str, Any], asset: Asset, context: Context) -> dict[str, Any]:
     """Move progress and watermarks, release the lease, and tell the asset's consumers how many rows which run brought."""
-    from tagmill.delivery import steps
+    from tagmill.delivery.tag_views import steps
 
     with told_to_airflow():
         settings = connections.load_settings()
@@ -76,7 +76,7 @@ def cleanup(pipeline: str, schedule: str | None, context: Context) -> dict[str, 
     A run that the schedule starts on time deletes; any other one only says what would go, unless the param `dry_run` is switched off.
     What is not proven stays, with the reason in the task's log. Out: buckets, rows, refused_buckets, runs, batches, audits, message.
     """
-    from tagmill.cleanup.clean import clean
+    from tagmill.maintenance.view_cleanup.clean import clean
 
     with told_to_airflow():
         settings = connections.load_settings()

@@ -18,8 +18,8 @@ from tagmill.airflow.factory import CLICKHOUSE_POOL, LONG, SHORT, SPARK_POOL, dr
 from tagmill.airflow.failures import small, told_to_airflow
 from tagmill.airflow.operators import DedupOperator, DrainBacklogOperator, TopicSealOperator
 from tagmill.airflow.steps import owner
-from tagmill.kafkasettings import TopicSettings
-from tagmill.settings import Settings
+from tagmill.config.kafka import TopicSettings
+from tagmill.config.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ def planned_run(pipeline: str, context: Context) -> dict[str, Any]:
 
     Out: run, fence, state, records, more, message.
     """
-    from tagmill.topics import steps
+    from tagmill.delivery.topics import steps
 
     with told_to_airflow():
         settings = connections.load_settings()
@@ -101,7 +101,7 @@ def planned_run(pipeline: str, context: Context) -> dict[str, Any]:
 
 def step(name: str, pipeline: str, planned: Mapping[str, Any], context: Context) -> dict[str, Any]:
     """Push or close the planned run, as `name` says. Out: run, batches, rows, the counts, message."""
-    from tagmill.topics import steps
+    from tagmill.delivery.topics import steps
 
     with told_to_airflow():
         done = getattr(steps, name)(connections.load_settings(), pipeline, planned["run"], planned["fence"], owner=owner(context))

@@ -16,8 +16,8 @@ from tagmill.airflow import connections
 from tagmill.airflow.factory import LONG, SPARK_POOL, dry_run_param, new_dag
 from tagmill.airflow.failures import told_to_airflow
 from tagmill.airflow.operators import ViewsOperator
-from tagmill.names import quoted
-from tagmill.settings import Settings
+from tagmill.config.settings import Settings
+from tagmill.domain.identifiers import quoted
 
 log = logging.getLogger(__name__)
 RETURNED = 100

@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from tagmill import checkpoints
-from tagmill.batches.states import RunState
+from tagmill.clickhouse.client import ClickHouse
+from tagmill.config.settings import Settings
+from tagmill.domain.batches.states import RunState
+from tagmill.domain.timeuuid import TICKS_PER_MILLISECOND, TICKS_PER_SECOND, from_datetime
 from tagmill.errors import AuditDiffers, ConfigurationError
+from tagmill.journal.tag_view_reader import Views
+from tagmill.ledger import audits
+from tagmill.ledger.audits import AuditRow, Audits, AuditState
+from tagmill.ledger.lease import Lease
+from tagmill.ledger.preconditions import check_journal
+from tagmill.ledger.runs import Ledger
+from tagmill.ledger.view_builds import Builds
+from tagmill.ledger.view_tables import JournalViews
+from tagmill.runs import checkpoints
 from tagmill.runs.clock import agreed_now
-from tagmill.settings import Settings
-from tagmill.stores import audits
-from tagmill.stores.audits import AuditRow, Audits, AuditState
-from tagmill.stores.builds import Builds
-from tagmill.stores.clickhouse import ClickHouse
-from tagmill.stores.files import RunFiles
-from tagmill.stores.guard import check_journal
-from tagmill.stores.journalviews import JournalViews
-from tagmill.stores.lease import Lease
-from tagmill.stores.ledger import Ledger
-from tagmill.stores.views import Views
-from tagmill.timeuuid import TICKS_PER_MILLISECOND, TICKS_PER_SECOND, from_datetime
+from tagmill.runs.storage import RunFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,8 +48,8 @@ def audit(
 
     Raises LeaseTaken if another audit of the pipeline is under way, ConfigurationError, DestinationDiffers, StoreUnavailable.
     """
-    from tagmill.delivery.ahead import require_up_to_date
-    from tagmill.delivery.steps import wanted_tags
+    from tagmill.delivery.ledger_comparison import require_up_to_date
+    from tagmill.delivery.tag_views.steps import wanted_tags
     from tagmill.spark.errors import explained
 
     chosen = settings.pipeline(pipeline)
@@ -97,7 +97,7 @@ class _Audit:
     def __init__(
         self, settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickHouse, spark: SparkSession, tell: Tell
     ) -> None:
-        from tagmill.views.tables import Journal
+        from tagmill.journal.frames import Journal
 
         self.settings = settings
         self.name = pipeline
@@ -145,7 +145,7 @@ class _Audit:
 
     def _scope(self, tags: list[str]) -> Scope:
         from tagmill.audit.staging import Scope
-        from tagmill.delivery.expiry import Expiry
+        from tagmill.delivery.destination_retention import Expiry
 
         until = from_datetime(
             agreed_now(self.settings, self.ledger.cassandra) - timedelta(seconds=self.pipeline.eventual_consistency_delay_seconds)
@@ -192,10 +192,10 @@ class _Audit:
     def _judged(self, scope: Scope, row: AuditRow) -> Any:
         from pyspark.sql import functions as F
 
-        from tagmill.audit import comparing, numbers, staging, sums
+        from tagmill.audit import bucket_sums, numbers, row_comparison, staging
+        from tagmill.audit.destination_reader import Stored
         from tagmill.audit.progress import progress_findings
         from tagmill.audit.report import Judged
-        from tagmill.audit.stored import Stored
 
         progress = staging.stage_progress(self.spark, self.ledger_keyspace, scope, self._url("progress"))
         self.tell("reading the journal")
@@ -216,14 +216,14 @@ class _Audit:
         for_good = staging.deleted_for_good(self.spark, self.ledger_keyspace, self.journal.keyspace)
         deleted = staging.stage_deleted(self.spark, self.journal, events, view, for_good, scope, self._url("deleted"))
         self.tell("comparing")
-        lines = staging.kept(sums.bucket_sums(events, view, in_clickhouse, deleted, cleaned, scope), self._url("lines"))
-        found = [comparing.misplaced(view, scope), comparing.unreadable(events, view, scope)]
+        lines = staging.kept(bucket_sums.bucket_sums(events, view, in_clickhouse, deleted, cleaned, scope), self._url("lines"))
+        found = [row_comparison.misplaced(view, scope), row_comparison.unreadable(events, view, scope)]
         differing = lines.where("differs")
         if differing.take(1):
             rows = stored.rows("rows", differing)
             holds = self._holds(scope)
             quiet = self._deliveries() == self.deliveries
-            compared = comparing.compared(events, view, rows, deleted, holds, cleaned, differing, scope, quiet=quiet)
+            compared = row_comparison.compared(events, view, rows, deleted, holds, cleaned, differing, scope, quiet=quiet)
             compared = self._of_tagged(staging.kept(compared, self._url("compared")), events)
             found.append(self._looked_again(compared, stored))
         self.tell("checking numbers and progress")
@@ -240,25 +240,25 @@ class _Audit:
         event = ["tag", "persistence_id", "sequence_nr"]
         findings = _all([by_rows, of_journal, wrong, lagging]).join(expected, event, "left")
         findings = findings.withColumn("expected_number", F.coalesce("expected_number", "expected"))
-        findings = staging.kept(findings.select(*comparing.FINDING), self._url("findings"))
+        findings = staging.kept(findings.select(*row_comparison.FINDING), self._url("findings"))
         return Judged(events, view, deleted, lines, findings, self.untagged, audited_at, self.files.url(self.folder))
 
     def _of_tagged(self, found: DataFrame, events: DataFrame) -> DataFrame:
         """Return the findings without rows of events that have no tags; set `untagged` to the number of these."""
         from pyspark.sql import functions as F
 
-        from tagmill.audit import comparing, staging
+        from tagmill.audit import row_comparison, staging
         from tagmill.audit.model import Kind
 
         if not found.where(F.col("kind") == Kind.EXTRA_IN_VIEW.value).take(1):
             return found
-        left = staging.kept(comparing.without_untagged(found, events), self._url("of-tagged"))
+        left = staging.kept(row_comparison.without_untagged(found, events), self._url("of-tagged"))
         self.untagged = found.count() - left.count()
         return left
 
     def _numbered(self, ids: DataFrame) -> DataFrame:
         """Return tag_write_progress of these persistence ids: tag, persistence_id, number, reached."""
-        from tagmill.connector import table
+        from tagmill.spark.connector import table
 
         by_key = table(self.spark, self.journal.keyspace, "tag_write_progress", directJoinSetting="on")
         columns = ["tag", "persistence_id", "tag_pid_sequence_nr AS number", "sequence_nr AS reached"]
@@ -269,7 +269,7 @@ class _Audit:
         from pyspark.sql import functions as F
 
         from tagmill.audit.model import Kind
-        from tagmill.connector import table
+        from tagmill.spark.connector import table
 
         event = ["kind", "tag", "persistence_id", "sequence_nr"]
         in_view = found.where(F.col("kind") == Kind.MISSING_IN_VIEW.value)

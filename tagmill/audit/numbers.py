@@ -6,8 +6,8 @@ Aggregates per persistence_id prove most of them; only the others are put in ord
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from tagmill.audit.comparing import finding
 from tagmill.audit.model import Kind
+from tagmill.audit.row_comparison import finding
 from tagmill.audit.staging import ID, Scope, with_dead
 
 KEY = ["tag", ID]

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from tagmill.audit.model import AuditReport, Kind
+from tagmill.config.tag_views import PipelineSettings
 from tagmill.quality import docs
 from tagmill.quality.expectations import judged
 from tagmill.quality.model import Failing
 from tagmill.quality.rules import SUBJECT, THE_RUN, Cell, Rule, safe
-from tagmill.viewsettings import PipelineSettings
 
 WARNINGS = "warnings"
 

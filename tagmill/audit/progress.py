@@ -3,8 +3,8 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from tagmill.audit.comparing import finding
 from tagmill.audit.model import Kind
+from tagmill.audit.row_comparison import finding
 from tagmill.audit.staging import ID
 
 KEY = ["tag", ID]

@@ -13,26 +13,26 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmill import checkpoints
-from tagmill.audit import mend
+from tagmill.audit import view_repair
 from tagmill.audit.audit import audit as run_audit
 from tagmill.audit.model import FINDING_SCHEMA, AuditReport, Kind
-from tagmill.batches.states import BatchState, RunState
-from tagmill.buckets import first_ticks
-from tagmill.delivery import steps
-from tagmill.delivery.interventions import Interventions
-from tagmill.delivery.model import Document
-from tagmill.delivery.report import stored
-from tagmill.delivery.withdraw import Event
+from tagmill.clickhouse.client import ClickHouse
+from tagmill.config.settings import Settings
+from tagmill.delivery.tag_views import steps
+from tagmill.delivery.tag_views.interventions import Interventions
+from tagmill.delivery.tag_views.model import Document
+from tagmill.delivery.tag_views.verification import stored
+from tagmill.delivery.tag_views.withdraw import Event
+from tagmill.domain.batches.states import BatchState, RunState
+from tagmill.domain.time_buckets import first_ticks
 from tagmill.errors import GuardRefused, SealedFileDamaged
-from tagmill.settings import Settings
+from tagmill.journal.frames import Journal
+from tagmill.ledger.audits import AuditRow, Audits, folder
+from tagmill.ledger.runs import Ledger
+from tagmill.runs import checkpoints
+from tagmill.runs.storage import RunFiles
 from tagmill.spark.errors import explained
-from tagmill.stores.audits import AuditRow, Audits, folder
-from tagmill.stores.clickhouse import ClickHouse
-from tagmill.stores.files import RunFiles
-from tagmill.stores.ledger import Ledger
 from tagmill.views.model import Tell
-from tagmill.views.tables import Journal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -185,14 +185,14 @@ class _Repair:
 
     # -- the view
 
-    def _mend(self) -> mend.Mended:
+    def _mend(self) -> view_repair.Mended:
         """Repair the view under the pipeline's lease, so that no build of ours gives numbers meanwhile."""
         with steps.leased(self.settings, self.name, self.owner, wait=self.pipeline.lease_wait_seconds) as (ledger, lease):
             audited = self._audited(ledger)
             journal = Journal.look(ledger.cassandra, self.pipeline.journal)
-            kinds = [kind for kind in mend.IN_VIEW if audited.findings.get(kind)]
+            kinds = [kind for kind in view_repair.IN_VIEW if audited.findings.get(kind)]
             if not kinds:
-                done = mend.Mended()
+                done = view_repair.Mended()
             elif self._wrong_bucket_size(audited):
                 done = self._all_left(audited, kinds)
             else:
@@ -200,10 +200,12 @@ class _Repair:
                     ledger, f"audit {self.audit} --repair: {self.pipeline.view_table} of {self.pipeline.keyspace}"
                 )
                 with explained(ledger.cassandra.where, "What is repaired stays"):
-                    mend.stage(self.spark, self.files.url(self.folder), self.files.url(f"{self.folder}/repair"))
+                    view_repair.stage(self.spark, self.files.url(self.folder), self.files.url(f"{self.folder}/repair"))
                 checkpoints.reached("repair.staged")
                 with ClickHouse(self.settings.clickhouse) as clickhouse:
-                    mender = mend.Mender(self.settings, self.name, ledger.cassandra, clickhouse, journal=journal, tell=self.tell)
+                    mender = view_repair.Mender(
+                        self.settings, self.name, ledger.cassandra, clickhouse, journal=journal, tell=self.tell
+                    )
                     done = mender.run(self.files, f"{self.folder}/repair")
             lease.give_back()
             return done
@@ -223,16 +225,16 @@ class _Repair:
         share = self.pipeline.quality.max_wrong_bucket_share_percent
         return misplaced >= MIN_MISPLACED and misplaced * 100 > share * (audited.view_rows or 0)
 
-    def _all_left(self, audited: AuditRow, kinds: list[Kind]) -> mend.Mended:
-        done = mend.Mended()
+    def _all_left(self, audited: AuditRow, kinds: list[Kind]) -> view_repair.Mended:
+        done = view_repair.Mended()
         for kind in kinds:
-            done.left[kind, mend.Left.BUCKET_SIZE] = audited.findings[kind]
-            done.examples[kind, mend.Left.BUCKET_SIZE] = f"bucket_size is {self.pipeline.bucket_size.value}"
+            done.left[kind, view_repair.Left.BUCKET_SIZE] = audited.findings[kind]
+            done.examples[kind, view_repair.Left.BUCKET_SIZE] = f"bucket_size is {self.pipeline.bucket_size.value}"
         return done
 
     # -- batches
 
-    def _resend(self, mended: mend.Mended) -> list[UUID]:
+    def _resend(self, mended: view_repair.Mended) -> list[UUID]:
         """Send the batches again whose rows in ClickHouse are not the sealed ones; return their ids."""
         if not mended.batches and not self._found(Kind.MISSING_IN_CLICKHOUSE, Kind.PROGRESS_DIFFERS, *IN_BATCHES):
             return []
@@ -256,7 +258,7 @@ class _Repair:
         self.runs_of = {one.batch.batch_id: one.run for one in batches if one.batch.state != BatchState.VOIDED}
         return done
 
-    def _withdraw(self, mended: mend.Mended, resent: list[UUID], buckets: set[Bucket]) -> list[UUID]:
+    def _withdraw(self, mended: view_repair.Mended, resent: list[UUID], buckets: set[Bucket]) -> list[UUID]:
         """Withdraw batches that were sealed when the view was wrong; return their ids.
 
         Adds to `buckets` where the view has their events now.

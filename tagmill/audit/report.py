@@ -10,11 +10,11 @@ from pyspark.sql import functions as F
 
 from tagmill.audit.model import AuditReport, BucketLine, Finding, Kind, Line
 from tagmill.audit.staging import GONE, Scope, kept
-from tagmill.buckets import BucketSize, View
-from tagmill.connector import CASSANDRA
-from tagmill.stores.audits import AuditRow
-from tagmill.timeuuid import to_datetime
-from tagmill.viewsettings import PipelineSettings, QualitySettings
+from tagmill.config.tag_views import PipelineSettings, QualitySettings
+from tagmill.domain.time_buckets import BucketSize, View
+from tagmill.domain.timeuuid import to_datetime
+from tagmill.ledger.audits import AuditRow
+from tagmill.spark.connector import CASSANDRA
 
 FIGURES = ("journal", "view", "clickhouse", "deleted", "pending", "cleaned")
 # Buckets with findings that a report names at most.

@@ -1,6 +1,6 @@
 """Read each of Cassandra's tables in one pass, and stage narrow key rows and hashes as Parquet below the audit's folder.
 
-The hash of a row is that of a batch's row (tagmill.batches.columns), over the columns that the journal knows. Its sums are the
+The hash of a row is that of a batch's row (tagmill.domain.batches.layout), over the columns that the journal knows. Its sums are the
 same wherever the same rows are, in journal, view or ClickHouse; another value of any column changes them.
 """
 
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tagmill.batches import columns
-from tagmill.buckets import BucketSize, View
-from tagmill.connector import table
-from tagmill.delivery.scan import FUTURE_TICKS, as_batch_rows, checksum, signed, xxhash64
-from tagmill.stores.views import VIEW_COLUMNS
-from tagmill.timeuuid import TICKS_PER_MILLISECOND
+from tagmill.delivery.tag_views.scan import FUTURE_TICKS, as_batch_rows, checksum, signed, xxhash64
+from tagmill.domain.batches import layout
+from tagmill.domain.time_buckets import BucketSize, View
+from tagmill.domain.timeuuid import TICKS_PER_MILLISECOND
+from tagmill.journal.frames import CleanedOf, Journal, all_events, bucket, cleaned, event_tags
+from tagmill.journal.tag_view_reader import VIEW_COLUMNS
+from tagmill.spark.connector import table
 from tagmill.views.model import Reason
-from tagmill.views.tables import CleanedOf, Journal, all_events, bucket, cleaned, event_tags
 
 ID = "persistence_id"
 # Value of deleted_to for a persistence_id that the journal knows nothing of.
@@ -92,7 +92,7 @@ def stage_journal(spark: SparkSession, journal: Journal, scope: Scope, url: str)
     tagged = F.size("also.tags") > 0
     staged = rows.withColumn("ticks", F.col("event_time")).select(
         ID, "also.partition_nr", "sequence_nr", "offset", "ticks", bucket(scope.size), "writer_uuid", "also.tags",
-        "also.tag_count", F.when(tagged, checksum(columns.EVENT)).alias("event_hash"), flaw.alias("flaw"),
+        "also.tag_count", F.when(tagged, checksum(layout.EVENT)).alias("event_hash"), flaw.alias("flaw"),
     )  # fmt: skip
     return kept(staged, url)
 
@@ -120,7 +120,7 @@ def stage_view(spark: SparkSession, journal: Journal, scope: Scope, url: str) ->
     there = sorted(journal.tables[journal.view_table] & set(VIEW_COLUMNS))
     view = table(spark, journal.keyspace, journal.view_table).select(*there).where(F.col("tag_name").isin(list(scope.tags)))
     as_view = view.select(F.lit(0).alias("unit"), *KEYS, *_payload(there))
-    rows = as_batch_rows(as_view, scope.until + FUTURE_TICKS).withColumn("event_hash", checksum(columns.EVENT))
+    rows = as_batch_rows(as_view, scope.until + FUTURE_TICKS).withColumn("event_hash", checksum(layout.EVENT))
     staged = rows.withColumn("ticks", F.col("event_time")).select(
         "tag", ID, "sequence_nr", F.col("tag_pid_sequence_nr").alias("number"), "offset", "ticks",
         bucket(scope.size), "timebucket", "writer_uuid", "size", "event_hash",
@@ -131,7 +131,7 @@ def stage_view(spark: SparkSession, journal: Journal, scope: Scope, url: str) ->
 
 def with_number(event_hash: Column, number: Column) -> Column:
     """Return the hash of a row with its number, as stored.ROW_HASH computes it in ClickHouse."""
-    return xxhash64(event_hash * F.lit(signed(columns.FACTOR)) + number)
+    return xxhash64(event_hash * F.lit(signed(layout.FACTOR)) + number)
 
 
 def deleted_for_good(spark: SparkSession, ledger_keyspace: str, journal: str) -> DataFrame:

@@ -48,8 +48,8 @@ def audit(
     from tagmill.audit.audit import audit as run_audit
     from tagmill.audit.audit import message
     from tagmill.audit.repair import audit_and_repair
-    from tagmill.sparksession import spark_session
-    from tagmill.stores.lease import this_process
+    from tagmill.ledger.lease import this_process
+    from tagmill.spark.session import spark_session
 
     configured = settings()
     configured.pipeline(pipeline)
@@ -99,7 +99,7 @@ def _show(made: Any) -> None:
 
 
 def _line(line: Any) -> dict[str, Any]:
-    from tagmill.stores.audits import in_words
+    from tagmill.ledger.audits import in_words
 
     return {**line.model_dump(), "findings": in_words(line.findings)}
 
@@ -111,8 +111,8 @@ def audits(
     as_json: AsJson = False,
 ) -> None:
     """List the ledger's audits, the newest first."""
-    from tagmill.stores.audits import Audits, in_words
-    from tagmill.stores.ledger import Ledger
+    from tagmill.ledger.audits import Audits, in_words
+    from tagmill.ledger.runs import Ledger
 
     configured = settings()
     with Ledger(configured.cassandra) as ledger:

@@ -26,8 +26,8 @@ def cleanup(
 
 
 def _clean(pipeline: str, as_json: bool, *, delete: bool) -> None:
-    from tagmill.cleanup.clean import clean
-    from tagmill.stores.lease import this_process
+    from tagmill.ledger.lease import this_process
+    from tagmill.maintenance.view_cleanup.clean import clean
 
     with telling(pipeline, "cleanup") as tell:
         done = clean(settings(), pipeline, owner=this_process(), delete=delete, tell=tell)

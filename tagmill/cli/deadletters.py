@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tagmill.cli.shared import AsJson, Pipeline, one_line_errors, out, settings, show
+from tagmill.config.settings import Settings
 from tagmill.errors import ConfigurationError
-from tagmill.settings import Settings
 
 if TYPE_CHECKING:
-    from tagmill.stores.deadletters import DeadLetter
+    from tagmill.ledger.dead_letters import DeadLetter
 
 app = typer.Typer(help="Records of Kafka that could not be read, kept as they came.", no_args_is_help=True)
 COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "bytes", "reason")
@@ -31,8 +31,8 @@ def list_letters(
     as_json: AsJson = False,
 ) -> None:
     """List where each dead letter came from and why it could not be read; --json adds its bytes (in hexadecimal)."""
-    from tagmill.stores.cassandra import Cassandra
-    from tagmill.stores.deadletters import DeadLetters
+    from tagmill.cassandra.client import Cassandra
+    from tagmill.ledger.dead_letters import DeadLetters
 
     configured = settings()
     _of_kafka(configured, pipeline)

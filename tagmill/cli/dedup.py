@@ -22,9 +22,9 @@ def rekey(
     as_json: AsJson = False,
 ) -> None:
     """Make all ids again from the stored payloads, by the rule and the shards that are configured now. Safe to stop and start again."""
-    from tagmill.sparksession import session_when_asked
-    from tagmill.stores.lease import this_process
-    from tagmill.topics.rekey import rekey as library
+    from tagmill.delivery.topics.rekey_ids import rekey as library
+    from tagmill.ledger.lease import this_process
+    from tagmill.spark.session import session_when_asked
 
     configured = settings()
     configured.topic(pipeline)
@@ -47,9 +47,9 @@ def rekey(
 @one_line_errors
 def expire(pipeline: Pipeline, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False) -> None:
     """Delete the ids of events that were delivered before the window (window_days); never one whose batch is not in ClickHouse."""
-    from tagmill.sparksession import session_when_asked
-    from tagmill.stores.lease import this_process
-    from tagmill.topics.expire import expire as library
+    from tagmill.delivery.topics.expire_ids import expire as library
+    from tagmill.ledger.lease import this_process
+    from tagmill.spark.session import session_when_asked
 
     configured = settings()
     chosen = configured.topic(pipeline)

@@ -21,7 +21,7 @@ from tagmill.cli.shared import (
     tag_view_pipelines,
     telling,
 )
-from tagmill.names import quoted
+from tagmill.domain.identifiers import quoted
 
 
 @one_line_errors
@@ -46,9 +46,9 @@ def erase(
     Erases them in all pipelines on the journal, delivered or not. Their actors must not be running. It can't be undone. Safe to stop and
     to start again at any moment; without persistence ids it finishes an unfinished erasure.
     """
-    from tagmill.erasure.erase import erase as erase_ids
-    from tagmill.idlists import ids_of
-    from tagmill.stores.lease import this_process
+    from tagmill.config.id_lists import ids_of
+    from tagmill.ledger.lease import this_process
+    from tagmill.maintenance.erasure.erase import erase as erase_ids
 
     named = bool(persistence_id or persistence_ids)
     if named and not dry_run and not why.strip():
@@ -84,8 +84,8 @@ def erasures(
     as_json: AsJson = False,
 ) -> None:
     """List what was erased, when, by whom and why, the newest first."""
-    from tagmill.stores.erasures import Erasures
-    from tagmill.stores.ledger import Ledger
+    from tagmill.ledger.erasures import Erasures
+    from tagmill.ledger.runs import Ledger
 
     configured = settings()
     journals = dict.fromkeys(configured.pipeline(name).keyspace for name in tag_view_pipelines(configured, pipeline))

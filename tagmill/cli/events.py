@@ -32,7 +32,7 @@ def events(
     """Show events in the plugin's order, gaps or not. Give one of --tag and --persistence-id."""
     from tagmill.queries import ReadJournal
     from tagmill.spark.errors import explained
-    from tagmill.sparksession import spark_session
+    from tagmill.spark.session import spark_session
 
     if (tag is None) == (persistence_id is None):
         raise TerminalError("give one of --tag and --persistence-id. Nothing was read")

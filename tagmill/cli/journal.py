@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from tagmill.cli.shared import AsJson, Pipeline, Yes, confirm, err, one_line_errors, out, settings, show, telling
-from tagmill.names import quoted
+from tagmill.domain.identifiers import quoted
 
 app = typer.Typer(help="The journal of an application.", no_args_is_help=True)
 
@@ -62,10 +62,10 @@ def clean(
     Give exactly one of --to, --before-snapshot, --snapshots and --all. A persistence id with undelivered events is left as it is, and the
     exit status is 3 then. While the actor runs, all but --all is safe. Safe to stop and to start again at any moment.
     """
-    from tagmill.idlists import ids_of
-    from tagmill.journal.clean import clean as clean_journal
-    from tagmill.journal.model import Wanted, What
-    from tagmill.stores.lease import this_process
+    from tagmill.config.id_lists import ids_of
+    from tagmill.ledger.lease import this_process
+    from tagmill.maintenance.journal_cleanup.clean import clean as clean_journal
+    from tagmill.maintenance.journal_cleanup.model import Wanted, What
 
     chosen = {What.TO: to is not None, What.BEFORE_SNAPSHOT: before_snapshot, What.SNAPSHOTS: snapshots, What.ALL: everything}
     named = [what for what, is_wanted in chosen.items() if is_wanted]

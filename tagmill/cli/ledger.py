@@ -14,8 +14,8 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what was found, and
 @one_line_errors
 def accept_journal(pipeline: Pipeline, why: Why, yes: Yes = False) -> None:
     """Continue with tables that were created again and hold the same events, from a backup. Not for a new life of the journal."""
-    from tagmill.delivery.interventions import Interventions
-    from tagmill.stores.lease import this_process
+    from tagmill.delivery.tag_views.interventions import Interventions
+    from tagmill.ledger.lease import this_process
 
     confirm(f"Do the journal's tables hold the events that pipeline {pipeline} has delivered?", yes)
     out.print(Interventions(settings(), pipeline, this_process(), person(), why).accept_journal(), markup=False)
@@ -31,9 +31,9 @@ def restore(
     as_json: AsJson = False,
 ) -> None:
     """Bring the ledger forward to what ClickHouse has, and above rows that another program wrote. Safe to stop and start again."""
-    from tagmill.restore.restoring import Restoring
-    from tagmill.sparksession import session_when_asked
-    from tagmill.stores.lease import this_process
+    from tagmill.ledger.lease import this_process
+    from tagmill.maintenance.ledger_restore.restore import Restoring
+    from tagmill.spark.session import session_when_asked
 
     if not dry_run and not why:
         raise typer.BadParameter("give --why, or --dry-run")

@@ -7,24 +7,24 @@ from typing import Annotated
 import typer
 
 import tagmill
-from tagmill.cli import (
+from tagmill.cli import (  # fmt: skip
     audit,
     cleanup,
     deadletters,
     dedup,
     erase,
     events,
+    interventions,
     journal,
-    kafkajournal,
+    kafka_journal,
     ledger,
     local,
-    look,
-    mend,
     migrate,
     run,
     shared,
+    status,
     views,
-)  # fmt: skip
+)
 from tagmill.cli.shared import AsJson, Pipeline, one_line_errors, out, settings, show
 from tagmill.runs.privacy import keep_from_others
 
@@ -40,17 +40,17 @@ app.add_typer(schema, name="schema")
 app.add_typer(run.app, name="run")
 app.add_typer(views.app, name="views")
 app.add_typer(journal.app, name="journal")
-app.add_typer(kafkajournal.app, name="kafka-journal")
+app.add_typer(kafka_journal.app, name="kafka-journal")
 app.add_typer(deadletters.app, name="deadletters")
 app.add_typer(dedup.app, name="dedup")
 views.app.command()(migrate.migrate)
-app.add_typer(mend.holds, name="holds")
-app.add_typer(mend.progress, name="progress")
-app.add_typer(mend.batches, name="batches")
+app.add_typer(interventions.holds, name="holds")
+app.add_typer(interventions.progress, name="progress")
+app.add_typer(interventions.batches, name="batches")
 app.add_typer(ledger.app, name="ledger")
-app.command()(look.status)
-app.command()(look.check)
-app.command()(look.runs)
+app.command()(status.status)
+app.command()(status.check)
+app.command()(status.runs)
 app.command()(audit.audit)
 app.command()(audit.audits)
 app.command()(cleanup.cleanup)
@@ -79,11 +79,11 @@ def version() -> None:
 @one_line_errors
 def apply_schema() -> None:
     """Create what is missing: the ledger, views that Tagmill builds, each pipeline's table in ClickHouse, new columns of topics."""
-    from tagmill.stores import schema as tables
-    from tagmill.topics import destination
+    from tagmill.delivery.topics import destination_table
+    from tagmill.ledger import schema as tables
 
     configured = settings()
-    for apply in (tables.apply, destination.apply):
+    for apply in (tables.apply, destination_table.apply):
         for name in apply(configured):
             out.print(f"in place: {name}", markup=False)
 
@@ -92,7 +92,7 @@ def apply_schema() -> None:
 @one_line_errors
 def diff_schema(pipeline: Pipeline, as_json: AsJson = False) -> None:
     """Show what `schema apply` would change of a topic's table, and which fields of its schema files no column holds."""
-    from tagmill.topics.destination import diff
+    from tagmill.delivery.topics.destination_table import diff
 
     found = diff(settings(), pipeline)
     if as_json:

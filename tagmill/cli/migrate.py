@@ -14,7 +14,7 @@ from tagmill.views.model import Step
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tagmill.views.migration import MigrationReport, Plan
+    from tagmill.views.migration_plan import MigrationReport, Plan
 
 Steps = Annotated[
     list[Step] | None,
@@ -48,10 +48,10 @@ def migrate(
     as_json: AsJson = False,
 ) -> None:
     """Bring a journal of an older plugin to today's tables, columns and tag views. Safe to stop and to start again at any moment."""
-    from tagmill.sparksession import spark_session
-    from tagmill.stores.lease import this_process
+    from tagmill.ledger.lease import this_process
+    from tagmill.spark.session import spark_session
     from tagmill.views.migrate import migrate as migrate_journal
-    from tagmill.views.migration import Plan
+    from tagmill.views.migration_plan import Plan
 
     plan = Plan.of(
         step or (), named(persistence_id, persistence_ids), offline=offline, drop_old=drop_old,

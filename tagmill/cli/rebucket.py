@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from tagmill.buckets import BucketSize
 from tagmill.cli.shared import AsJson, Pipeline, one_line_errors, out, settings, show, telling
-from tagmill.rebucket.advice import Prefix, of_another_prefix
+from tagmill.domain.time_buckets import BucketSize
+from tagmill.views.rebucket.advice import Prefix, of_another_prefix
 
 REBUCKETED = (
     "tag", "rows", "rows_in_target", "partitions_before", "partitions", "largest_rows", "largest_bytes", "misplaced", "checksum",
@@ -37,9 +37,9 @@ def rebucket(
     as_json: AsJson = False,
 ) -> None:
     """Move the view to a table with another bucket size. A dry run unless --yes; each step may be stopped and run again."""
-    from tagmill.rebucket import rebucket as library
-    from tagmill.sparksession import spark_session
-    from tagmill.stores.lease import this_process
+    from tagmill.ledger.lease import this_process
+    from tagmill.spark.session import spark_session
+    from tagmill.views.rebucket import rebucket as library
 
     if offline + drop_old + abandon > 1:
         raise typer.BadParameter("--offline, --drop-old and --abandon are steps of their own: give one of them")

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from tagmill.batches.states import RunState
 from tagmill.cli import topics
 from tagmill.cli.shared import AsJson, Pipeline, Why, Yes, confirm, err, one_line_errors, out, person, settings, show
 from tagmill.cli.verdicts import lines_of
-from tagmill.settings import Settings
+from tagmill.config.settings import Settings
+from tagmill.domain.batches.states import RunState
 
 app = typer.Typer(help="Runs: deliver, give up, abandon, void.", no_args_is_help=True)
 
@@ -35,9 +35,9 @@ def deliver(
     as_json: AsJson = False,
 ) -> None:
     """Deliver all that is new, run by run, and finish what was left unfinished. Safe to stop and to start again at any moment."""
-    from tagmill.delivery.report import tag_table
-    from tagmill.sparksession import session_when_asked
-    from tagmill.topics.report import topic_line
+    from tagmill.delivery.tag_views.verification import tag_table
+    from tagmill.delivery.topics.status import topic_line
+    from tagmill.spark.session import session_when_asked
 
     configured = settings()
     if (reread_from is None) != (reread_until is None):
@@ -135,10 +135,10 @@ def take_back(
 
 
 def _giving_up(pipeline: str, why: str) -> Any:
-    from tagmill.delivery.giveup import GiveUp
-    from tagmill.kafkajournal.giveup import ReplicationGiveUp
-    from tagmill.stores.lease import this_process
-    from tagmill.topics.giveup import TopicGiveUp
+    from tagmill.delivery.tag_views.give_up import GiveUp
+    from tagmill.delivery.topics.give_up import TopicGiveUp
+    from tagmill.kafka_journal.give_up import ReplicationGiveUp
+    from tagmill.ledger.lease import this_process
 
     configured = settings()
     replicates = pipeline in configured.kafka_journals
@@ -148,24 +148,24 @@ def _giving_up(pipeline: str, why: str) -> Any:
 
 def release(pipeline: str, why: str, tag: str, persistence_id: str) -> str:
     """End the hold of a persistence_id that was set apart; return a sentence that says what was done."""
-    from tagmill.delivery.giveup import GiveUp
-    from tagmill.stores.lease import this_process
+    from tagmill.delivery.tag_views.give_up import GiveUp
+    from tagmill.ledger.lease import this_process
 
     return GiveUp(settings(), pipeline, this_process(), person(), why).release(tag, persistence_id)
 
 
 def interventions(pipeline: str, why: str, *, despite_views: bool = False) -> Any:
     """Return the interventions in one pipeline of tag views, to be recorded under the current user's name."""
-    from tagmill.delivery.interventions import Interventions
-    from tagmill.stores.lease import this_process
+    from tagmill.delivery.tag_views.interventions import Interventions
+    from tagmill.ledger.lease import this_process
 
     return Interventions(settings(), pipeline, this_process(), person(), why, despite_views=despite_views)
 
 
 def ways_out(pipeline: str, why: str, *, despite_views: bool = False) -> Any:
     """Return the interventions in the runs of any pipeline that delivers: of tag views, a topic or a Kafka Journal."""
-    from tagmill.stores.lease import this_process
-    from tagmill.topics.interventions import TopicInterventions
+    from tagmill.delivery.topics.interventions import TopicInterventions
+    from tagmill.ledger.lease import this_process
 
     configured = settings()
     if pipeline in configured.streams:
@@ -180,7 +180,7 @@ class _Delivery:
         self, configured: Settings, pipeline: str, tags: list[str] | None, reread: tuple[str, str] | None, display: Progress,
         spark: Callable[[], Any],
     ) -> None:  # fmt: skip
-        from tagmill.stores.lease import this_process
+        from tagmill.ledger.lease import this_process
 
         self.settings = configured
         self.pipeline = pipeline
@@ -202,7 +202,7 @@ class _Delivery:
         return done
 
     def _one(self) -> dict[str, Any] | None:
-        from tagmill.delivery import steps
+        from tagmill.delivery.tag_views import steps
 
         begun = time.monotonic()
         task = self.display.add_task(f"{self.pipeline}: planning", total=None)

@@ -19,11 +19,11 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from tagmill import names
 from tagmill.cli import signals
+from tagmill.config.settings import Settings
+from tagmill.domain import identifiers
 from tagmill.errors import TagmillError
 from tagmill.runs import trace_log
-from tagmill.settings import Settings
 from tagmill.spark import errors
 
 # Width in columns of a table that goes to a file or a pipe, which rich would squeeze to 80.
@@ -100,7 +100,7 @@ def must_be_keys(options: Iterable[Any]) -> None:
     for option in options:
         for text in option if isinstance(option, list) else [option]:
             if isinstance(text, str):
-                names.key(text)
+                identifiers.key(text)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tagmill.cli.shared import out, show, telling
-from tagmill.settings import Settings
+from tagmill.config.settings import Settings
 
 COLUMNS = ("run", "records", "rows", "known", "twice", "unreadable", "tombstones", "nulled", "batches", "seconds")
 
@@ -24,9 +24,9 @@ def deliver(
 
     With `letters`, an unfinished run is finished, then the dead letters are read once.
     """
-    from tagmill.sparksession import session_when_asked
-    from tagmill.stores.lease import this_process
-    from tagmill.topics import steps
+    from tagmill.delivery.topics import steps
+    from tagmill.ledger.lease import this_process
+    from tagmill.spark.session import session_when_asked
 
     owner, done, read = this_process(), list[dict[str, Any]](), False
     with telling(pipeline, "planning") as tell, session_when_asked(configured, f"tagmill deliver {pipeline}") as spark:

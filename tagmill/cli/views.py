@@ -15,7 +15,7 @@ from tagmill.cli.rebucket import rebucket
 from tagmill.cli.shared import AsJson, Pipeline, Yes, confirm, one_line_errors, out, settings, show, telling
 
 if TYPE_CHECKING:
-    from tagmill.views.chosen import Chosen, ViewReport
+    from tagmill.views.selection import Chosen, ViewReport
 
     Operation = Callable[..., ViewReport]
 
@@ -55,8 +55,8 @@ def build(
     as_json: AsJson = False,
 ) -> None:
     """Number the new events of the pipeline's journal and write tag_views. Safe to stop and to start again at any moment."""
-    from tagmill.sparksession import spark_session
-    from tagmill.stores.lease import this_process
+    from tagmill.ledger.lease import this_process
+    from tagmill.spark.session import spark_session
     from tagmill.views.build import build as build_views
     from tagmill.views.build import check
 
@@ -127,8 +127,8 @@ def truncate(
     as_json: AsJson = False,
 ) -> None:
     """Empty tag_views, tag_write_progress and tag_scanning, if a rebuild can bring all of it back."""
-    from tagmill.views.chosen import Chosen
     from tagmill.views.delete import truncate
+    from tagmill.views.selection import Chosen
 
     Chosen.of([], [], offline=offline)
     _do(pipeline, "Truncate tag_views, tag_write_progress and tag_scanning", truncate, dry_run, yes, as_json)
@@ -152,8 +152,8 @@ def tags(
 @one_line_errors
 def pids(pipeline: Pipeline, dry_run: DryRun = False, as_json: AsJson = False) -> None:
     """Add the persistence ids that have events to all_persistence_ids, if they are not listed there."""
-    from tagmill.sparksession import spark_session
-    from tagmill.views.ids import rebuild_ids
+    from tagmill.spark.session import spark_session
+    from tagmill.views.persistence_ids import rebuild_ids
 
     configured = settings()
     configured.pipeline(pipeline)
@@ -167,13 +167,13 @@ def pids(pipeline: Pipeline, dry_run: DryRun = False, as_json: AsJson = False) -
 
 def named(ids: list[str] | None, file: Path | None) -> list[str]:
     """Return the persistence ids that the options name."""
-    from tagmill.idlists import ids_of
+    from tagmill.config.id_lists import ids_of
 
     return list(ids_of(ids, file))
 
 
 def _chosen(ids: list[str] | None, file: Path | None, offline: bool, tags: list[str] | None) -> Chosen:
-    from tagmill.views.chosen import Chosen
+    from tagmill.views.selection import Chosen
 
     return Chosen.of(named(ids, file), tags or [], offline=offline)
 
@@ -185,8 +185,8 @@ def _what(chosen: Chosen) -> str:
 
 def _do(pipeline: str, question: str, operation: Operation, dry_run: bool, yes: bool, as_json: bool) -> None:
     """Ask for confirmation, run the operation, and show what changed."""
-    from tagmill.sparksession import spark_session
-    from tagmill.stores.lease import this_process
+    from tagmill.ledger.lease import this_process
+    from tagmill.spark.session import spark_session
 
     configured = settings()
     configured.pipeline(pipeline)

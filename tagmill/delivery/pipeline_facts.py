@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from tagmill import clock, names
-from tagmill.batches.states import BatchState
+from tagmill.clickhouse.client import ClickHouse
+from tagmill.config.settings import Settings
+from tagmill.domain import clock, identifiers
+from tagmill.domain.batches.states import BatchState
+from tagmill.domain.timeuuid import to_datetime
 from tagmill.domain.verdict import Failure, OpenRun, Proof, moment
 from tagmill.errors import TagmillError
+from tagmill.ledger.audits import AuditRow, Audits, folder, in_words
 from tagmill.ledger.checks import CheckRow, Checks
 from tagmill.ledger.failures import Failures
-from tagmill.settings import Settings
-from tagmill.stores.audits import AuditRow, Audits, folder, in_words
-from tagmill.stores.clickhouse import ClickHouse
-from tagmill.stores.files import RunFiles
-from tagmill.stores.ledger import Ledger, RunRow
-from tagmill.timeuuid import to_datetime
+from tagmill.ledger.runs import Ledger, RunRow
+from tagmill.runs.storage import RunFiles
 
 # Rows and checksum of all rows of a destination; UNTOLD if ClickHouse would have to read every row to compute them.
 Contents = tuple[int, int]
@@ -127,7 +127,7 @@ def contents(clickhouse: ClickHouse, table: str) -> Contents:
     """Return rows and checksum of a destination, from the totals that ClickHouse keeps for each part; UNTOLD if it can't."""
     query = (
         "SELECT sum(batch_rows), sum(batch_checksum) FROM (SELECT count() AS batch_rows, "
-        f"sum({clickhouse.layout.row_checksum_sql()}) AS batch_checksum FROM {names.sql(table)} GROUP BY `batch_id`, `generation`)"
+        f"sum({clickhouse.layout.row_checksum_sql()}) AS batch_checksum FROM {identifiers.sql(table)} GROUP BY `batch_id`, `generation`)"
     )
     try:
         ((rows, checksum),) = clickhouse.rows(query, settings={"force_optimize_projection": 1})

@@ -16,21 +16,21 @@ from uuid import UUID
 import structlog
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from tagmill import checkpoints
-from tagmill.batches.columns import TAG_VIEWS, Layout
-from tagmill.batches.states import BatchState, RunState
-from tagmill.delivery.dependents import DependentViews
-from tagmill.delivery.expiry import Expiry, Within, times_in
-from tagmill.delivery.model import Batch, Manifest
-from tagmill.delivery.runfiles import Sealed, all_batches, read_manifest
+from tagmill.clickhouse.client import ClickHouse, Totals
+from tagmill.config.settings import Settings
+from tagmill.delivery.dependent_views import DependentViews
+from tagmill.delivery.destination_retention import Expiry, Within, times_in
+from tagmill.delivery.tag_views.model import Batch, Manifest
+from tagmill.delivery.tag_views.run_files import Sealed, all_batches, read_manifest
+from tagmill.domain.batches.layout import TAG_VIEWS, Layout
+from tagmill.domain.batches.states import BatchState, RunState
 from tagmill.errors import BatchDiffers, SealedFileDamaged, StoreUnavailable, TagmillError
 from tagmill.ledger.batch_times import BatchTimes
-from tagmill.settings import Settings
-from tagmill.stores.clickhouse import ClickHouse, Totals
-from tagmill.stores.files import RunFiles
-from tagmill.stores.ledger import BatchRow, Ledger
-from tagmill.stores.sentbatches import DestinationBatches
-from tagmill.stores.twooffsets import TwoOffsets
+from tagmill.ledger.runs import BatchRow, Ledger
+from tagmill.ledger.sent_batches import DestinationBatches
+from tagmill.ledger.two_offsets import TwoOffsets
+from tagmill.runs import checkpoints
+from tagmill.runs.storage import RunFiles
 
 log = structlog.get_logger()
 Progress = Callable[[int, int], None]

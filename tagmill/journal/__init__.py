@@ -1,1 +1,1 @@
-"""Journal cleanup: deletes events and snapshots of persistence ids that are named, as the plugin's Cleanup does, nothing undelivered."""
+"""Read and write the application's tables: messages, tag_views and the tables beside them."""

@@ -3,8 +3,8 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from tagmill.kafka.ranges import misplaced
-from tagmill.stores.kafka import Kafka, Place, Span
+from tagmill.kafka.client import Kafka, Place, Span
+from tagmill.kafka.offset_ranges import misplaced
 
 
 @dataclass(frozen=True, slots=True)

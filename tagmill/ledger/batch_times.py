@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tagmill import names
-from tagmill.stores.cassandra import Cassandra, needs_tables
+from tagmill.cassandra.client import Cassandra, needs_tables
+from tagmill.domain import identifiers
 
 TABLE = "batch_times"
 RUNS_A_PARTITION = 1000
@@ -24,7 +24,7 @@ class BatchTimes:
     def __init__(self, cassandra: Cassandra, ledger_keyspace: str, pipeline: str) -> None:
         needs_tables(cassandra, ledger_keyspace, (TABLE,))
         self.cassandra, self.pipeline = cassandra, pipeline
-        self.table = f"{names.cql(ledger_keyspace)}.{TABLE}"
+        self.table = f"{identifiers.cql(ledger_keyspace)}.{TABLE}"
 
     def write(self, run: int, times: Iterable[tuple[int, Times]]) -> None:
         """Write the times of batches of a run, by batch number."""

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from tagmill import names
-from tagmill.stores.cassandra import Cassandra, needs_tables, utc
+from tagmill.cassandra.client import Cassandra, needs_tables, utc
+from tagmill.domain import identifiers
 
 # the tag of a pipeline that has none: a topic or a Kafka Journal
 WHOLE = ""
@@ -34,7 +34,7 @@ class Checks:
     def __init__(self, cassandra: Cassandra, ledger_keyspace: str, pipeline: str) -> None:
         self.cassandra = cassandra
         self.pipeline = pipeline
-        self.table = f"{names.cql(ledger_keyspace)}.checks"
+        self.table = f"{identifiers.cql(ledger_keyspace)}.checks"
         needs_tables(cassandra, ledger_keyspace, ["checks", "failures"])
 
     def newest(self) -> dict[str, CheckRow]:

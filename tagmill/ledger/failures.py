@@ -4,11 +4,11 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from tagmill import clock, names
+from tagmill.cassandra.client import Cassandra, needs_tables, utc
+from tagmill.config.settings import Settings
+from tagmill.domain import clock, identifiers
 from tagmill.domain.verdict import Failure
 from tagmill.errors import FenceRaised, LeaseTaken, TagmillError, TransientError
-from tagmill.settings import Settings
-from tagmill.stores.cassandra import Cassandra, needs_tables, utc
 
 MAX_ERROR_CHARACTERS = 400
 # another attempt is at work, which will succeed or fail by itself
@@ -22,7 +22,7 @@ class Failures:
     def __init__(self, cassandra: Cassandra, ledger_keyspace: str, pipeline: str) -> None:
         self.cassandra = cassandra
         self.pipeline = pipeline
-        self.table = f"{names.cql(ledger_keyspace)}.failures"
+        self.table = f"{identifiers.cql(ledger_keyspace)}.failures"
         needs_tables(cassandra, ledger_keyspace, ["failures"])
 
     def current(self) -> Failure | None:

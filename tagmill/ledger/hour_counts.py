@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from tagmill import names
-from tagmill.settings import Settings
-from tagmill.stores.cassandra import Cassandra, needs_tables, utc
+from tagmill.cassandra.client import Cassandra, needs_tables, utc
+from tagmill.config.settings import Settings
+from tagmill.domain import identifiers
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class HourCounts:
 
     def __init__(self, cassandra: Cassandra, ledger_keyspace: str, pipeline: str, keep_seconds: int) -> None:
         self.cassandra, self.pipeline, self.keep_seconds = cassandra, pipeline, keep_seconds
-        self.table = f"{names.cql(ledger_keyspace)}.{self.TABLE}"
+        self.table = f"{identifiers.cql(ledger_keyspace)}.{self.TABLE}"
         needs_tables(cassandra, ledger_keyspace, [self.TABLE])
 
     def of(self, tag: str, from_begin: int) -> dict[int, HourCount]:

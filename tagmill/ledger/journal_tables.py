@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from uuid import UUID
 
-from tagmill import names
-from tagmill.stores.cassandra import Cassandra, needs_tables
+from tagmill.cassandra.client import Cassandra, needs_tables
+from tagmill.domain import identifiers
 
 
 class JournalTableIds:
@@ -13,7 +13,7 @@ class JournalTableIds:
     def __init__(self, cassandra: Cassandra, ledger_keyspace: str, journal: str) -> None:
         needs_tables(cassandra, ledger_keyspace, ["journal_tables"])
         self.cassandra, self.journal = cassandra, journal
-        self.table = f"{names.cql(ledger_keyspace)}.journal_tables"
+        self.table = f"{identifiers.cql(ledger_keyspace)}.journal_tables"
 
     def changed(self, pipeline: str, tables: Sequence[str]) -> list[str]:
         """Return those of the tables that have another id than when the pipeline read them first; note the ids of new ones."""

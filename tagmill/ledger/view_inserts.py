@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from tagmill import names
-from tagmill.stores.cassandra import Cassandra, needs_tables
-from tagmill.stores.ledger import BatchRow
+from tagmill.cassandra.client import Cassandra, needs_tables
+from tagmill.domain import identifiers
+from tagmill.ledger.runs import BatchRow
 
 TABLE = "view_inserts"
 
@@ -40,7 +40,7 @@ class ViewInserts:
     def __init__(self, cassandra: Cassandra, ledger_keyspace: str, pipeline: str, run: int) -> None:
         needs_tables(cassandra, ledger_keyspace, (TABLE,))
         self.cassandra, self.pipeline, self.run = cassandra, pipeline, run
-        self.table = f"{names.cql(ledger_keyspace)}.{TABLE}"
+        self.table = f"{identifiers.cql(ledger_keyspace)}.{TABLE}"
 
     def note(self, batch: BatchRow, outcome: Outcome, views: str, error: str = "") -> None:
         """Write what is known of the insert of a batch's generation."""

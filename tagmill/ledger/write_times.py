@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from cassandra import ConsistencyLevel
 
-from tagmill import names
+from tagmill.cassandra.client import Cassandra, needs_tables
+from tagmill.domain import identifiers
 from tagmill.errors import GuardRefused
-from tagmill.stores.cassandra import Cassandra, needs_tables
 
 SERIAL = ConsistencyLevel.SERIAL
 # tables with a few rows per pipeline: their key behind the pipeline, and a column that every write sets
@@ -71,11 +71,10 @@ class WriteTimes:
 
     def small(self, pipeline: str) -> Iterable[tuple[str, int]]:
         """Yield each row of the small tables by name, with its write time."""
+        keyspace = identifiers.cql(self.keyspace)
         for table, key, column in SMALL:
-            for row in self.cassandra.execute(
-                f'SELECT {", ".join(key)}, WRITETIME("{column}") AS written FROM {names.cql(self.keyspace)}.{table} WHERE pipeline = ?',
-                pipeline,
-            ):
+            columns = f'{", ".join(key)}, WRITETIME("{column}") AS written'
+            for row in self.cassandra.execute(f"SELECT {columns} FROM {keyspace}.{table} WHERE pipeline = ?", pipeline):
                 if row.written is not None:
                     yield f"{table} of {' '.join(str(getattr(row, name)) for name in key)}", row.written
 
@@ -88,7 +87,7 @@ class WriteTimes:
 
     @property
     def _table(self) -> str:
-        return f"{names.cql(self.keyspace)}.write_times"
+        return f"{identifiers.cql(self.keyspace)}.write_times"
 
 
 def foreign(pipeline: str, row: str, done: str = "Nothing was sealed") -> ForeignWriteTime:

@@ -13,10 +13,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tagmill import timeuuid
+from tagmill.domain import timeuuid
 from tagmill.errors import StoreUnavailable
 from tagmill.quality.model import Check, Severity
-from tagmill.stores.files import RunFiles
+from tagmill.runs.storage import RunFiles
 
 if TYPE_CHECKING:
     from jinja2 import Environment

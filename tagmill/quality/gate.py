@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from tagmill.config.tag_views import QualitySettings
 from tagmill.quality import docs
 from tagmill.quality.expectations import judged
 from tagmill.quality.model import Failing, GateVerdict, Reports, as_json
 from tagmill.quality.rules import Rule, frame, rules, sentence
-from tagmill.viewsettings import QualitySettings
 
 
 def judge(reports: Reports, limits: QualitySettings, *, docs_dir: str, run_name: str) -> GateVerdict:

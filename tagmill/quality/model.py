@@ -6,7 +6,7 @@ Units: `ticks` are 100 ns since 1970-01-01 UTC, `timebucket` is milliseconds sin
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from tagmill.buckets import BucketSize
+from tagmill.domain.time_buckets import BucketSize
 
 Severity = Literal["ok", "warn", "stop"]
 

@@ -13,9 +13,9 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from tagmill.buckets import BucketSize
+from tagmill.domain.time_buckets import BucketSize
+from tagmill.domain.timeuuid import TICKS_PER_MILLISECOND
 from tagmill.quality.model import DispositionCount, OffendingRow, Reports, SchemaColumn, TagReport
-from tagmill.timeuuid import TICKS_PER_MILLISECOND
 
 _ROW = ("tag", "persistence_id", "tag_pid_sequence_nr", "sequence_nr", "ticks", "timebucket")
 

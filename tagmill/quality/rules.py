@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from tagmill.buckets import BucketSize
+from tagmill.config.tag_views import QualitySettings
+from tagmill.domain.time_buckets import BucketSize
 from tagmill.quality.model import Failing, OffendingRow, Reports, TagReport
-from tagmill.viewsettings import QualitySettings
 
 Cell = float | str | None
 THE_RUN = "the run"

@@ -12,12 +12,12 @@ from itertools import islice
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from tagmill.connector import table
+from tagmill.cassandra.client import Cassandra
+from tagmill.journal.frames import ID, Journal, event_tags
+from tagmill.journal.tag_view_reader import EMPTY_PARTITIONS_AT_END, SEARCHED_PARTITIONS
 from tagmill.queries import columns, gaps
-from tagmill.stores.cassandra import Cassandra
-from tagmill.stores.views import EMPTY_PARTITIONS_AT_END, SEARCHED_PARTITIONS
-from tagmill.views.reading import BY_PARTITION
-from tagmill.views.tables import ID, Journal, event_tags
+from tagmill.spark.connector import table
+from tagmill.views.event_reader import BY_PARTITION
 
 COLUMNS = (ID, "sequence_nr", "offset", "event_time", "tags", "partition_nr", *columns.PAYLOAD)
 # Partitions of each persistence_id that are looked at in one round of queries.

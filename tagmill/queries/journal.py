@@ -7,18 +7,18 @@ from uuid import UUID
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tagmill import names
+from tagmill.cassandra.client import Cassandra
+from tagmill.config.settings import Settings
+from tagmill.config.tag_views import PipelineSettings, moment
+from tagmill.domain import identifiers
+from tagmill.domain.timeuuid import from_datetime, lowest, ticks
 from tagmill.errors import ConfigurationError, TerminalError
+from tagmill.journal import frames
+from tagmill.journal.tag_view_reader import VIEW_COLUMNS
+from tagmill.ledger.preconditions import check_view
+from tagmill.ledger.view_builds import Builds
 from tagmill.queries import by_persistence_id, by_tag
-from tagmill.settings import Settings
 from tagmill.spark.errors import explained
-from tagmill.stores.builds import Builds
-from tagmill.stores.cassandra import Cassandra
-from tagmill.stores.guard import check_view
-from tagmill.stores.views import VIEW_COLUMNS
-from tagmill.timeuuid import from_datetime, lowest, ticks
-from tagmill.views import tables
-from tagmill.viewsettings import PipelineSettings, moment
 
 Gaps = Literal["fail", "keep"]
 Moment = datetime | str | None
@@ -43,13 +43,13 @@ class ReadJournal:
         self.pipeline: PipelineSettings = settings.pipeline(pipeline)
         with Cassandra(settings.cassandra) as cassandra:
             self.where = cassandra.where
-            self.journal = tables.Journal.there(cassandra, self.pipeline.journal)
+            self.journal = frames.Journal.there(cassandra, self.pipeline.journal)
 
     def current_persistence_ids(self) -> DataFrame:
         """Return all persistence ids, each once, in no order: from all_persistence_ids, or if that is empty, from the keys of messages."""
-        self._needs(self.journal.names.messages, tables.ID)
+        self._needs(self.journal.names.messages, frames.ID)
         with explained(self.where, NOTHING):
-            return tables.persistence_ids(self.spark, self.journal)
+            return frames.persistence_ids(self.spark, self.journal)
 
     def current_events_by_persistence_id(
         self,
@@ -70,10 +70,10 @@ class ReadJournal:
         Raises:
             EventsMissing: with gaps="fail", a sequence_nr is missing behind what is deleted, where the plugin's stream would fail.
         """
-        self._needs(self.journal.names.messages, *tables.REQUIRED)
+        self._needs(self.journal.names.messages, *frames.REQUIRED)
         _one_of(gaps)
         given = [persistence_ids] if isinstance(persistence_ids, str) else persistence_ids
-        wanted = list(dict.fromkeys(map(names.key, given)))
+        wanted = list(dict.fromkeys(map(identifiers.key, given)))
         with Cassandra(self.settings.cassandra) as cassandra:
             parts = by_persistence_id.partitions(cassandra.application, self.journal, wanted, from_sequence_nr, to_sequence_nr)
         rows = by_persistence_id.rows(self.spark, self.journal, parts, from_sequence_nr, to_sequence_nr)
@@ -103,9 +103,9 @@ class ReadJournal:
         with Cassandra(self.settings.cassandra) as cassandra:
             check_view(cassandra, self.settings, self.name)
             now = cassandra.now()
-        self._needs(self.journal.view_table, *(name for name in VIEW_COLUMNS if name not in tables.META))
+        self._needs(self.journal.view_table, *(name for name in VIEW_COLUMNS if name not in frames.META))
         _one_of(gaps)
-        span = by_tag.Span(names.key(tag), self.pipeline.bucket_size, self._after(offset), self._until(until, now))
+        span = by_tag.Span(identifiers.key(tag), self.pipeline.bucket_size, self._after(offset), self._until(until, now))
         events = by_tag.events(self.spark, self.journal, span)
         if gaps == "keep":
             return events

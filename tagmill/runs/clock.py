@@ -4,11 +4,11 @@ from datetime import datetime
 
 import structlog
 
-from tagmill import clock
+from tagmill.cassandra.client import Cassandra
+from tagmill.clickhouse.client import ClickHouse
+from tagmill.config.settings import Settings
+from tagmill.domain import clock
 from tagmill.errors import StoreUnavailable
-from tagmill.settings import Settings
-from tagmill.stores.cassandra import Cassandra
-from tagmill.stores.clickhouse import ClickHouse
 
 log = structlog.get_logger()
 

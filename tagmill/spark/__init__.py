@@ -1,1 +1,1 @@
-"""Spark: what its errors mean."""
+"""Spark: sessions, the connector to Cassandra, and what its errors mean."""

@@ -12,9 +12,9 @@ from importlib import import_module
 from pathlib import Path
 from subprocess import TimeoutExpired
 
+from tagmill.cassandra.permissions import missing_right
 from tagmill.errors import ConfigurationError, SparkEnded, StoreUnavailable, TagmillError, TransientError, UnexpectedError
 from tagmill.runs import trace_log
-from tagmill.stores.rights import missing_right
 
 KEPT = "What was committed stays"
 AGAIN = "Run the same command again; every step is safe to repeat"
@@ -187,10 +187,10 @@ def _of_driver(error: BaseException, where: str) -> TagmillError | None:
     """Return what an error of a Python driver means that passed its store."""
     driver = type(error).__module__.partition(".")[0]
     if driver == "cassandra":
-        from tagmill.stores import cassandra
+        from tagmill.cassandra import client
 
         try:
-            with cassandra.explained(where):
+            with client.explained(where):
                 raise error
         except TagmillError as told:
             return told

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from tagmill import checkpoints
+from tagmill.config.settings import Settings
+from tagmill.config.tag_views import PipelineSettings
+from tagmill.domain.timeuuid import from_datetime
 from tagmill.errors import GuardRefused
-from tagmill.settings import Settings
-from tagmill.stores.builds import BuildRow
-from tagmill.stores.journalviews import JournalViews
-from tagmill.timeuuid import from_datetime
-from tagmill.views.attempt import Attempt, at_the_numbers
-from tagmill.viewsettings import PipelineSettings
+from tagmill.ledger.view_builds import BuildRow
+from tagmill.ledger.view_tables import JournalViews
+from tagmill.runs import checkpoints
+from tagmill.views.sealed_build import Attempt, at_the_numbers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,8 +46,8 @@ def build(
 
 def check(settings: Settings, pipeline: str) -> None:
     """Refuse, before Spark is started, what can't be built; raises GuardRefused, ConfigurationError."""
-    from tagmill.stores.ledger import Ledger
-    from tagmill.views.tables import Journal
+    from tagmill.journal.frames import Journal
+    from tagmill.ledger.runs import Ledger
 
     chosen = settings.pipeline(pipeline)
     _must_number(pipeline, chosen)
@@ -85,16 +85,17 @@ class _Builder(Attempt):
         """Read, check and number new events into files; return the manifest, and what _counted says of refused persistence ids."""
         from pyspark.sql import functions as F
 
-        from tagmill.views import differences, numbering, tables
+        from tagmill.journal import frames
+        from tagmill.views import diff, numbering
         from tagmill.views.model import Manifest, Reason
 
         until = from_datetime(self.builds.cassandra.now() - timedelta(seconds=self.pipeline.eventual_consistency_delay_seconds))
         folder = self.new_folder()
         url = self.files.url(folder)
         self.tell("looking where each persistence id stands")
-        ids = tables.persistence_ids(self.spark, self.journal)
+        ids = frames.persistence_ids(self.spark, self.journal)
         ledger_keyspace = self.settings.cassandra.ledger_keyspace
-        stands = self.fixed(tables.stands(self.spark, self.journal, ledger_keyspace, ids, adopt=adopt), f"{url}/stands")
+        stands = self.fixed(frames.stands(self.spark, self.journal, ledger_keyspace, ids, adopt=adopt), f"{url}/stands")
         count, refused = self._counted(stands, row, adopt)
         reader = self.reader(folder, until)
         checkpoints.reached("build.reading")
@@ -111,7 +112,7 @@ class _Builder(Attempt):
         self.tell("numbering")
         stands = stands.where("not refused")
         runs = self.runs(folder, reader.files)
-        ends = self.fixed(differences.but_ahead(numbering.ends(runs, stands), stands, manifest.written_at), f"{url}/ends")
+        ends = self.fixed(diff.but_ahead(numbering.ends(runs, stands), stands, manifest.written_at), f"{url}/ends")
         moved, sums = self.numbered(folder, reader.files, runs, ends, stands)
         records = self.fixed(moved, f"{url}/records")
         checkpoints.reached("build.numbered")

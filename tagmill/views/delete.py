@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tagmill import checkpoints, names
+from tagmill.config.settings import Settings
+from tagmill.domain import identifiers
+from tagmill.domain.journal_tables import WRITERS_TABLES
 from tagmill.errors import GuardRefused
-from tagmill.journaltables import WRITERS_TABLES
-from tagmill.settings import Settings
-from tagmill.views.attempt import at_the_numbers
-from tagmill.views.chosen import Chosen, ViewReport
-from tagmill.views.looking import ID, OfChosen, counts
+from tagmill.runs import checkpoints
+from tagmill.views.sealed_build import at_the_numbers
+from tagmill.views.selection import Chosen, ViewReport
+from tagmill.views.selection_base import ID, OfChosen, counts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tagmill.stores.builds import BuildRow
+    from tagmill.ledger.view_builds import BuildRow
     from tagmill.views.model import Manifest, Tell
 
 
@@ -66,7 +67,7 @@ class _Deleter(OfChosen):
 
     def seal(self, row: BuildRow, *, dry_run: bool) -> tuple[Manifest, ViewReport, DataFrame]:
         """Write what to delete to files; return the manifest, the report, and what the plugin's tables said at the start."""
-        from tagmill.views import differences, guards, numbering
+        from tagmill.views import diff, guards, numbering
 
         self.tell("looking where each persistence id stands")
         places = self.places()
@@ -78,7 +79,7 @@ class _Deleter(OfChosen):
         begins = numbering.begins(limits, runs)
         ends = numbering.within(numbering.ends(runs, begins), limits, cut=True)
         if self.row_by_row:
-            ends = differences.but_ahead(ends, places, self.latest(row))
+            ends = diff.but_ahead(ends, places, self.latest(row))
         left = ends.where("reason is not null").select(ID, "upto", "reason")
         if self.row_by_row:
             left = self._with_ahead(left, standing, self.latest(row))
@@ -103,21 +104,21 @@ class _Deleter(OfChosen):
         """Add to `left` the persistence ids with a row that no deletion would cover (differences.written_ahead)."""
         from pyspark.sql import functions as F
 
-        from tagmill.views import differences
+        from tagmill.views import diff
         from tagmill.views.model import Difference
 
         goes = standing.withColumn("what", F.lit(Difference.REMOVED.value))
-        return left.unionByName(differences.written_ahead(goes, latest).join(left, ID, "left_anti"))
+        return left.unionByName(diff.written_ahead(goes, latest).join(left, ID, "left_anti"))
 
     def _judged(self, standing: DataFrame, events: DataFrame) -> DataFrame:
         """Return the view's rows as differences.judged leaves them, and write the keys of those to delete (`removed`)."""
         from pyspark.sql import functions as F
 
-        from tagmill.views import differences
+        from tagmill.views import diff
         from tagmill.views.model import VIEW_KEY, Difference
 
         all_of_them = standing.drop("content").withColumn("what", F.lit(Difference.REMOVED.value))
-        lines = self.fixed(differences.judged(all_of_them, events), f"{self.url}/lines")
+        lines = self.fixed(diff.judged(all_of_them, events), f"{self.url}/lines")
         lines.where(F.col("what") == Difference.REMOVED.value).select(*VIEW_KEY).write.parquet(f"{self.url}/removed")
         return lines
 
@@ -129,7 +130,8 @@ class _Deleter(OfChosen):
         """
         from pyspark.sql import functions as F
 
-        from tagmill.views import numbering, tables
+        from tagmill.journal import frames
+        from tagmill.views import numbering
         from tagmill.views.model import Difference
 
         found = begins.select(ID, "from_nr", F.explode(F.array_union("found", "base")).alias("line")).select(
@@ -147,7 +149,7 @@ class _Deleter(OfChosen):
         kept = marked.where("stays").select(ID, "tag")
         if self.chosen.persistence_ids is None:
             # Persistence ids without events keep their lines, because nothing else says how far they were numbered.
-            kept = kept.union(tables.numbered(self.spark, self.journal).join(runs.select(ID), ID, "left_anti"))
+            kept = kept.union(frames.numbered(self.spark, self.journal).join(runs.select(ID), ID, "left_anti"))
         kept.write.parquet(f"{self.url}/kept")
         return self.fixed(marked.where("not stays").select(ID, "tag"), f"{self.url}/forgotten")
 
@@ -180,7 +182,7 @@ class _Truncater(_Deleter):
         for table in (self.journal.view_table, *WRITERS_TABLES):
             if table in self.journal.tables:
                 self.tell(f"truncating {table}")
-                self.builds.cassandra.execute(f"TRUNCATE {names.cql(self.journal.keyspace)}.{table}")
+                self.builds.cassandra.execute(f"TRUNCATE {identifiers.cql(self.journal.keyspace)}.{table}")
             checkpoints.reached("truncate.after_table")
         # The tables are empty, so only Tagmill's own record is left to write.
         self.write(manifest, self.commit(manifest.model_copy(update={"removed": 0, "forgotten": 0}), row))

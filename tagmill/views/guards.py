@@ -3,11 +3,11 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from tagmill.buckets import BucketSize
-from tagmill.delivery.scan import offset_ticks
+from tagmill.config.tag_views import PipelineSettings
+from tagmill.delivery.tag_views.scan import offset_ticks
+from tagmill.domain.time_buckets import BucketSize
 from tagmill.errors import DataQualityStop
-from tagmill.views.tables import bucket
-from tagmill.viewsettings import PipelineSettings
+from tagmill.journal.frames import bucket
 
 # Least number of rows in buckets of another size that shows a wrong bucket size: fewer rows may be there by chance.
 MIN_MISPLACED = 20

@@ -10,24 +10,24 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tagmill import checkpoints
+from tagmill.cassandra.client import Cassandra
+from tagmill.config.settings import Settings
+from tagmill.domain.journal_tables import OLD_TAGS, tag_columns
 from tagmill.errors import ConfigurationError, GuardRefused
-from tagmill.journaltables import OLD_TAGS, tag_columns
-from tagmill.settings import Settings
-from tagmill.stores.cassandra import Cassandra
-from tagmill.views import layout
-from tagmill.views.chosen import EXAMPLES, Chosen, Left, TagChange, Unknown, ViewReport, nobody
-from tagmill.views.ids import IdsReport, rebuild_ids
-from tagmill.views.layout import Change, Layout
-from tagmill.views.migration import MigrationReport, Plan
+from tagmill.runs import checkpoints
+from tagmill.views import legacy_schema
+from tagmill.views.legacy_schema import Change, Layout
+from tagmill.views.migration_plan import MigrationReport, Plan
 from tagmill.views.model import Difference, Reason, Step
+from tagmill.views.persistence_ids import IdsReport, rebuild_ids
 from tagmill.views.rebuild import rebuild
+from tagmill.views.selection import EXAMPLES, Chosen, Left, TagChange, Unknown, ViewReport, nobody
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from tagmill.journal.frames import Journal
     from tagmill.views.model import Tell
-    from tagmill.views.tables import Journal
 
 ID = "persistence_id"
 
@@ -100,14 +100,14 @@ class _Migrator:
         return self._layout().due(self.plan.steps)
 
     def _change_schema(self) -> None:
-        from tagmill.delivery.steps import leased
+        from tagmill.delivery.tag_views.steps import leased
 
         wait = self.settings.pipeline(self.pipeline).lease_wait_seconds
         with leased(self.settings, self.pipeline, self.owner, wait=wait) as (_, lease):
             self._run(self._due())
             lease.give_back()
         if self.maybe_spark is not None:
-            from tagmill.connector import await_tables
+            from tagmill.spark.connector import await_tables
 
             there = self._layout()
             columns = {table: list(there.columns(table)) for table in (self.journal.messages, *there.made)}
@@ -116,7 +116,7 @@ class _Migrator:
     def _run(self, due: list[Change]) -> None:
         for one in due:
             self.tell(one.what)
-            layout.run(self.cassandra, one, still_due=partial(self._still_due, one))
+            legacy_schema.run(self.cassandra, one, still_due=partial(self._still_due, one))
             checkpoints.reached("migrate.changed")
 
     def _still_due(self, change: Change) -> bool:
@@ -150,7 +150,7 @@ class _Migrator:
         return True
 
     def _journal(self, *, ready: bool = False) -> Journal:
-        from tagmill.views.tables import Journal
+        from tagmill.journal.frames import Journal
 
         look = Journal.look if ready else Journal.there
         return look(self.cassandra, self.journal)
@@ -193,9 +193,9 @@ class _Migrator:
 
     def _without_events(self, named: DataFrame) -> Unknown:
         """Return the named persistence ids without events; raises ConfigurationError when none of them has any."""
-        from tagmill.views import tables
+        from tagmill.journal import frames
 
-        unknown = named.join(tables.with_events(self.spark, self._journal()), ID, "left_anti").localCheckpoint()
+        unknown = named.join(frames.with_events(self.spark, self._journal()), ID, "left_anti").localCheckpoint()
         count, first = unknown.count(), [line[ID] for line in unknown.orderBy(ID).limit(EXAMPLES).collect()]
         if count == named.count():
             raise nobody(self.keyspace, count, first)
@@ -205,12 +205,12 @@ class _Migrator:
         """Return persistence_id, `columns` and `all_tags` of the events with tags."""
         from pyspark.sql import functions as F
 
-        from tagmill.views import tables
+        from tagmill.journal import frames
 
         journal = self._journal()
         there = tag_columns(journal.messages)
-        rows = tables.all_events(self.spark, journal, list(dict.fromkeys([ID, *columns, *there])))
-        return rows.select(ID, *columns, tables.event_tags(there).alias("all_tags")).where(F.size("all_tags") > 0)
+        rows = frames.all_events(self.spark, journal, list(dict.fromkeys([ID, *columns, *there])))
+        return rows.select(ID, *columns, frames.event_tags(there).alias("all_tags")).where(F.size("all_tags") > 0)
 
     # -- dropping old columns and views
 
@@ -228,7 +228,7 @@ class _Migrator:
             return old, reason
         if reason:
             raise GuardRefused(f"journal {self.keyspace}: {reason}. Nothing was dropped; what was migrated before stays")
-        from tagmill.delivery.steps import leased
+        from tagmill.delivery.tag_views.steps import leased
 
         with leased(self.settings, self.pipeline, self.owner) as (_, lease):
             self._run(old)
@@ -238,7 +238,7 @@ class _Migrator:
     def _still_needed(self) -> str | None:
         """Return why the old columns and views may not be dropped yet, or None."""
         there = self._layout()
-        if others := sorted(there.views - set(layout.OLD_VIEWS)):
+        if others := sorted(there.views - set(legacy_schema.OLD_VIEWS)):
             return (
                 f"{self.journal.messages} has other materialized views ({', '.join(others)}), Cassandra drops no column under one"
             )
@@ -260,9 +260,9 @@ class _Migrator:
         return None
 
     def _in_message(self) -> int:
-        from tagmill.views import tables
+        from tagmill.journal import frames
 
-        return tables.all_events(self.spark, self._journal(), [ID, "message"]).where("message is not null").count()
+        return frames.all_events(self.spark, self._journal(), [ID, "message"]).where("message is not null").count()
 
     def _in_both(self) -> int:
         """Count the events that have tags in `tags` and others in tag1 to tag3 only."""
@@ -277,8 +277,8 @@ class _Migrator:
         """Count the persistence ids that have tagged events behind what Tagmill's builds have reached."""
         from pyspark.sql import functions as F
 
-        from tagmill.views import tables
+        from tagmill.journal import frames
 
         last = self._tagged("sequence_nr").groupBy(ID).agg(F.max("sequence_nr").alias("last")).localCheckpoint()
-        records = tables.records(self.spark, self._journal(), self.settings.cassandra.ledger_keyspace, last.select(ID))
+        records = frames.records(self.spark, self._journal(), self.settings.cassandra.ledger_keyspace, last.select(ID))
         return last.join(records, ID).where("sequence_nr is null or sequence_nr < last").count()

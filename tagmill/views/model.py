@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from enum import StrEnum
 
-from tagmill.delivery.model import Document
-from tagmill.journaltables import VIEW_TABLE
+from tagmill.delivery.tag_views.model import Document
+from tagmill.domain.journal_tables import VIEW_TABLE
 
 Tell = Callable[[str], None]
 VIEW_KEY = ("tag_name", "timebucket", "timestamp", "persistence_id", "tag_pid_sequence_nr")

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tagmill.settings import Settings
-from tagmill.views.attempt import at_the_numbers
-from tagmill.views.chosen import Chosen, ViewReport
-from tagmill.views.looking import ID, OfChosen, all_added, counts
+from tagmill.config.settings import Settings
+from tagmill.views.sealed_build import at_the_numbers
+from tagmill.views.selection import Chosen, ViewReport
+from tagmill.views.selection_base import ID, OfChosen, all_added, counts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tagmill.stores.builds import BuildRow
+    from tagmill.ledger.view_builds import BuildRow
     from tagmill.views.model import Manifest, Tell
 
 
@@ -52,7 +52,7 @@ class _Rebuilder(OfChosen):
         """Write what changes to files; return the manifest, the report, and what the plugin's tables said at the start."""
         from pyspark.sql import functions as F
 
-        from tagmill.views import differences, guards, numbering
+        from tagmill.views import diff, guards, numbering
 
         self.tell("looking where each persistence id stands")
         places = self.places()
@@ -64,7 +64,7 @@ class _Rebuilder(OfChosen):
         numbers = standing.select(ID, F.col("tag_name").alias("tag"), "sequence_nr", F.col("tag_pid_sequence_nr").alias("number"))
         stands = self.fixed(numbering.kept(limits, runs, events, numbers), f"{self.url}/stands")
         ends = numbering.within(numbering.ends(runs, stands), limits, cut=bool(self.chosen.tags))
-        ends = self.fixed(differences.but_ahead(ends, places, self.latest(row)), f"{self.url}/ends")
+        ends = self.fixed(diff.but_ahead(ends, places, self.latest(row)), f"{self.url}/ends")
         whole = ends.where("reason is null")
         records, sums = self.numbered(self.folder, staged, runs, whole, stands)
         self.tell("comparing")
@@ -97,26 +97,25 @@ class _Rebuilder(OfChosen):
         """
         from pyspark.sql import functions as F
 
-        from tagmill.rowgroups import BY_SPARK
-        from tagmill.stores.journalviews import JournalViews
-        from tagmill.views import differences, tables
+        from tagmill.journal import frames
+        from tagmill.ledger.view_tables import JournalViews
+        from tagmill.runs.parquet_files import BY_SPARK
+        from tagmill.views import diff
         from tagmill.views.model import VIEW_KEY, Difference
 
         rows = self.of_tags(self._rows())
         views = JournalViews(self.builds.cassandra, self.settings.cassandra.ledger_keyspace, self.journal.keyspace)
         had = [self.pipeline.view, *views.earlier(self.pipeline.view)]
         ledger = self.settings.cassandra.ledger_keyspace
-        cleaned_of = tables.cleaned(self.spark, ledger, self.journal.keyspace, had)
+        cleaned_of = frames.cleaned(self.spark, ledger, self.journal.keyspace, had)
         if not self.chosen.tags and standing.isEmpty() and all(starts.isEmpty() for starts in cleaned_of.values()):
             # The view is lost as a whole or was never there, so all numbered rows are new and no comparison is needed.
             return rows.select(*VIEW_KEY, "sequence_nr", F.lit(Difference.ADDED.value).alias("what")), "rows", None
         of_whole = whole.select(ID, "from_nr", "upto")
-        right = differences.with_content(rows, meta=self.journal.meta)
-        compared = self.fixed(
-            differences.compared(right, standing, cleaned_of, self.pipeline.bucket_size), f"{self.url}/compared"
-        )
+        right = diff.with_content(rows, meta=self.journal.meta)
+        compared = self.fixed(diff.compared(right, standing, cleaned_of, self.pipeline.bucket_size), f"{self.url}/compared")
         known = events.join(of_whole, ID).where("sequence_nr > from_nr and sequence_nr <= upto").select(ID, "sequence_nr")
-        lines, in_the_way = self._possible(self.fixed(differences.judged(compared, known), f"{self.url}/lines"), latest)
+        lines, in_the_way = self._possible(self.fixed(diff.judged(compared, known), f"{self.url}/lines"), latest)
         written = lines.where(F.col("what").isin(Difference.ADDED.value, Difference.CHANGED.value)).select(*VIEW_KEY)
         changes = rows.join(written, list(VIEW_KEY), "left_semi").sortWithinPartitions("tag_name", "timebucket", "timestamp")
         changes.write.options(**BY_SPARK).parquet(f"{self.url}/changes")
@@ -131,19 +130,19 @@ class _Rebuilder(OfChosen):
         """
         from pyspark.sql import functions as F
 
-        from tagmill.views import differences
+        from tagmill.views import diff
         from tagmill.views.model import Difference
 
         if lines.where((F.col("what") == Difference.UNKNOWN.value) | (F.col("written") > latest)).isEmpty():
             return lines, None
-        taken, ahead = differences.number_taken(lines), differences.written_ahead(lines, latest)
+        taken, ahead = diff.number_taken(lines), diff.written_ahead(lines, latest)
         in_the_way = self.fixed(taken.unionByName(ahead.join(taken, ID, "left_anti")), f"{self.url}/in_the_way")
         return lines.join(in_the_way.select(ID), ID, "left_anti"), in_the_way
 
     def _rows(self) -> DataFrame:
         """Return the rows of tag_views that were numbered from the journal."""
-        from tagmill.connector import table
-        from tagmill.stores.views import view_columns
+        from tagmill.journal.tag_view_reader import view_columns
+        from tagmill.spark.connector import table
 
         if self.files.names(f"{self.folder}/rows"):
             return self.spark.read.parquet(f"{self.url}/rows")

@@ -16,18 +16,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from tagmill import names
-from tagmill.delivery.scan import FUTURE_TICKS
-from tagmill.journaltables import OLD_TAGS
-from tagmill.pieces import in_python
-from tagmill.rowgroups import row_groups, write_file
-from tagmill.settings import CassandraSettings
-from tagmill.stores.cassandra import Cassandra, connected
-from tagmill.stores.files import RunFiles
-from tagmill.stores.pages import Pages, token_ranges
-from tagmill.stores.uuids import of_binary, text, ticks, versions
+from tagmill.cassandra.client import Cassandra, connected
+from tagmill.cassandra.paging import Pages, token_ranges
+from tagmill.cassandra.uuids import of_binary, text, ticks, versions
+from tagmill.config.settings import CassandraSettings
+from tagmill.delivery.tag_views.scan import FUTURE_TICKS
+from tagmill.domain import identifiers
+from tagmill.domain.journal_tables import OLD_TAGS
+from tagmill.journal.frames import ID, META, Journal
+from tagmill.runs.parquet_files import row_groups, write_file
+from tagmill.runs.storage import RunFiles
+from tagmill.spark.arrow_chunks import in_python
 from tagmill.views.model import Reason
-from tagmill.views.tables import ID, META, Journal
 
 EVENT = {
     "event": pa.binary(), "event_manifest": pa.string(), "ser_id": pa.int32(), "ser_manifest": pa.string(), "writer_uuid": pa.string(),
@@ -96,7 +96,7 @@ def _scan(
 
 def _rows(journal: Journal, pages: Pages, ranges: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the events in these ranges of tokens: those that tables.all_events would return."""
-    columns = ", ".join(map(names.cql, journal.columns))
+    columns = ", ".join(map(identifiers.cql, journal.columns))
     token = f"token({ID}, partition_nr)"
     query = f"SELECT {columns} FROM {journal.names.cql(journal.names.messages)} WHERE {token} > ? AND {token} <= ?"
     for part in ranges:

@@ -2,11 +2,11 @@
 
 from typing import Any
 
+from tagmill.cassandra.client import Cassandra
+from tagmill.config.settings import Settings
 from tagmill.errors import ConfigurationError
-from tagmill.settings import Settings
-from tagmill.stores.cassandra import Cassandra
-from tagmill.stores.guard import check_view
-from tagmill.stores.views import Views
+from tagmill.journal.tag_view_reader import Views
+from tagmill.ledger.preconditions import check_view
 
 OF_VIEW = ("tag", "timebuckets", "first", "last", "delivered")
 OF_ID = ("tag", "tag_pid_sequence_nr", "sequence_nr", "offset")

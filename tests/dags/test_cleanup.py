@@ -30,7 +30,7 @@ class Run:
 @pytest.fixture
 def asked(config, monkeypatch):
     """Patch the library's clean and return what it was asked for. It answers with `asked["answer"]`."""
-    from tagmill.cleanup import clean as module
+    from tagmill.maintenance.view_cleanup import clean as module
 
     found = {"answer": REPORT}
 

@@ -9,7 +9,7 @@ pytest.importorskip("airflow")
 from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
 
 from tagmill.airflow import erase
-from tagmill.settings import AirflowSettings
+from tagmill.config.settings import AirflowSettings
 from tests.dags.test_integrity import bag
 
 REPORT = {
@@ -34,7 +34,7 @@ def dag(config):
 @pytest.fixture
 def asked(monkeypatch, tmp_path):
     """Patch the library's erase and return what it was asked for."""
-    from tagmill.erasure import erase as module
+    from tagmill.maintenance.erasure import erase as module
 
     found = {}
 

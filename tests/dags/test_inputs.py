@@ -11,8 +11,8 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from tagmill.airflow import connections, erase, journal_clean
 from tagmill.airflow.inputs import ids_of, open_input
+from tagmill.config.settings import AirflowSettings
 from tagmill.errors import ConfigurationError
-from tagmill.settings import AirflowSettings
 
 SECRET = "2b7e151628aed2a6abf7158809cf4f3c"
 FILE = "persistence_ids_file"

@@ -10,7 +10,7 @@ pytest.importorskip("airflow")
 from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
 
 from tagmill.airflow import journal_clean
-from tagmill.settings import AirflowSettings
+from tagmill.config.settings import AirflowSettings
 from tests.dags.test_integrity import bag
 
 REPORT = {
@@ -36,7 +36,7 @@ def dag(config):
 @pytest.fixture
 def asked(monkeypatch, tmp_path):
     """Patch the library's clean and return what it was asked for. It answers with `asked["answer"]`."""
-    from tagmill.journal import clean as module
+    from tagmill.maintenance.journal_cleanup import clean as module
 
     found = {"answer": REPORT}
 

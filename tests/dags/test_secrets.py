@@ -108,7 +108,7 @@ def test_job_loads_settings_from_environment(spark_submit, monkeypatch, tmp_path
     for name, value in spark_submit.seen()["environment"].items():
         if name.startswith("TAGMILL_"):
             monkeypatch.setenv(name, value)
-    from tagmill.settings import Settings
+    from tagmill.config.settings import Settings
 
     cassandra = Settings.load().cassandra
     assert cassandra.password.get_secret_value() == PASSWORD

@@ -129,7 +129,7 @@ def test_names_of_applications_never_become_markup(user, monkeypatch):
 def test_overview_shows_streams_and_problems(user, monkeypatch):
     """Topics and Kafka journals are shown with their figures, or with the problem that prevents it. Hostile names are escaped."""
     from tagmill.airflow import overview, web
-    from tagmill.kafkajournal.model import PartitionStatus
+    from tagmill.kafka_journal.model import PartitionStatus
 
     lag = PartitionStatus(topic=HOSTILE, partition=0, replicated_to=None, first=0, end=77, waiting=76, problem="made anew")
     views = [
@@ -190,7 +190,7 @@ def test_plugin_loads_web_only_where_served(config):
 def test_docs_link_leads_behind_login(config, monkeypatch, page, link):
     """Links to pages of runs lead to the page in Airflow's UI, behind its login; other texts stay unchanged."""
     from tagmill.airflow import pages
-    from tagmill.settings import Settings
+    from tagmill.config.settings import Settings
 
     monkeypatch.setattr(pages, "base_url", lambda: "http://localhost:8080")
     root = config.parent / "data"

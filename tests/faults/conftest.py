@@ -21,7 +21,8 @@ from unittest.mock import patch
 import pytest
 
 from local.fixtures import TABLES
-from tagmill import checkpoints, connector, sparksession
+from tagmill.runs import checkpoints
+from tagmill.spark import connector, session
 from tests.conftest import SettingsFactory
 from tests.support import faulty_clickhouse
 from tests.support.commands import Command, Ended
@@ -86,7 +87,7 @@ class Delivery:
         for keyspace in (self.keyspace, self.settings.cassandra.ledger_keyspace):
             rows = self.stack.session.execute("SELECT table_name FROM system_schema.tables WHERE keyspace_name = %s", (keyspace,))
             connector.await_tables(self.spark, keyspace, {row.table_name: () for row in rows})
-        shared = patch.object(sparksession, "session", lambda *_, **__: self.spark)
+        shared = patch.object(session, "session", lambda *_, **__: self.spark)
         with shared, patch.object(self.spark, "stop", lambda: None):
             return self.said(*arguments)
 
@@ -111,7 +112,7 @@ class Delivery:
 
     def sealed(self) -> tuple[int, int]:
         """Plan and seal a run in the name of a process that has ended; return run and fence."""
-        from tagmill.delivery import steps
+        from tagmill.delivery.tag_views import steps
 
         owner = dead_process()
         known_to_spark(self.settings, self.pipeline, self.spark)
@@ -122,9 +123,9 @@ class Delivery:
 
     def manifest(self, run: int = 1) -> Any:
         """Return the manifest of a sealed run."""
-        from tagmill.delivery.runfiles import read_manifest
-        from tagmill.stores.files import RunFiles
-        from tagmill.stores.ledger import Ledger
+        from tagmill.delivery.tag_views.run_files import read_manifest
+        from tagmill.ledger.runs import Ledger
+        from tagmill.runs.storage import RunFiles
 
         with Ledger(self.settings.cassandra) as ledger:
             row = ledger.run(self.pipeline, run)
@@ -207,7 +208,7 @@ def delivery(
 
     Without `tables` the case is loaded whole.
     """
-    from tagmill.stores import schema
+    from tagmill.ledger import schema
 
     made: list[Delivery] = []
 
@@ -245,8 +246,8 @@ class Undisturbed:
 def undisturbed(stack: Any, spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Undisturbed]]:
     """Return undisturbed(case), which delivers a case once without disturbance and remembers what the run left."""
     from local.fixtures import load_case
-    from tagmill.delivery import steps
-    from tagmill.stores import schema
+    from tagmill.delivery.tag_views import steps
+    from tagmill.ledger import schema
 
     known: dict[str, Undisturbed] = {}
     keyspaces: list[str] = []

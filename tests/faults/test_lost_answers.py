@@ -12,7 +12,7 @@ from tests.support import faulty_clickhouse
 
 def push_and_close(one: Any, run: int, fence: int) -> None:
     """Push and close a sealed run, each step in the name of a process that has ended."""
-    from tagmill.delivery import steps
+    from tagmill.delivery.tag_views import steps
     from tests.faults.conftest import dead_process
 
     steps.push(one.settings, one.pipeline, run, fence, owner=dead_process())
@@ -64,7 +64,7 @@ def test_a_retry_after_the_window_inserts_nothing(delivery: Callable[..., Any], 
     """Send the same statement again when ClickHouse no longer knows any token."""
     from uuid import UUID
 
-    from tagmill.stores.clickhouse import ClickHouse
+    from tagmill.clickhouse.client import ClickHouse
 
     one = delivery()
     run, fence = one.sealed()

@@ -13,9 +13,9 @@ from cassandra import DriverException
 from cassandra.cluster import NoHostAvailable
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from tagmill.settings import CassandraSettings
-from tagmill.stores.bulk import Target, write_rows
-from tagmill.stores.cassandra import Cassandra, refresh_schema
+from tagmill.cassandra.bulk_writer import Target, write_rows
+from tagmill.cassandra.client import Cassandra, refresh_schema
+from tagmill.config.settings import CassandraSettings
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from tagmill.delivery.interventions import Interventions
+from tagmill.delivery.tag_views.interventions import Interventions
 from tests.faults.conftest import Delivery
 from tests.support.delivery import OWNER, clickhouse_rows, deliver
 

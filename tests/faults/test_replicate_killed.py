@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tagmill.kafkajournal.replicate import replicate
-from tagmill.stores import schema
+from tagmill.kafka_journal.replicate import replicate
+from tagmill.ledger import schema
 from tests.conftest import SHORT_LIVED
 from tests.support.commands import Command
 from tests.support.kafka import KafkaJournal, Topic

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tagmill.stores import lease
+from tagmill.ledger import lease
 
 
 def test_two_deliveries_at_once_deliver_once(delivery: Callable[..., Any], undisturbed: Callable[[str], Any]) -> None:

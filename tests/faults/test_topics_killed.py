@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tagmill.topics.report import topic_line
+from tagmill.delivery.topics.status import topic_line
 from tests.support.commands import Command
 from tests.support.topics import Shop, made
 

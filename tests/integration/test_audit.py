@@ -14,12 +14,12 @@ import pytest
 from local.fixtures import WITHOUT_VIEWS, Case
 from tagmill.audit.audit import raise_unless_it_agrees, told
 from tagmill.audit.model import AuditReport
-from tagmill.batches.columns import NAMES
-from tagmill.buckets import BucketSize
-from tagmill.delivery import steps
+from tagmill.delivery.tag_views import steps
+from tagmill.domain.batches.layout import NAMES
+from tagmill.domain.time_buckets import BucketSize
+from tagmill.domain.timeuuid import ticks
 from tagmill.errors import AuditDiffers
-from tagmill.stores import schema
-from tagmill.timeuuid import ticks
+from tagmill.ledger import schema
 from tests.support.auditing import audited, findings, load_together
 from tests.support.building import built
 from tests.support.delivery import OWNER, deliver, finish, known_to_spark, only

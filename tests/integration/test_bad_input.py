@@ -7,8 +7,8 @@ import pytest
 
 from local.cassandra import Cassandra as CassandraServer
 from local.clickhouse import ClickHouse as ClickHouseServer
-from tagmill.stores import schema
-from tagmill.stores.clickhouse import ClickHouse
+from tagmill.clickhouse.client import ClickHouse
+from tagmill.ledger import schema
 from tests.support.delivery import only, tagmill
 from tests.support.events import event, events, this_hour
 from tests.support.stack import JARS, free_port

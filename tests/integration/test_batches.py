@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from tagmill.stores.clickhouse import ClickHouse
+from tagmill.clickhouse.client import ClickHouse
 from tests.support.delivery import (
     as_row,
     assert_in_order,
@@ -60,7 +60,7 @@ def hold_merges(settings):
 
 def delivered(settings, spark):
     """Apply the schema, stop merges and deliver; return the runs."""
-    from tagmill.stores import schema
+    from tagmill.ledger import schema
 
     schema.apply(settings)
     hold_merges(settings)

@@ -9,14 +9,14 @@ import pyarrow.parquet as pq
 import pytest
 from cassandra.cluster import Cluster, ResponseFuture
 
+from tagmill.cassandra import bulk_writer, client
+from tagmill.cassandra.bulk_writer import Target, write_rows
+from tagmill.cassandra.client import Cassandra
+from tagmill.config.settings import CassandraSettings
 from tagmill.errors import ConfigurationError, StoreUnavailable
-from tagmill.loading import Part, load
-from tagmill.settings import CassandraSettings
+from tagmill.runs.storage import RunFiles
+from tagmill.spark.bulk_load import Part, load
 from tagmill.spark.errors import explained
-from tagmill.stores import bulk, cassandra
-from tagmill.stores.bulk import Target, write_rows
-from tagmill.stores.cassandra import Cassandra
-from tagmill.stores.files import RunFiles
 
 AT = 1_700_000_000_000_000
 
@@ -35,7 +35,7 @@ def made(stack, place):
 @pytest.fixture(params=[4, 5])
 def connected(request, stack, monkeypatch):
     """Yield a connection for each protocol version."""
-    monkeypatch.setattr(cassandra, "Cluster", partial(Cluster, protocol_version=request.param))
+    monkeypatch.setattr(client, "Cluster", partial(Cluster, protocol_version=request.param))
     with Cassandra(CassandraSettings(port=stack.cassandra.port)) as found:
         assert found.cluster.protocol_version == request.param
         yield found
@@ -111,7 +111,7 @@ def test_rows_of_megabytes_go_alone_among_small_ones(stack, made, connected):
 
 def test_bulk_more_rows_than_in_flight_arrive(stack, made, connected, monkeypatch):
     """Write rows in shuffled order and in more pieces than are in flight at once; all arrive."""
-    monkeypatch.setattr(bulk, "PIECE_BYTES", 2000)
+    monkeypatch.setattr(bulk_writer, "PIECE_BYTES", 2000)
     to = made("v text")
     count = 3000
     ids = [number * 7919 % count for number in range(count)]
@@ -126,7 +126,7 @@ def test_bulk_forgotten_statement_is_prepared_again(stack, made, connected, monk
     to, again = made(), []
     prepare_again = ResponseFuture._reprepare
     monkeypatch.setattr(ResponseFuture, "_reprepare", lambda *arguments: again.append(1) or prepare_again(*arguments))
-    monkeypatch.setattr(bulk, "PIECE_BYTES", 1)
+    monkeypatch.setattr(bulk_writer, "PIECE_BYTES", 1)
 
     def parts():
         yield rows(1, v=["a"])

@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from tagmill import timeuuid
-from tagmill.batches.columns import COLUMNS, NAMES, row_checksum_sql
-from tagmill.delivery.scan import with_checksums
-from tagmill.settings import Settings
-from tagmill.stores import schema
-from tagmill.stores.clickhouse import ClickHouse, Totals
+from tagmill.clickhouse.client import ClickHouse, Totals
+from tagmill.config.settings import Settings
+from tagmill.delivery.tag_views.scan import with_checksums
+from tagmill.domain import timeuuid
+from tagmill.domain.batches.layout import COLUMNS, NAMES, row_checksum_sql
+from tagmill.ledger import schema
 
 FRAME = (
     "tag string, persistence_id string, sequence_nr bigint, tag_pid_sequence_nr bigint, event_time bigint, offset string, "

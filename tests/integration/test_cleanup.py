@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from tagmill.batches.states import RunState
-from tagmill.cleanup.clean import clean
-from tagmill.continuity.model import Hole
+from tagmill.config.tag_views import OtherReader
+from tagmill.domain.batches.states import RunState
+from tagmill.domain.continuity.model import Hole
+from tagmill.domain.timeuuid import from_datetime
 from tagmill.errors import GuardRefused, LeaseTaken
-from tagmill.stores.audits import Audits
-from tagmill.stores.cleaned import Cleaned, Cleaning
-from tagmill.stores.delivered import HoldRow
-from tagmill.stores.lease import Lease
-from tagmill.stores.ledger import Ledger
-from tagmill.timeuuid import from_datetime
-from tagmill.viewsettings import OtherReader
+from tagmill.ledger.audits import Audits
+from tagmill.ledger.cleanups import Cleaned, Cleaning
+from tagmill.ledger.lease import Lease
+from tagmill.ledger.progress import HoldRow
+from tagmill.ledger.runs import Ledger
+from tagmill.maintenance.view_cleanup.clean import clean
 from tests.support import auditing
 from tests.support.cleaning import audited, cleaned, never_audited, partitions, reasons, records, with_keys
 from tests.support.commands import Command

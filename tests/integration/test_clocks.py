@@ -4,17 +4,17 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tagmill import clock
-from tagmill.cleanup.clean import clean
-from tagmill.delivery import steps
-from tagmill.delivery.future_watermarks import brought_back
-from tagmill.delivery.report import tag_table
+from tagmill.config.settings import Settings
+from tagmill.delivery.tag_views import steps
+from tagmill.delivery.tag_views.future_watermarks import brought_back
+from tagmill.delivery.tag_views.verification import tag_table
+from tagmill.domain import clock
+from tagmill.domain.timeuuid import from_datetime
 from tagmill.errors import ClockDiffers
-from tagmill.settings import Settings
-from tagmill.stores import schema
-from tagmill.stores.delivered import Watermark
-from tagmill.stores.ledger import Ledger
-from tagmill.timeuuid import from_datetime
+from tagmill.ledger import schema
+from tagmill.ledger.progress import Watermark
+from tagmill.ledger.runs import Ledger
+from tagmill.maintenance.view_cleanup.clean import clean
 from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, finish, manifests, only, tagmill, verdicts
 from tests.support.events import SECOND, events, this_hour
 

@@ -5,15 +5,15 @@ One node can't answer at THREE, so a read at THREE fails and a read at LOCAL_QUO
 
 import pytest
 
-from tagmill.connector import table
+from tagmill.cassandra import client as stores
 from tagmill.errors import StoreUnavailable
-from tagmill.sparksession import READS_AT, application_reads, spark_conf
-from tagmill.stores import cassandra as stores
-from tagmill.stores import schema
-from tagmill.stores.journal import JournalStore
-from tagmill.stores.lease import Lease
-from tagmill.stores.ledger import Ledger
-from tagmill.stores.views import Views
+from tagmill.journal.event_store import JournalStore
+from tagmill.journal.tag_view_reader import Views
+from tagmill.ledger import schema
+from tagmill.ledger.lease import Lease
+from tagmill.ledger.runs import Ledger
+from tagmill.spark.connector import table
+from tagmill.spark.session import READS_AT, application_reads, spark_conf
 from tests.support.delivery import known_to_spark, only
 
 

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from tagmill.delivery import evidence
-from tagmill.delivery.interventions import Interventions
+from tagmill.delivery.tag_views import gap_evidence
+from tagmill.delivery.tag_views.interventions import Interventions
 from tests.support.delivery import (
     OWNER,
     as_row,
@@ -164,7 +164,7 @@ def test_gap_behind_emptied_partitions_is_filled(journal, settings, spark):
 
 def test_gap_filling_is_bounded_per_run(journal, settings, spark, monkeypatch):
     """Stop filling gaps from the journal once a run reaches MAX_HEALED_BYTES; the next run fills the rest."""
-    monkeypatch.setattr(evidence, "MAX_HEALED_BYTES", 1)
+    monkeypatch.setattr(gap_evidence, "MAX_HEALED_BYTES", 1)
     written = journal()
     records = [row for pid in ("a", "b") for row in events(pid, range(1, 20), BEGIN)]
     written.messages(records)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tagmill.delivery.interventions import Interventions
+from tagmill.delivery.tag_views.interventions import Interventions
 from tagmill.errors import GuardRefused
-from tagmill.stores.ledger import Ledger
+from tagmill.ledger.runs import Ledger
 from tests.support.delivery import (
     OWNER,
     as_row,

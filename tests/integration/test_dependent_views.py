@@ -9,12 +9,12 @@ from uuid import UUID
 
 import pytest
 
-from tagmill import checkpoints
 from tagmill.audit.repair import audit_and_repair
-from tagmill.delivery import steps
-from tagmill.delivery.interventions import Interventions
+from tagmill.delivery.tag_views import steps
+from tagmill.delivery.tag_views.interventions import Interventions
 from tagmill.errors import GuardRefused, ViewsUnknown
-from tagmill.stores import schema
+from tagmill.ledger import schema
+from tagmill.runs import checkpoints
 from tests.support import faulty_clickhouse
 from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, known_to_spark, only, tagmill, verdicts
 from tests.support.erasing import erased

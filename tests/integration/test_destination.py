@@ -5,11 +5,11 @@ from datetime import timedelta
 
 import pytest
 
-from tagmill.batches.columns import TAG_VIEWS
-from tagmill.delivery import steps
+from tagmill.delivery.tag_views import steps
+from tagmill.domain.batches.layout import TAG_VIEWS
 from tagmill.errors import DestinationDiffers
-from tagmill.stores import schema
-from tagmill.stores.ledger import Ledger
+from tagmill.ledger import schema
+from tagmill.ledger.runs import Ledger
 from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, only, tagmill, verdicts
 from tests.support.events import event, events, this_hour
 

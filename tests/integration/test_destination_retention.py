@@ -9,14 +9,14 @@ from unittest.mock import patch
 
 import pytest
 
-from tagmill import checkpoints
 from tagmill.audit.repair import audit_and_repair
-from tagmill.batches.states import RunState
-from tagmill.cleanup.retention import Retention
-from tagmill.delivery import steps
+from tagmill.delivery.tag_views import steps
+from tagmill.domain.batches.states import RunState
 from tagmill.errors import DestinationDiffers
-from tagmill.stores import schema
-from tagmill.stores.ledger import Ledger
+from tagmill.ledger import schema
+from tagmill.ledger.runs import Ledger
+from tagmill.maintenance.view_cleanup.retention import Retention
+from tagmill.runs import checkpoints
 from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, known_to_spark, only, tagmill, verdicts
 from tests.support.events import event
 from tests.support.topics import made

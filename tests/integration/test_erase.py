@@ -6,16 +6,16 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tagmill.batches.states import BatchState
-from tagmill.cleanup.clean import clean
-from tagmill.delivery import steps
-from tagmill.erasure.journal import JournalOfIds
+from tagmill.clickhouse.client import ClickHouse
+from tagmill.delivery.tag_views import steps
+from tagmill.domain.batches.states import BatchState
 from tagmill.errors import BatchDiffers, ConfigurationError, GuardRefused
-from tagmill.stores.cleaned import Cleaned, Cleaning
-from tagmill.stores.clickhouse import ClickHouse
-from tagmill.stores.erasures import Erasures, ErasureState
-from tagmill.stores.files import RunFiles
-from tagmill.stores.ledger import Ledger
+from tagmill.ledger.cleanups import Cleaned, Cleaning
+from tagmill.ledger.erasures import Erasures, ErasureState
+from tagmill.ledger.runs import Ledger
+from tagmill.maintenance.erasure.journal import JournalOfIds
+from tagmill.maintenance.view_cleanup.clean import clean
+from tagmill.runs.storage import RunFiles
 from tests.support import auditing
 from tests.support.cleaning import with_keys
 from tests.support.delivery import (

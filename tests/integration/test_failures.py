@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from local.fixtures import load_case
-from tagmill import sparksession
-from tagmill.delivery import steps
-from tagmill.stores import schema
-from tagmill.stores.lease import this_process
+from tagmill.delivery.tag_views import steps
+from tagmill.ledger import schema
+from tagmill.ledger.lease import this_process
+from tagmill.spark import session
 from tests.conftest import SettingsFactory
 from tests.support.delivery import only, tagmill
 from tests.support.sparkfailures import FAILURES, BrokenSpark, SparkFailure
@@ -52,7 +52,7 @@ def broken(monkeypatch: pytest.MonkeyPatch, case: str) -> str:
     """Make Spark fail as the case says, and return words that the error line must have."""
     failure = FAILURES.get(case)
     error = SparkFailure(failure.text) if failure else ZeroDivisionError("division by zero")
-    monkeypatch.setattr(sparksession, "session", lambda *_, **__: BrokenSpark(error))
+    monkeypatch.setattr(session, "session", lambda *_, **__: BrokenSpark(error))
     words = {"right to read": "no SELECT permission on table", "unavailable": "(Unavailable)"}
     return words.get(case, "unexpected ZeroDivisionError" if failure is None else "records went while they were read")
 
@@ -145,7 +145,7 @@ def test_topic_jobs_spark_fails_one_line(shop, monkeypatch, tmp_path) -> None:
         planned = steps_of_topics(one)
         by_script(one.settings, one.file, "seal", planned, case, words, tmp_path)
     monkeypatch.undo()
-    monkeypatch.setattr(sparksession, "session", lambda *_, **__: one.spark)
+    monkeypatch.setattr(session, "session", lambda *_, **__: one.spark)
     monkeypatch.setattr(type(one.spark), "stop", lambda _: None)
     assert tagmill(one.file, "run", "deliver", "--pipeline", one.name)[0] == 0
     settings = one.configure(shards=7)
@@ -158,7 +158,7 @@ def test_topic_jobs_spark_fails_one_line(shop, monkeypatch, tmp_path) -> None:
 
 
 def steps_of_topics(one: Any) -> tuple[str, ...]:
-    from tagmill.topics import steps
+    from tagmill.delivery.topics import steps
 
     planned = steps.plan(one.settings, one.name, owner=this_process())
     return "--run", str(planned["run"]), "--fence", str(planned["fence"])

@@ -5,9 +5,9 @@ from unittest.mock import patch
 
 import pytest
 
-from tagmill.settings import CassandraSettings
-from tagmill.stores.cassandra import Cassandra
-from tagmill.stores.partitions import partitions_before
+from tagmill.cassandra.client import Cassandra
+from tagmill.config.settings import CassandraSettings
+from tagmill.journal.partitions import partitions_before
 from tests.support.delivery import as_row, clickhouse_rows, delivered_first, holds, only
 from tests.support.events import SECOND, event, this_hour
 

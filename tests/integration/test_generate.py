@@ -5,8 +5,8 @@ from collections import Counter, defaultdict
 import pytest
 
 from local.generate import generate, plan
-from tagmill.buckets import BucketSize
-from tagmill.timeuuid import ticks
+from tagmill.domain.time_buckets import BucketSize
+from tagmill.domain.timeuuid import ticks
 
 
 @pytest.mark.parametrize(

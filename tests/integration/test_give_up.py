@@ -6,13 +6,13 @@ from uuid import UUID
 
 import pytest
 
-from tagmill.batches.states import BatchState
-from tagmill.delivery import steps, withdraw
-from tagmill.delivery.runfiles import read_manifest
-from tagmill.stores import schema
-from tagmill.stores.clickhouse import ClickHouse
-from tagmill.stores.files import RunFiles
-from tagmill.stores.ledger import Ledger
+from tagmill.clickhouse.client import ClickHouse
+from tagmill.delivery.tag_views import steps, withdraw
+from tagmill.delivery.tag_views.run_files import read_manifest
+from tagmill.domain.batches.states import BatchState
+from tagmill.ledger import schema
+from tagmill.ledger.runs import Ledger
+from tagmill.runs.storage import RunFiles
 from tests.support.delivery import (
     OWNER,
     as_row,

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tagmill.errors import ConfigurationError, GuardRefused
-from tagmill.stores.lease import Lease
-from tagmill.stores.ledger import Ledger
+from tagmill.ledger.lease import Lease
+from tagmill.ledger.runs import Ledger
 from tests.support import auditing
 from tests.support.building import built
 from tests.support.delivery import clickhouse_rows, deliver, delivered_first, known_to_spark, only, tagmill, verdicts
@@ -251,8 +251,8 @@ def test_clean_asks_every_pipeline_on_journal(applied):
         other = chosen.model_copy(update={"destination": "mirror", **keys})
         return case.settings.model_copy(update={"pipelines": {case.name: chosen, "mirror": other}})
 
-    from tagmill.journal.clean import clean
-    from tagmill.journal.model import Wanted, What
+    from tagmill.maintenance.journal_cleanup.clean import clean
+    from tagmill.maintenance.journal_cleanup.model import Wanted, What
 
     def done(settings):
         return clean(settings, case.name, "m", Wanted(What.TO, 4), owner="cli/x/1/1", delete=False)
@@ -299,7 +299,7 @@ def test_clean_refused_during_delivery_or_open_run(applied):
         lease.give_back()
     assert code == 75 and "is at work" in wrong
     case.journal.both([event("r", 4, datetime.now(UTC))])
-    from tagmill.delivery import steps
+    from tagmill.delivery.tag_views import steps
 
     known_to_spark(case.settings, case.name, case.spark)
     planned = steps.plan(case.settings, case.name, owner="cli/x/1/1")

@@ -8,18 +8,18 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tagmill import connector
+from tagmill.cassandra.client import Cassandra
+from tagmill.delivery.topics import kafka_journal_source as source
+from tagmill.delivery.topics.model import TopicPlan
+from tagmill.delivery.topics.status import topic_line
 from tagmill.errors import ConfigurationError
-from tagmill.kafka.ranges import Range
-from tagmill.kafkajournal.head import heads
-from tagmill.kafkajournal.replicate import replicate
-from tagmill.kafkajournal.rules import entry_segments
-from tagmill.stores import schema
-from tagmill.stores.cassandra import Cassandra
-from tagmill.stores.kafkajournal import ADDED, KafkaJournalTables
-from tagmill.topics import journal as source
-from tagmill.topics.model import TopicPlan
-from tagmill.topics.report import topic_line
+from tagmill.kafka.offset_ranges import Range
+from tagmill.kafka_journal.fold import entry_segments
+from tagmill.kafka_journal.head import heads
+from tagmill.kafka_journal.replicate import replicate
+from tagmill.kafka_journal.tables import ADDED, KafkaJournalTables
+from tagmill.ledger import schema
+from tagmill.spark import connector
 from tests.conftest import FEW_ROWS
 from tests.support.delivery import tagmill
 from tests.support.kafka import lose

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tagmill.stores import schema
+from tagmill.ledger import schema
 from tests.conftest import FEW_ROWS
 from tests.support.delivery import tagmill
 from tests.support.kafka import append_header
@@ -16,7 +16,7 @@ def said(kafka_journal, spark):
 
     said.journal is that journal.
     """
-    from tagmill import sparksession
+    from tagmill.spark import session
 
     journal = kafka_journal()
     settings = journal.settings(FEW_ROWS)
@@ -27,7 +27,7 @@ def said(kafka_journal, spark):
 
     run.journal = journal
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sparksession, "session", lambda *_, **__: spark)
+        patch.setattr(session, "session", lambda *_, **__: spark)
         patch.setattr(type(spark), "stop", lambda _: None)
         yield run
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tagmill.kafka.partitioner import partition_of
-from tagmill.kafkajournal.replicate import replicate
-from tagmill.kafkajournal.staging import LONGEST_ID
-from tagmill.stores import schema
+from tagmill.kafka_journal.replicate import replicate
+from tagmill.kafka_journal.staging import LONGEST_ID
+from tagmill.ledger import schema
 from tests.conftest import FEW_ROWS
 from tests.support.delivery import tagmill
 from tests.support.kafka import KafkaJournal, Topic, append_header, binary, delete, header, made, moment
@@ -197,7 +197,7 @@ def test_pointers_name_the_last_record_that_was_read(told):
 
 def test_replicate_nothing_new_starts_no_spark(kafka_journal):
     """Start no Spark session while nothing is new; `status` counts the records that wait."""
-    from tagmill.kafkajournal.replicate import pending, status
+    from tagmill.kafka_journal.replicate import pending, status
 
     journal = kafka_journal()
     topic = journal.topic("a", 2)
@@ -285,8 +285,8 @@ def test_id_that_moved_keeps_order_in_small_pieces(kafka_journal, spark, began, 
 
 def test_replicate_unreadable_records_become_dead_letters(kafka_journal, stack, spark, capsys):
     """Keep unreadable records unchanged as dead letters, and replicate the rest."""
-    from tagmill.stores.cassandra import Cassandra
-    from tagmill.stores.deadletters import DeadLetters
+    from tagmill.cassandra.client import Cassandra
+    from tagmill.ledger.dead_letters import DeadLetters
 
     journal = kafka_journal()
     run, topic = replicator(journal, spark), journal.topic()
@@ -321,8 +321,8 @@ def test_replicate_unreadable_records_become_dead_letters(kafka_journal, stack, 
 
 def test_record_too_large_for_cassandra_stops_nothing(kafka_journal, spark):
     """Write nothing of a record with a row too large for Cassandra; the largest rows, tags and header names still arrive."""
-    from tagmill.stores.cassandra import Cassandra
-    from tagmill.stores.deadletters import DeadLetters
+    from tagmill.cassandra.client import Cassandra
+    from tagmill.ledger.dead_letters import DeadLetters
 
     journal = kafka_journal()
     run, topic = replicator(journal, spark), journal.topic(**{"max.message.bytes": str(64 * 1024**2)})
@@ -347,7 +347,7 @@ def test_record_too_large_for_cassandra_stops_nothing(kafka_journal, spark):
 
 
 def test_an_empty_id_and_strange_ones_are_ids(kafka_journal, spark):
-    from tagmill.kafkajournal.head import heads
+    from tagmill.kafka_journal.head import heads
 
     journal = kafka_journal()
     run, topic = replicator(journal, spark), journal.topic()
@@ -367,7 +367,7 @@ def test_an_empty_id_and_strange_ones_are_ids(kafka_journal, spark):
 )
 def test_replicate_odd_clock_unit_stops_nothing(kafka_journal, spark, factor):
     """Replicate records whose clock does not count milliseconds, with times between 1970 and 9999."""
-    from tagmill.kafkajournal.head import heads
+    from tagmill.kafka_journal.head import heads
 
     journal = kafka_journal()
     run, topic = replicator(journal, spark), journal.topic("a", 1, **{"message.timestamp.after.max.ms": str(2**63 - 1)})
@@ -406,7 +406,7 @@ def test_aborted_transactions_and_their_markers_are_no_records(kafka_journal, ka
 def test_replicate_lost_records_need_accept_lost(kafka_journal, kafka, spark):
     """Count records that Kafka has lost, refuse to go on, and skip them only with --accept-lost."""
     from tagmill.errors import GuardRefused
-    from tagmill.kafkajournal.replicate import pending, status
+    from tagmill.kafka_journal.replicate import pending, status
     from tests.support.kafka import lose
 
     journal = kafka_journal()
@@ -450,7 +450,7 @@ def test_replicate_lost_records_need_accept_lost(kafka_journal, kafka, spark):
 
 def test_a_topic_that_was_made_anew_is_refused(kafka_journal, kafka, spark):
     from tagmill.errors import GuardRefused
-    from tagmill.kafkajournal.replicate import pending, status
+    from tagmill.kafka_journal.replicate import pending, status
     from tests.support.kafka import create, delete
 
     journal = kafka_journal()
@@ -484,7 +484,7 @@ def test_a_topic_that_was_made_anew_is_refused(kafka_journal, kafka, spark):
 
 def test_replicate_entry_of_older_segment_stays_there(kafka_journal, stack, spark):
     """Update an entry in the segment where older versions put it; after a purge, its new life begins in today's segment."""
-    from tagmill.kafkajournal.rules import entry_segments
+    from tagmill.kafka_journal.fold import entry_segments
 
     journal = kafka_journal()
     run, topic = replicator(journal, spark, segment_size=3), journal.topic()
@@ -514,7 +514,7 @@ def test_replicate_entry_of_older_segment_stays_there(kafka_journal, stack, spar
 
 def test_replicate_entry_without_record_id_stays_without(kafka_journal, stack, spark):
     """Update an entry that older releases wrote without record_id; only its new life after a purge gets one."""
-    from tagmill.kafkajournal.head import heads
+    from tagmill.kafka_journal.head import heads
 
     journal = kafka_journal()
     run, topic = replicator(journal, spark, segment_size=2), journal.topic()
@@ -548,8 +548,8 @@ def test_replicate_entry_without_record_id_stays_without(kafka_journal, stack, s
 def test_tables_are_made_under_a_lock_that_expires(kafka_journal, stack, spark):
     import time
 
-    from tagmill.stores.cassandra import Cassandra
-    from tagmill.stores.kafkajournal import TABLES, KafkaJournalTables
+    from tagmill.cassandra.client import Cassandra
+    from tagmill.kafka_journal.tables import TABLES, KafkaJournalTables
 
     journal = kafka_journal()
     settings = journal.settings(FEW_ROWS)
@@ -574,7 +574,7 @@ def test_tables_are_made_under_a_lock_that_expires(kafka_journal, stack, spark):
 
 def test_head_shows_cassandra_and_unreplicated_kafka(kafka_journal, spark):
     """Show the events that readers see: those in Cassandra, changed by the records that are not replicated yet."""
-    from tagmill.kafkajournal.head import heads
+    from tagmill.kafka_journal.head import heads
 
     journal = kafka_journal()
     run, topic = replicator(journal, spark, segment_size=2), journal.topic()
@@ -608,7 +608,7 @@ def test_head_shows_cassandra_and_unreplicated_kafka(kafka_journal, spark):
 
 def test_head_with_skipped_numbers_takes_bounded_time(kafka_journal, spark):
     """Show the head of an id whose numbers skip far within `seconds`, and say how far the search came."""
-    from tagmill.kafkajournal.head import heads
+    from tagmill.kafka_journal.head import heads
 
     journal = kafka_journal()
     run, topic = replicator(journal, spark, segment_size=2), journal.topic()
@@ -631,7 +631,7 @@ def test_head_with_skipped_numbers_takes_bounded_time(kafka_journal, spark):
 
 
 def test_expired_ids_are_purged_through_kafka_once(kafka_journal, kafka, spark):
-    from tagmill.kafkajournal.purge import purge_expired
+    from tagmill.kafka_journal.purge import purge_expired
 
     journal = kafka_journal()
     run, topic = replicator(journal, spark), journal.topic("a", 2)

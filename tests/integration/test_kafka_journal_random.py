@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tagmill import checkpoints
-from tagmill.kafkajournal.replicate import replicate
-from tagmill.stores import schema
+from tagmill.kafka_journal.replicate import replicate
+from tagmill.ledger import schema
+from tagmill.runs import checkpoints
 from tests.conftest import FEW_ROWS
 
 IDS, ACTIONS, POLLS = 8, 160, 6

@@ -4,11 +4,11 @@ import pytest
 from pyspark.errors import PythonException
 
 from tagmill.errors import GuardRefused, StoreUnavailable
-from tagmill.kafka import workers
-from tagmill.kafka.ranges import Range
-from tagmill.kafka.source import explained, kafka_records
-from tagmill.kafka.workers import records_by_workers
-from tagmill.stores.kafka import Kafka
+from tagmill.kafka import worker_source
+from tagmill.kafka.client import Kafka
+from tagmill.kafka.offset_ranges import Range
+from tagmill.kafka.spark_source import explained, kafka_records
+from tagmill.kafka.worker_source import records_by_workers
 from tests.conftest import FEW_ROWS
 from tests.support.kafka import lose
 
@@ -23,7 +23,7 @@ def read(kafka_journal, spark):
         ranges = [Range(topic=topic.name, partition=number, first=first, end=end) for number, first, end in spans]
         with Kafka(settings) as kafka, explained(kafka):
             found = way(spark, kafka if way is kafka_records else settings.model_copy(update=changed), ranges)
-            columns = [field.name for field in workers.RECORDS]
+            columns = [field.name for field in worker_source.RECORDS]
             return sorted(map(tuple, found.select(columns).collect()), key=lambda row: row[:3])
 
     return topic, rows
@@ -31,7 +31,7 @@ def read(kafka_journal, spark):
 
 def test_workers_read_what_spark_reads(read, monkeypatch):
     """Read headers, nulls, bytes and transactions over several tasks exactly as Spark's own source does."""
-    monkeypatch.setattr(workers, "RECORDS_PER_TASK", 3)
+    monkeypatch.setattr(worker_source, "RECORDS_PER_TASK", 3)
     topic, rows = read
     topic.send("k", b"v" * 100_000, [("one", b"1"), ("one", b"\xff")])
     topic.send(None, None)

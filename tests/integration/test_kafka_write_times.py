@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tagmill.errors import GuardRefused
-from tagmill.kafkajournal.replicate import replicate, status
-from tagmill.stores import schema
+from tagmill.kafka_journal.replicate import replicate, status
+from tagmill.ledger import schema
 from tests.conftest import FEW_ROWS
 
 HOUR = 3_600_000_000

@@ -19,17 +19,17 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
-from tagmill import timeuuid
-from tagmill.batches.states import BATCH_MOVES, BatchState, RunState, may_move_batch, may_move_run
-from tagmill.continuity.model import Hole, Progress
+from tagmill.cassandra.client import Cassandra
+from tagmill.config.settings import CassandraSettings
+from tagmill.domain import timeuuid
+from tagmill.domain.batches.states import BATCH_MOVES, BatchState, RunState, may_move_batch, may_move_run
+from tagmill.domain.continuity.model import Hole, Progress
 from tagmill.errors import FenceRaised, GuardRefused, LeaseTaken
+from tagmill.ledger import schema
+from tagmill.ledger.lease import Lease, is_dead, this_process
+from tagmill.ledger.progress import HoldRow, Watermark, read_intervals, shard, write_intervals
+from tagmill.ledger.runs import Ledger, RunRow
 from tagmill.ledger.write_times import ForeignWriteTime
-from tagmill.settings import CassandraSettings
-from tagmill.stores import schema
-from tagmill.stores.cassandra import Cassandra
-from tagmill.stores.delivered import HoldRow, Watermark, read_intervals, shard, write_intervals
-from tagmill.stores.lease import Lease, is_dead, this_process
-from tagmill.stores.ledger import Ledger, RunRow
 
 KEYSPACE = "t_ledger"
 TICK = 17_952_444_000_000_000

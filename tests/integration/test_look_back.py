@@ -4,13 +4,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tagmill.buckets import BucketSize
-from tagmill.delivery import steps
-from tagmill.delivery.giveup import GiveUp
-from tagmill.delivery.report import tag_table
-from tagmill.stores import schema
-from tagmill.stores.ledger import Ledger
-from tagmill.timeuuid import from_datetime
+from tagmill.delivery.tag_views import steps
+from tagmill.delivery.tag_views.give_up import GiveUp
+from tagmill.delivery.tag_views.verification import tag_table
+from tagmill.domain.time_buckets import BucketSize
+from tagmill.domain.timeuuid import from_datetime
+from tagmill.ledger import schema
+from tagmill.ledger.runs import Ledger
 from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, finish, holds, manifests, only, tagmill
 from tests.support.events import SECOND, event, events, this_hour
 

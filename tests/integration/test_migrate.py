@@ -11,13 +11,13 @@ import pytest
 
 from local.fixtures import Case
 from spark_jobs import views as views_job
-from tagmill.buckets import BucketSize
+from tagmill.domain.time_buckets import BucketSize
+from tagmill.domain.timeuuid import from_datetime
 from tagmill.errors import ConfigurationError, GuardRefused
-from tagmill.stores import schema
-from tagmill.stores.views import VIEW_COLUMNS
-from tagmill.timeuuid import from_datetime
+from tagmill.journal.tag_view_reader import VIEW_COLUMNS
+from tagmill.ledger import schema
 from tagmill.views.migrate import migrate
-from tagmill.views.migration import Plan
+from tagmill.views.migration_plan import Plan
 from tagmill.views.rebuild import rebuild
 from tests.integration.test_rebuild import changes
 from tests.support import legacy

@@ -8,16 +8,16 @@ from unittest.mock import patch
 
 import pytest
 
-from tagmill import checkpoints
-from tagmill.buckets import BucketSize
-from tagmill.delivery import steps
-from tagmill.delivery.report import tag_table
+from tagmill.clickhouse.client import ClickHouse
+from tagmill.delivery.tag_views import steps
+from tagmill.delivery.tag_views.verification import tag_table
+from tagmill.domain.time_buckets import BucketSize
+from tagmill.domain.timeuuid import from_datetime
 from tagmill.errors import DataQualityStop, FenceRaised
-from tagmill.stores import schema
-from tagmill.stores.clickhouse import ClickHouse
-from tagmill.stores.files import RunFiles
-from tagmill.stores.ledger import Ledger
-from tagmill.timeuuid import from_datetime
+from tagmill.ledger import schema
+from tagmill.ledger.runs import Ledger
+from tagmill.runs import checkpoints
+from tagmill.runs.storage import RunFiles
 from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, holds, known_to_spark, only, state, tagmill
 from tests.support.events import event, events, this_hour
 from tests.support.topics import Crashed, crashing

@@ -8,11 +8,11 @@ import pytest
 from cassandra import OperationTimedOut
 from cassandra.cluster import ResponseFuture
 
+from tagmill.cassandra import client as stores
+from tagmill.cassandra.client import Cassandra
+from tagmill.cassandra.paging import HIGHEST, LOWEST, PAGE_BYTES, Pages, token_ranges
+from tagmill.config.settings import CassandraSettings
 from tagmill.errors import ConfigurationError, StoreUnavailable
-from tagmill.settings import CassandraSettings
-from tagmill.stores import cassandra as stores
-from tagmill.stores.cassandra import Cassandra
-from tagmill.stores.pages import HIGHEST, LOWEST, PAGE_BYTES, Pages, token_ranges
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_pages_unparsable_answer_raises_an_error(stack, place, pages, monkeypatc
     """Break the driver's parser: the reader raises instead of returning an empty page."""
     stack.session.execute(f"CREATE TABLE {place}.t (id int PRIMARY KEY)")
     stack.session.execute(f"INSERT INTO {place}.t (id) VALUES (1)")
-    monkeypatch.setattr("tagmill.stores.pages.ParseDesc", None)
+    monkeypatch.setattr("tagmill.cassandra.paging.ParseDesc", None)
     with pytest.raises(Exception, match="could not be read"):
         list(pages.of(f"SELECT id FROM {place}.t"))
 

@@ -8,10 +8,10 @@ from uuid import UUID
 import pytest
 
 from local.fixtures import Case
-from local.places import ROOT
+from local.layout import ROOT
+from tagmill.domain.timeuuid import from_datetime, ticks, to_datetime
 from tagmill.errors import ConfigurationError, EventsMissing, TerminalError
 from tagmill.queries import ReadJournal, by_persistence_id, by_tag, in_order
-from tagmill.timeuuid import from_datetime, ticks, to_datetime
 from tests.support.commands import Command
 from tests.support.delivery import known_to_spark, only
 from tests.support.events import SECOND, event, events, offset_at
@@ -281,7 +281,7 @@ def test_what_is_wrong_is_said_at_once(keyspace, read_journal, settings, spark, 
 
 
 def test_events_by_tag_unbuilt_view_is_refused(journal, read_journal):
-    from tagmill.stores import schema
+    from tagmill.ledger import schema
 
     written = journal()
     read = read_journal(written.keyspace, **HOUR, views="tagmill")

@@ -6,22 +6,22 @@ from uuid import UUID
 
 import pytest
 
-from tagmill.buckets import BucketSize, first_ticks
-from tagmill.delivery import steps
-from tagmill.delivery.interventions import Interventions
-from tagmill.delivery.report import tag_table
+from tagmill.cassandra.client import Cassandra
+from tagmill.clickhouse.client import ClickHouse
+from tagmill.delivery.tag_views import steps
+from tagmill.delivery.tag_views.interventions import Interventions
+from tagmill.delivery.tag_views.verification import tag_table
+from tagmill.domain.journal_tables import JournalTables
+from tagmill.domain.time_buckets import BucketSize, first_ticks
+from tagmill.domain.timeuuid import from_datetime
 from tagmill.errors import ConfigurationError, DataQualityStop, GuardRefused
-from tagmill.journaltables import JournalTables
+from tagmill.journal.tag_view_reader import Views
+from tagmill.ledger import schema
+from tagmill.ledger.cleanups import Cleaned, Cleaning
 from tagmill.queries import ReadJournal
-from tagmill.rebucket.rebucket import abandon
-from tagmill.stores import schema
-from tagmill.stores.cassandra import Cassandra
-from tagmill.stores.cleaned import Cleaned, Cleaning
-from tagmill.stores.clickhouse import ClickHouse
-from tagmill.stores.views import Views
-from tagmill.timeuuid import from_datetime
-from tagmill.views.chosen import Chosen
+from tagmill.views.rebucket.rebucket import abandon
 from tagmill.views.rebuild import rebuild
+from tagmill.views.selection import Chosen
 from tagmill.views.tags import tags
 from tests.support.auditing import audited
 from tests.support.building import built, load_messages, recorded, rows

@@ -10,12 +10,12 @@ from functools import cache
 import pytest
 
 from local.fixtures import Case
-from tagmill import checkpoints
 from tagmill.errors import ConfigurationError, DataQualityStop, GuardRefused
-from tagmill.stores import schema
-from tagmill.views.chosen import Chosen
+from tagmill.ledger import schema
+from tagmill.runs import checkpoints
 from tagmill.views.delete import delete, truncate
 from tagmill.views.rebuild import rebuild
+from tagmill.views.selection import Chosen
 from tests.support import damage
 from tests.support.auditing import load_together
 from tests.support.building import VIEWS, built, in_order, load_messages, recorded, records, rows

@@ -7,14 +7,14 @@ from uuid import UUID
 
 import pytest
 
-from tagmill import checkpoints
 from tagmill.audit.model import Kind
 from tagmill.audit.repair import repair
+from tagmill.clickhouse.client import ClickHouse
 from tagmill.errors import GuardRefused
-from tagmill.stores import schema
-from tagmill.stores.clickhouse import ClickHouse
-from tagmill.stores.ledger import Ledger
-from tagmill.stores.views import VIEW_COLUMNS
+from tagmill.journal.tag_view_reader import VIEW_COLUMNS
+from tagmill.ledger import schema
+from tagmill.ledger.runs import Ledger
+from tagmill.runs import checkpoints
 from tests.support import damage
 from tests.support.auditing import audited
 from tests.support.delivery import (
@@ -317,7 +317,7 @@ def test_withdrawn_batch_returns_late_on_reread(repaired):
     assert pipeline.deliver() == [] and pipeline.deliver(reread=span)[0]["rows"] == 0
     # A late insert of the withdrawn batch does nothing.
     with ClickHouse(pipeline.settings.clickhouse) as clickhouse:
-        from tagmill.stores.files import RunFiles
+        from tagmill.runs.storage import RunFiles
 
         clickhouse.insert_batch(pipeline.name, UUID(batch.batch_id), 1, RunFiles(pipeline.settings.storage.root).read(batch.file))
     assert len(pipeline.rows()) == len(before)

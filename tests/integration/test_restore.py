@@ -11,10 +11,10 @@ from uuid import uuid4
 import pytest
 
 from tagmill.audit.audit import audit
-from tagmill.delivery import steps
+from tagmill.delivery.tag_views import steps
 from tagmill.errors import GuardRefused
+from tagmill.ledger import schema
 from tagmill.ledger.write_times import ForeignWriteTime
-from tagmill.stores import schema
 from tests.support import restoring
 from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, known_to_spark, only, state, tagmill, verdicts
 from tests.support.events import Journal, event, this_hour

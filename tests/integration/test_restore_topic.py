@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tagmill.delivery.topics.status import topic_line
 from tagmill.errors import GuardRefused
-from tagmill.restore.restoring import Restoring
-from tagmill.topics.report import topic_line
+from tagmill.maintenance.ledger_restore.restore import Restoring
 from tests.support.topics import OWNER, Crashed, checked_verdict, crashing, made
 
 

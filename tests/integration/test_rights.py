@@ -13,9 +13,10 @@ from pydantic import SecretStr
 
 from local.cassandra import Cassandra as CassandraServer
 from local.fixtures import WITHOUT_VIEWS, load_case
-from tagmill import connector, sparksession
-from tagmill.settings import Settings
-from tagmill.stores import schema
+from tagmill.config.settings import Settings
+from tagmill.ledger import schema
+from tagmill.spark import connector
+from tagmill.spark import session as sparksession
 from tests.conftest import SettingsFactory
 from tests.support.building import recorded, rows
 from tests.support.delivery import as_row, clickhouse_rows, only, tagmill

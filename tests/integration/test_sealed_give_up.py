@@ -7,11 +7,11 @@ import pytest
 
 from local.fixtures import WITHOUT_VIEWS
 from tagmill.errors import GuardRefused, SealedFileDamaged
-from tagmill.kafkajournal.replicate import replicate
-from tagmill.stores import schema
-from tagmill.stores.builds import Builds
-from tagmill.stores.ledger import Ledger
-from tagmill.stores.replications import Replications
+from tagmill.kafka_journal.replicate import replicate
+from tagmill.ledger import schema
+from tagmill.ledger.replications import Replications
+from tagmill.ledger.runs import Ledger
+from tagmill.ledger.view_builds import Builds
 from tests.conftest import FEW_ROWS
 from tests.support.building import VIEWS, built, recorded, rows
 from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, only, tagmill

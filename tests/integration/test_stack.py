@@ -15,7 +15,7 @@ from local.airflow import POOLS
 from local.cassandra import Cassandra
 from local.clickhouse import ClickHouse
 from local.cql import session
-from local.places import ROOT, resolve
+from local.layout import ROOT, resolve
 from local.processes import marked
 from local.stack import NAMES, Stack
 from tests.support.stack import JARS, free_port

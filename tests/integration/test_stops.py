@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tagmill.delivery import steps
+from tagmill.delivery.tag_views import steps
 from tagmill.errors import DataQualityStop
-from tagmill.stores import schema
-from tagmill.stores.files import RunFiles
-from tagmill.stores.views import VIEW_COLUMNS
+from tagmill.journal.tag_view_reader import VIEW_COLUMNS
+from tagmill.ledger import schema
+from tagmill.runs.storage import RunFiles
 from tests.support.delivery import (
     OWNER,
     clickhouse_rows,
@@ -87,7 +87,7 @@ def test_run_broken_keys_stop_with_one_line(journal, settings, spark, monkeypatc
     name = only(configured)
     schema.apply(configured)
     known_to_spark(configured, name, spark)
-    monkeypatch.setattr("tagmill.sparksession.session", lambda *_, **__: Unstoppable(spark))
+    monkeypatch.setattr("tagmill.spark.session.session", lambda *_, **__: Unstoppable(spark))
     code, _, said = tagmill(settings.file(name), "run", "deliver", "--pipeline", name)
     (said,) = [line for line in said.splitlines() if not line.startswith("{")]  # warnings of the gate are logged as JSON
     assert code == 3 and said.startswith("error: run 1 of pipeline"), said

@@ -7,17 +7,17 @@ import pytest
 
 from tagmill.audit.audit import audit
 from tagmill.audit.repair import repair
+from tagmill.cassandra.client import refresh_schema
+from tagmill.config.settings import Settings
+from tagmill.domain.journal_tables import JournalTables
 from tagmill.errors import ConfigurationError
-from tagmill.journaltables import JournalTables
+from tagmill.ledger import schema
 from tagmill.queries import ReadJournal
-from tagmill.settings import Settings
-from tagmill.stores import schema
-from tagmill.stores.cassandra import refresh_schema
-from tagmill.views.chosen import Chosen
-from tagmill.views.ids import rebuild_ids
 from tagmill.views.migrate import migrate
-from tagmill.views.migration import Plan
+from tagmill.views.migration_plan import Plan
+from tagmill.views.persistence_ids import rebuild_ids
 from tagmill.views.rebuild import rebuild
+from tagmill.views.selection import Chosen
 from tests.support.auditing import audited
 from tests.support.delivery import OWNER, clickhouse_rows, deliver, ids, known_to_spark, only
 from tests.support.erasing import erased

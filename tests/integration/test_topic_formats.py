@@ -12,9 +12,9 @@ import fastavro
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
+from tagmill.delivery.topics.destination_table import diff
+from tagmill.delivery.topics.rekey_ids import rekey
 from tagmill.errors import ConfigurationError, GuardRefused
-from tagmill.topics.destination import diff
-from tagmill.topics.rekey import rekey
 from tests.support.avro import ENUM, REFUSED
 from tests.support.delivery import tagmill
 from tests.support.topics import OWNER, made

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from tagmill import connector
-from tagmill.batches.states import BatchState
+from tagmill.clickhouse.client import ClickHouse
+from tagmill.delivery.topics import steps
+from tagmill.delivery.topics.run_files import read_manifest
+from tagmill.delivery.topics.table_columns import layout
+from tagmill.domain.batches.states import BatchState
 from tagmill.errors import SealedFileDamaged
-from tagmill.kafkajournal.replicate import replicate
-from tagmill.stores import schema
-from tagmill.stores.clickhouse import ClickHouse
-from tagmill.stores.files import RunFiles
-from tagmill.stores.lease import Lease
-from tagmill.stores.ledger import Ledger
-from tagmill.topics import steps
-from tagmill.topics.columns import layout
-from tagmill.topics.runfiles import read_manifest
+from tagmill.kafka_journal.replicate import replicate
+from tagmill.ledger import schema
+from tagmill.ledger.lease import Lease
+from tagmill.ledger.runs import Ledger
+from tagmill.runs.storage import RunFiles
+from tagmill.spark import connector
 from tests.conftest import FEW_ROWS
 from tests.support.delivery import tagmill
 from tests.support.topics import OWNER, Crashed, Shop, crashing, made

@@ -5,14 +5,14 @@ from unittest.mock import patch
 
 import pytest
 
-from tagmill import checkpoints
+from tagmill.delivery.topics import steps
+from tagmill.delivery.topics.expire_ids import expire
+from tagmill.delivery.topics.interventions import TopicInterventions
+from tagmill.delivery.topics.rekey_ids import rekey
+from tagmill.delivery.topics.status import topic_line
 from tagmill.errors import FenceRaised, GuardRefused, StoreUnavailable
-from tagmill.stores.ledger import Ledger
-from tagmill.topics import steps
-from tagmill.topics.expire import expire
-from tagmill.topics.interventions import TopicInterventions
-from tagmill.topics.rekey import rekey
-from tagmill.topics.report import topic_line
+from tagmill.ledger.runs import Ledger
+from tagmill.runs import checkpoints
 from tests.support.delivery import tagmill
 from tests.support.topics import OWNER, Crashed, checked_verdict, crashing, made
 
@@ -227,11 +227,17 @@ def test_expire_and_rekey_cassandra_silent_is_one_line(shop):
     def silent(*_, **__):
         raise StoreUnavailable("Cassandra at 127.0.0.1:1 did not answer")
 
-    with patch("tagmill.topics.expire._expire", silent), pytest.raises(StoreUnavailable, match="Ids that are not gone yet stay"):
+    with (
+        patch("tagmill.delivery.topics.expire_ids._expire", silent),
+        pytest.raises(StoreUnavailable, match="Ids that are not gone yet stay"),
+    ):
         expired(one)
     free(one)
     one.configure(shards=7)
-    with patch("tagmill.topics.rekey._rekeyed", silent), pytest.raises(StoreUnavailable, match="The rule in force stays"):
+    with (
+        patch("tagmill.delivery.topics.rekey_ids._rekeyed", silent),
+        pytest.raises(StoreUnavailable, match="The rule in force stays"),
+    ):
         rekeyed(one)
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tagmill.stores.ledger import Ledger
-from tagmill.topics.positions import topic_positions
+from tagmill.delivery.topics.positions import topic_positions
+from tagmill.ledger.runs import Ledger
 from tests.support.kafka import create, delete, lose
 from tests.support.topics import made
 

@@ -11,11 +11,11 @@ from random import Random
 
 import pytest
 
-from tagmill.stores.deadletters import DeadLetters
-from tagmill.stores.ledger import Ledger
+from tagmill.ledger.dead_letters import DeadLetters
+from tagmill.ledger.runs import Ledger
 from tests.support.protobuf import descriptors
 from tests.support.topics import checked_verdict, made
-from tests.unit.topics.test_protojson import CASES, filled
+from tests.unit.delivery.topics.test_protojson import CASES, filled
 
 GOOD = 10_000
 DEEP = b'{"a":' * 9999 + b"1" + b"}" * 9999

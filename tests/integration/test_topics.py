@@ -12,13 +12,13 @@ from uuid import UUID
 import clickhouse_connect
 import pytest
 
+from tagmill.clickhouse.client import ClickHouse
+from tagmill.delivery.topics import steps
+from tagmill.delivery.topics.event_ids import unique_id
+from tagmill.delivery.topics.status import topic_line
 from tagmill.errors import ConfigurationError, GuardRefused, TagmillError
-from tagmill.stores.clickhouse import ClickHouse
-from tagmill.stores.deadletters import DeadLetters
-from tagmill.stores.ledger import Ledger
-from tagmill.topics import steps
-from tagmill.topics.ids import unique_id
-from tagmill.topics.report import topic_line
+from tagmill.ledger.dead_letters import DeadLetters
+from tagmill.ledger.runs import Ledger
 from tests.support.delivery import tagmill
 from tests.support.kafka import create, delete, lose
 from tests.support.topics import OWNER, Crashed, checked_verdict, crashing, made
@@ -416,7 +416,7 @@ def test_deliver_added_partitions_topics_and_transactions(shop):
 
 
 def test_deliver_compacted_topic_with_missing_offsets(shop):
-    from tagmill.stores.kafka import Kafka, Span
+    from tagmill.kafka.client import Kafka, Span
     from tests.support.kafka import Topic, create
 
     one = shop()

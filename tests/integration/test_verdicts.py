@@ -9,11 +9,11 @@ from uuid import uuid4
 
 import pytest
 
-from tagmill.delivery import steps
+from tagmill.config.settings import Settings
+from tagmill.delivery.tag_views import steps
+from tagmill.delivery.topics import destination_table
 from tagmill.errors import ConfigurationError, TagmillError
-from tagmill.settings import Settings
-from tagmill.stores import schema
-from tagmill.topics import destination
+from tagmill.ledger import schema
 from tests.conftest import toml_value
 from tests.support.auditing import audited
 from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, finish, only, tagmill
@@ -150,7 +150,7 @@ def test_status_failing_run_counts_failures_until_success(case, monkeypatch):
         raise TagmillError("http://reader:secret@host refused\nand more")
 
     with monkeypatch.context() as patched:
-        patched.setattr("tagmill.delivery.seal.seal", broken)
+        patched.setattr("tagmill.delivery.tag_views.seal.seal", broken)
         for _ in range(12):
             planned = steps.plan(one.settings, one.name, owner=OWNER)
             with pytest.raises(TagmillError):
@@ -171,8 +171,9 @@ def test_status_run_killed_each_time_is_wrong(case):
     records = events("a", range(1, 4), BEGIN, "t")
     one.journal.both(records)
     program = (
-        "import os, signal, sys; from pathlib import Path; from tagmill.settings import Settings; from tagmill.delivery import steps; "
-        "from tagmill.stores.lease import this_process; "
+        "import os, signal, sys; from pathlib import Path; from tagmill.config.settings import Settings; "
+        "from tagmill.delivery.tag_views import steps; "
+        "from tagmill.ledger.lease import this_process; "
         "steps.plan(Settings.load(Path(sys.argv[1])), sys.argv[2], owner=this_process()); os.kill(os.getpid(), signal.SIGKILL)"
     )
     said = []
@@ -246,7 +247,7 @@ def test_all_pipelines_one_unreadable_others_are_shown(case, stack, tmp_path):
         lines += [f"[pipelines.{name}]", *(f"{key} = {toml_value(value)}" for key, value in keys.items())]
     file = tmp_path / "all.toml"
     file.write_text(one.file.read_text() + "\n".join(lines) + "\n")
-    destination.apply(Settings.load(file))
+    destination_table.apply(Settings.load(file))
     for command, worst in (("status", 2), ("check", 2)):
         code, out, err = tagmill(file, command, "--json")
         assert out, err

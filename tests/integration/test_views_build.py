@@ -6,16 +6,16 @@ from uuid import UUID, uuid4
 import pytest
 
 from local.fixtures import WITHOUT_VIEWS
-from tagmill.buckets import BucketSize
-from tagmill.delivery import steps
+from tagmill.cassandra.client import Cassandra
+from tagmill.delivery.tag_views import steps
+from tagmill.domain.time_buckets import BucketSize
+from tagmill.domain.timeuuid import ticks
 from tagmill.errors import ConfigurationError, GuardRefused
-from tagmill.stores import schema
-from tagmill.stores.builds import Builds
-from tagmill.stores.cassandra import Cassandra
-from tagmill.stores.files import RunFiles
-from tagmill.stores.ledger import Ledger
-from tagmill.timeuuid import ticks
-from tagmill.views import reading, writing
+from tagmill.ledger import schema
+from tagmill.ledger.runs import Ledger
+from tagmill.ledger.view_builds import Builds
+from tagmill.runs.storage import RunFiles
+from tagmill.views import event_reader, writer
 from tagmill.views.build import _Builder
 from tagmill.views.model import Manifest
 from tests.support.building import VIEWS, built, load_messages, recorded, records, rows
@@ -139,7 +139,7 @@ def test_build_adopts_and_continues_plugins_view(stack, keyspace, settings, spar
 def test_each_way_of_reading_finds_the_same(limits, monkeypatch, stack, keyspace, settings, spark):
     case = "partition-boundary"
     for name, value in limits.items():
-        monkeypatch.setattr(reading, name, value)
+        monkeypatch.setattr(event_reader, name, value)
     journal = keyspace(case, ("metadata", "all_persistence_ids"))
     configured = settings(journal, case=case, views="tagmill")
     for after, until in ((0, 15), (15, 60)):
@@ -164,7 +164,7 @@ def test_build_late_writer_changes_nothing(stack, keyspace, settings, spark, mon
     before = {table: rows(stack, journal, table) for table in VIEWS} | {"records": records(stack, journal)}
     manifest = Manifest.model_validate_json(files.read(f"{home}/{first}/manifest.json"))
     with Cassandra(configured.cassandra) as cassandra:
-        writing.write(spark, cassandra, files, manifest, lambda _: None)
+        writer.write(spark, cassandra, files, manifest, lambda _: None)
     assert before == {table: rows(stack, journal, table) for table in VIEWS} | {"records": records(stack, journal)}
     assert before["tag_views"] == recorded("orders", "tag_views")
 

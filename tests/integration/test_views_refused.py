@@ -6,7 +6,7 @@ import pytest
 
 from local.fixtures import WITHOUT_VIEWS
 from tagmill.errors import ConfigurationError, GuardRefused
-from tagmill.stores import schema
+from tagmill.ledger import schema
 from tests.support.auditing import audited, findings
 from tests.support.building import built, recorded, rows
 from tests.support.delivery import only, tagmill

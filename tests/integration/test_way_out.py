@@ -5,14 +5,14 @@ from uuid import UUID
 
 import pytest
 
-from tagmill.delivery import steps
-from tagmill.delivery.interventions import Interventions
+from tagmill.clickhouse.client import ClickHouse
+from tagmill.delivery.tag_views import steps
+from tagmill.delivery.tag_views.interventions import Interventions
+from tagmill.domain.timeuuid import from_datetime
 from tagmill.errors import BatchDiffers, GuardRefused
-from tagmill.stores import schema
-from tagmill.stores.clickhouse import ClickHouse
-from tagmill.stores.files import RunFiles
-from tagmill.stores.ledger import Ledger
-from tagmill.timeuuid import from_datetime
+from tagmill.ledger import schema
+from tagmill.ledger.runs import Ledger
+from tagmill.runs.storage import RunFiles
 from tests.support.delivery import (
     OWNER,
     as_row,

@@ -8,12 +8,12 @@ import pytest
 from tagmill.audit.model import Kind
 from tagmill.audit.repair import repair
 from tagmill.errors import GuardRefused
-from tagmill.stores import schema
+from tagmill.ledger import schema
 from tagmill.views.build import build
-from tagmill.views.chosen import Chosen
 from tagmill.views.delete import delete
-from tagmill.views.ids import rebuild_ids
+from tagmill.views.persistence_ids import rebuild_ids
 from tagmill.views.rebuild import rebuild
+from tagmill.views.selection import Chosen
 from tests.support.auditing import audited
 from tests.support.building import built, rows
 from tests.support.delivery import OWNER, as_row, clickhouse_rows, deliver, delivered_first, known_to_spark, only

@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from local.fixtures import TABLES
-from tagmill.settings import CassandraSettings
-from tagmill.stores.cassandra import Cassandra
-from tagmill.stores.schema import create_journal
+from tagmill.cassandra.client import Cassandra
+from tagmill.config.settings import CassandraSettings
+from tagmill.ledger.schema import create_journal
 from tests.interop.conftest import Peer
 from tests.support.delivery import delivered_first, only
 from tests.support.journal_cleaning import add_snapshots, cleaned, snapshots, tables

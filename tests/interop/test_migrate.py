@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tagmill.stores import schema
+from tagmill.ledger import schema
 from tagmill.views.migrate import migrate
-from tagmill.views.migration import Plan
+from tagmill.views.migration_plan import Plan
 from tests.support.delivery import OWNER, clickhouse_rows, deliver, known_to_spark, only
 
 FIRST = f"{datetime.now(UTC) - timedelta(minutes=3):%Y%m%dT%H:%M}"

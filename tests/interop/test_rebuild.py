@@ -5,11 +5,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tagmill.stores import schema
-from tagmill.stores.views import VIEW_COLUMNS
-from tagmill.views.chosen import Chosen
+from tagmill.journal.tag_view_reader import VIEW_COLUMNS
+from tagmill.ledger import schema
 from tagmill.views.model import VIEW_KEY
 from tagmill.views.rebuild import rebuild
+from tagmill.views.selection import Chosen
 from tests.support.building import VIEWS, rows
 from tests.support.delivery import OWNER, clickhouse_rows, deliver, known_to_spark, only
 

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from tagmill.audit.repair import audit_and_repair
-from tagmill.stores import schema
+from tagmill.ledger import schema
 from tests.interop.conftest import Peer
 from tests.support import damage
 from tests.support.delivery import OWNER, clickhouse_rows, known_to_spark, only

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tagmill.domain.timeuuid import ticks
 from tagmill.errors import GuardRefused
-from tagmill.timeuuid import ticks
 from tests.support.auditing import audited
 from tests.support.building import built, rows
 from tests.support.delivery import deliver, only, verdicts

@@ -15,7 +15,7 @@ import pytest
 from cassandra.util import uuid_from_time
 
 from local.fixtures import load_case
-from local.places import Places, Ports
+from local.layout import Places, Ports
 from tests.conftest import SHORT_LIVED, toml_value
 from tests.support.stack import free_port
 from tests.support.standalone import DAG, AirflowWithPasswords, Standalone
@@ -72,9 +72,9 @@ batch_min_rows = 1
 @pytest.fixture(scope="package")
 def airflow(stack, kafka):
     """Yield Airflow with the DAG parsed and still paused; the journal is loaded and the schema applied."""
-    from tagmill.settings import Settings
-    from tagmill.stores import schema
-    from tagmill.topics import destination
+    from tagmill.config.settings import Settings
+    from tagmill.delivery.topics import destination_table
+    from tagmill.ledger import schema
     from tests.support.kafka import create
 
     keyspace = f"t_{uuid.uuid4().hex[:12]}"
@@ -86,7 +86,7 @@ def airflow(stack, kafka):
     places.config.write_text(CONFIG.format(cassandra=ports.cassandra, clickhouse=ports.clickhouse, kafka=kafka.port, **values))
     create(kafka.port, "products")
     schema.apply(Settings.load(places.config))
-    destination.apply(Settings.load(places.config))
+    destination_table.apply(Settings.load(places.config))
     server = AirflowWithPasswords(places)
     try:
         server.start()

@@ -12,7 +12,7 @@ import jsonschema
 import psutil
 import pytest
 
-from local.places import ROOT
+from local.layout import ROOT
 from local.processes import MARKER
 from tests.support.delivery import without_moment
 from tests.support.stack import free_port

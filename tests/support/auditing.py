@@ -12,7 +12,7 @@ from local.cql import write_partitions
 from local.fixtures import CONVERT, TABLES, Case
 from tagmill.audit.audit import audit
 from tagmill.audit.model import AuditReport
-from tagmill.settings import Settings
+from tagmill.config.settings import Settings
 from tests.support.delivery import OWNER, known_to_spark, only
 
 KEYS = {

@@ -7,8 +7,8 @@ from cassandra.concurrent import execute_concurrent_with_args
 from cassandra.query import UNSET_VALUE
 
 from local.fixtures import Case
-from tagmill.settings import Settings
-from tagmill.stores import schema
+from tagmill.config.settings import Settings
+from tagmill.ledger import schema
 from tagmill.views.build import build
 from tests.support.delivery import OWNER, known_to_spark, only
 

@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 from itertools import count
 from typing import Any
 
-from tagmill.cleanup.clean import clean
-from tagmill.settings import Settings
-from tagmill.stores.cassandra import Cassandra
-from tagmill.stores.views import Views
+from tagmill.cassandra.client import Cassandra
+from tagmill.config.settings import Settings
+from tagmill.journal.tag_view_reader import Views
+from tagmill.maintenance.view_cleanup.clean import clean
 from tests.support.delivery import OWNER, only
 
 _audits = count(1)

@@ -11,8 +11,8 @@ from uuid import UUID
 from cassandra.cluster import Session
 
 from local.fixtures import Case
-from tagmill.buckets import BucketSize
-from tagmill.timeuuid import ticks
+from tagmill.domain.time_buckets import BucketSize
+from tagmill.domain.timeuuid import ticks
 from tests.support.auditing import load_together
 from tests.support.events import Journal
 

@@ -12,18 +12,18 @@ import pyarrow.parquet as pq
 import structlog
 from typer.testing import CliRunner
 
-from tagmill import connector
-from tagmill.delivery import steps
-from tagmill.delivery.model import Manifest
-from tagmill.delivery.report import tag_table
-from tagmill.delivery.runfiles import read_manifest
-from tagmill.settings import Settings
-from tagmill.stores import schema
-from tagmill.stores.clickhouse import ClickHouse
-from tagmill.stores.delivered import HoldRow
-from tagmill.stores.files import RunFiles
-from tagmill.stores.ledger import Ledger
-from tagmill.timeuuid import ticks
+from tagmill.clickhouse.client import ClickHouse
+from tagmill.config.settings import Settings
+from tagmill.delivery.tag_views import steps
+from tagmill.delivery.tag_views.model import Manifest
+from tagmill.delivery.tag_views.run_files import read_manifest
+from tagmill.delivery.tag_views.verification import tag_table
+from tagmill.domain.timeuuid import ticks
+from tagmill.ledger import schema
+from tagmill.ledger.progress import HoldRow
+from tagmill.ledger.runs import Ledger
+from tagmill.runs.storage import RunFiles
+from tagmill.spark import connector
 
 # The owner is a process that has ended, so that other owners may take over its unfinished work at once.
 OWNER = f"cli/{socket.gethostname()}/{2**30}/1"

@@ -6,8 +6,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from tagmill.erasure.erase import erase
-from tagmill.settings import Settings
+from tagmill.config.settings import Settings
+from tagmill.maintenance.erasure.erase import erase
 from tests.support.delivery import OWNER, clickhouse_rows, only
 
 

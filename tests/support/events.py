@@ -8,11 +8,11 @@ from uuid import UUID
 from cassandra.cluster import Session
 from cassandra.query import UNSET_VALUE
 
-from tagmill.buckets import BucketSize
-from tagmill.stores.cassandra import Cassandra
-from tagmill.stores.schema import create_journal
-from tagmill.stores.views import VIEW_COLUMNS
-from tagmill.timeuuid import GREGORIAN_TICKS, from_datetime, ticks
+from tagmill.cassandra.client import Cassandra
+from tagmill.domain.time_buckets import BucketSize
+from tagmill.domain.timeuuid import GREGORIAN_TICKS, from_datetime, ticks
+from tagmill.journal.tag_view_reader import VIEW_COLUMNS
+from tagmill.ledger.schema import create_journal
 
 WRITER = "0a1b2c3d-0000-4000-8000-000000000001"
 SECOND = timedelta(seconds=1)

@@ -5,9 +5,9 @@ from datetime import datetime
 from typing import Any
 
 from local.fixtures import TABLES
-from tagmill.journal.clean import clean
-from tagmill.journal.model import Wanted, What
-from tagmill.settings import Settings
+from tagmill.config.settings import Settings
+from tagmill.maintenance.journal_cleanup.clean import clean
+from tagmill.maintenance.journal_cleanup.model import Wanted, What
 from tests.support.delivery import OWNER, only
 
 SNAPSHOTS = """CREATE TABLE IF NOT EXISTS {}.snapshots (persistence_id text, sequence_nr bigint, timestamp bigint, ser_id int,

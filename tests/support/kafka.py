@@ -15,7 +15,7 @@ from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from tagmill.settings import Settings
+from tagmill.config.settings import Settings
 from tests.support.stack import Stack
 
 BEGIN = 1_790_000_000_000  # first timestamp of a topic, in milliseconds since 1970

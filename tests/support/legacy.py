@@ -7,7 +7,7 @@ from cassandra.concurrent import execute_concurrent_with_args
 from cassandra.query import UNSET_VALUE
 
 from local.fixtures import Case
-from tagmill.stores.cassandra import refresh_schema
+from tagmill.cassandra.client import refresh_schema
 
 CASE = "legacy-tags"
 # The table and the view are those of EventsByTagMigrationSpec, the plugin's own test.

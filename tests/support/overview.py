@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from tagmill.airflow import web
 from tagmill.airflow.overview import overview
-from tagmill.settings import Settings
+from tagmill.config.settings import Settings
 views = overview(Settings.load(Path(sys.argv[1])))
 print(web._templates().get_template("pipelines.html.j2").render(pipelines=views))
 """

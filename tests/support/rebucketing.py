@@ -3,10 +3,10 @@
 from typing import Any
 from uuid import UUID
 
-from tagmill.buckets import BucketSize
-from tagmill.rebucket.rebucket import rebucket
-from tagmill.settings import Settings
-from tagmill.timeuuid import ticks
+from tagmill.config.settings import Settings
+from tagmill.domain.time_buckets import BucketSize
+from tagmill.domain.timeuuid import ticks
+from tagmill.views.rebucket.rebucket import rebucket
 from tests.support.building import rows
 from tests.support.delivery import OWNER, only
 

@@ -15,7 +15,7 @@ from cassandra.cluster import Session
 
 from local.cassandra import Cassandra
 from local.clickhouse import ClickHouse
-from local.places import ROOT
+from local.layout import ROOT
 from local.processes import MARKER, port_is_free
 
 FOLDER = ROOT / "build" / "test-stack"

@@ -13,7 +13,7 @@ import psutil
 
 from local.airflow import Airflow
 from local.airflow_api import FINAL, AirflowApi
-from local.places import Places
+from local.layout import Places
 from local.processes import MARKER, marked
 from tagmill.errors import StoreUnavailable
 

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from tagmill import checkpoints, connector
-from tagmill.settings import Settings
-from tagmill.stores import schema
-from tagmill.topics import destination, steps
-from tagmill.topics.report import topic_line
+from tagmill.config.settings import Settings
+from tagmill.delivery.topics import destination_table, steps
+from tagmill.delivery.topics.status import topic_line
+from tagmill.ledger import schema
+from tagmill.runs import checkpoints
+from tagmill.spark import connector
 from tests.conftest import FEW_ROWS, toml_value
 from tests.support.delivery import without_moment
 from tests.support.kafka import Topic, create
@@ -57,7 +58,7 @@ class Shop:
     def applied(self) -> "Shop":
         """Apply the schema of the ledger and of the destination, and return this shop."""
         schema.apply(self.settings)
-        destination.apply(self.settings)
+        destination_table.apply(self.settings)
         return self
 
     def send(self, product: int | None, partition: int = 0, **more: Any) -> None:

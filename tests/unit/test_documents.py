@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 import yaml
 
-from tagmill.settingsdoc import page
+from tagmill.config.reference_page import page
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), ROOT / "bench" / "README.md"]
@@ -16,7 +16,7 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), ROO
 
 def test_the_configuration_page_is_made_from_the_model():
     assert (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8") == page(), (
-        "python -m tagmill.settingsdoc > docs/configuration.md"
+        "python -m tagmill.config.reference_page > docs/configuration.md"
     )
 
 

@@ -9,8 +9,8 @@ from pyspark.sql import SparkSession
 
 from tagmill.audit import numbers
 from tagmill.audit.staging import Scope
-from tagmill.buckets import BucketSize
-from tests.spark.audit.test_comparing import BUCKET, JOURNAL, NOW, VIEW
+from tagmill.domain.time_buckets import BucketSize
+from tests.spark.audit.test_row_comparison import BUCKET, JOURNAL, NOW, VIEW
 
 SCOPE = Scope("p", ("t",), BucketSize.HOUR, {"t": 0}, {"t": NOW * 2}, NOW * 2, {"t": NOW * 2})
 DELETED = "persistence_id string, deleted_to bigint"

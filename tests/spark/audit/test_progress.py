@@ -3,9 +3,9 @@
 import pytest
 from pyspark.sql import SparkSession
 
-from tagmill.audit.comparing import FINDING_SCHEMA
+from tagmill.audit.destination_reader import IDS
 from tagmill.audit.progress import progress_findings
-from tagmill.audit.stored import IDS
+from tagmill.audit.row_comparison import FINDING_SCHEMA
 
 # name: progress (number, missing), ClickHouse (rows, numbers, events, last), last number in view, missing rows -> finding
 CASES = {

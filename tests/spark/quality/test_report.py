@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tagmill.buckets import BucketSize
+from tagmill.config.tag_views import QualitySettings
+from tagmill.domain.time_buckets import BucketSize
 from tagmill.quality import gate
 from tagmill.quality.model import OffendingRow, SchemaColumn
 from tagmill.quality.report import damaged_rows, disposition_report, newly_held, offending_rows, read_reports, tag_report
-from tagmill.viewsettings import QualitySettings
 
 JUDGED = (
     "tag string, persistence_id string, tag_pid_sequence_nr bigint, sequence_nr bigint, ticks bigint, timebucket bigint, "

@@ -8,8 +8,8 @@ import pytest
 
 from tagmill.audit import pages
 from tagmill.audit.model import FINDING_SCHEMA, AuditReport, BucketLine, Finding, Kind, Line
-from tagmill.buckets import BucketSize
-from tagmill.viewsettings import PipelineSettings
+from tagmill.config.tag_views import PipelineSettings
+from tagmill.domain.time_buckets import BucketSize
 
 BUCKET = 1_795_244_400_000
 HOSTILE = "<script>alert('o-1')</script> ${o} &amp; \"ж\""

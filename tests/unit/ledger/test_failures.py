@@ -2,9 +2,9 @@
 
 from pydantic import SecretStr
 
+from tagmill.config.settings import Settings
 from tagmill.errors import StoreUnavailable
 from tagmill.ledger.failures import MAX_ERROR_CHARACTERS, safe_text
-from tagmill.settings import Settings
 
 
 def test_safe_text_hides_passwords():

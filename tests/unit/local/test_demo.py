@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from local import demo
-from local.places import PORTS, ROOT, Places, Ports
+from local.layout import PORTS, ROOT, Places, Ports
 from local.stack import Stack
 from tagmill.errors import ConfigurationError, LeaseTaken
 
@@ -18,7 +18,7 @@ HOLDER = """
 import subprocess, sys, time
 from pathlib import Path
 from local.demo import _alone
-from local.places import Places, Ports
+from local.layout import Places, Ports
 with _alone(Places(Path(sys.argv[1]), Ports())) as lock:
     guard = subprocess.Popen(["sleep", "60"], pass_fds=[lock.fileno()])  # stands for it
     print(guard.pid, flush=True)

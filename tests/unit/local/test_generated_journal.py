@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from local.generate import plan
 from local.journal import Generated
+from tagmill.domain.timeuuid import ticks
 from tagmill.errors import ConfigurationError
-from tagmill.timeuuid import ticks
 
 END = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)
 

@@ -8,7 +8,7 @@ import pytest
 
 from local import java
 from local.errors import explained, one_line, require_room, require_space
-from local.places import PORTS, Places, Ports, resolve
+from local.layout import PORTS, Places, Ports, resolve
 from tagmill.errors import ConfigurationError
 
 Usage = namedtuple("Usage", "total used free")

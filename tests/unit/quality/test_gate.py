@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tagmill.buckets import BucketSize
+from tagmill.config.tag_views import QualitySettings
+from tagmill.domain.time_buckets import BucketSize
 from tagmill.quality import expectations, gate
 from tagmill.quality.model import DispositionCount, GateVerdict, OffendingRow, Reports, SchemaColumn, TagReport
 from tagmill.quality.rules import column_of, frame
-from tagmill.viewsettings import QualitySettings
 
 BUCKET = 1_795_244_400_000  # 2026-11-21T07:00Z
 HOSTILE = "<script>alert('o-1')</script> ${o} &amp; \"ж\""

@@ -1,0 +1,1 @@
+"""Talk to Cassandra: sessions, pages, the encoding of values, and writes in bulk."""

@@ -1,0 +1,383 @@
+"""Connections to Cassandra: consistency, time limits, retries of what is safe to repeat, and the driver's errors as Tagmill's."""
+
+import logging
+import ssl
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from copy import copy
+from datetime import UTC, datetime
+from functools import cached_property, partial
+from random import sample
+from typing import Any, TypeVar, cast, overload
+
+from cassandra import (
+    AuthenticationFailed,
+    ConsistencyLevel,
+    DriverException,
+    InvalidRequest,
+    OperationTimedOut,
+    ReadFailure,
+    ReadTimeout,
+    RequestExecutionException,
+    Unauthorized,
+    Unavailable,
+    WriteFailure,
+    WriteTimeout,
+)
+from cassandra.auth import PlainTextAuthProvider
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, ResponseFuture, Session
+from cassandra.concurrent import execute_concurrent
+from cassandra.policies import DCAwareRoundRobinPolicy, ExponentialReconnectionPolicy, TokenAwarePolicy
+from cassandra.protocol import ErrorMessage
+from cassandra.query import PreparedStatement, SimpleStatement, Statement
+from tenacity import Retrying, retry, retry_if_exception_type, stop_after_delay, wait_fixed, wait_random_exponential
+
+from tagmill.cassandra import write_limits
+from tagmill.cassandra.permissions import missing_right
+from tagmill.config import tls
+from tagmill.config.settings import CassandraSettings
+from tagmill.domain import clock
+from tagmill.domain.timeuuid import from_datetime
+from tagmill.errors import ConfigurationError, StoreUnavailable, TagmillError
+
+# Faults that pass: nothing was done, or a repetition changes nothing (every write here is idempotent).
+PASSING = (OperationTimedOut, ReadTimeout, ReadFailure, Unavailable, WriteTimeout, WriteFailure, NoHostAvailable)
+# Requests of execute_many that are under way at once.
+CONCURRENCY = 128
+# Number of nodes whose clocks a session reads.
+CLOCKS_READ = 4
+# Seconds that a failing call is retried: a node that restarts is back within this time.
+PATIENCE_SECONDS = 45
+# Seconds between attempts to reach a node again, from 0.5 to 5: the driver's own policy waits up to ten minutes.
+RECONNECT = ExponentialReconnectionPolicy(0.5, 5)
+T = TypeVar("T")
+
+
+class Cassandra:
+    """A session that keeps prepared statements by their text and reads what Tagmill writes. Close it, or use it in `with`.
+
+    `compression`: whether traffic is compressed, where the driver can do that.
+    """
+
+    def __init__(self, settings: CassandraSettings, *, compression: bool = True) -> None:
+        self.settings = settings
+        self.where = f"Cassandra at {', '.join(settings.hosts)}:{settings.port}"
+        consistency = ConsistencyLevel.name_to_value[settings.own_consistency]
+        profile = ExecutionProfile(
+            load_balancing_policy=TokenAwarePolicy(DCAwareRoundRobinPolicy(settings.local_datacenter)),
+            consistency_level=consistency,
+            serial_consistency_level=ConsistencyLevel.SERIAL,
+            request_timeout=settings.request_timeout_seconds,
+        )
+        self.cluster = Cluster(
+            settings.hosts,
+            port=settings.port,
+            auth_provider=_auth(settings),
+            ssl_context=_tls(settings),
+            execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+            reconnection_policy=RECONNECT,
+            compression=compression,
+            connect_timeout=settings.connect_timeout_seconds,
+            control_connection_timeout=settings.connect_timeout_seconds,
+        )
+        self._prepared: dict[tuple[str, int | None], PreparedStatement] = {}
+        self._reads_at = consistency
+        try:
+            self.session: Session = self.cluster.connect()
+        except NoHostAvailable as error:
+            self.cluster.shutdown()
+            raise _connect_error(settings, self.where, error) from None
+        except DriverException as error:
+            self.cluster.shutdown()
+            raise StoreUnavailable(f"{self.where}: {error}") from None
+
+    def __enter__(self) -> "Cassandra":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the session and its threads."""
+        self.cluster.shutdown()
+
+    @cached_property
+    def clocks(self) -> list[clock.Reading]:
+        """Readings of the clocks of some nodes, taken once per session."""
+        up = [
+            host for host in self.cluster.metadata.all_hosts() if host.is_up and host.datacenter == self.settings.local_datacenter
+        ]
+        readings = []
+        for node in sample(up, min(len(up), CLOCKS_READ)):
+            with suppress(*PASSING):
+                readings.append(clock.read(f"Cassandra at {node.endpoint}", partial(self._server_time, node)))
+        if not readings:
+            with explained(self.where):
+                readings.append(clock.read(self.where, partial(self.retried, self._server_time)))
+        return readings
+
+    def check_clocks(self) -> None:
+        """Raise ClockDiffers if the clocks of this machine and the servers differ too much; call it before a step writes anything."""
+        clock.require_agreement(self.clocks, self.settings.max_clock_difference_seconds)
+
+    def now(self) -> datetime:
+        """Return the time by the earliest of the servers' clocks; raises ClockDiffers."""
+        self.check_clocks()
+        return clock.earliest(self.clocks)
+
+    def now_microseconds(self) -> int:
+        """Return the time of `now` in microseconds since 1970, the unit of USING TIMESTAMP."""
+        return from_datetime(self.now()) // 10
+
+    def _server_time(self, node: Any = None) -> datetime:
+        asked = SimpleStatement("SELECT toTimestamp(now()) AS now FROM system.local", consistency_level=ConsistencyLevel.ONE)
+        return utc(
+            cast(datetime, self.session.execute(asked, host=node, timeout=self.settings.connect_timeout_seconds).one().now)
+        )
+
+    @property
+    def largest_row(self) -> int:
+        """Bytes that the values of a row may have, so that Cassandra takes the row in one write."""
+        return self.largest_write - write_limits.BESIDE_VALUES
+
+    @cached_property
+    def largest_write(self) -> int:
+        """Bytes that Cassandra takes in one write: max_write_bytes of the settings, or what the server says of itself."""
+        told = self.settings.max_write_bytes
+        if told is None:
+            settings: dict[str, str | None] = {}
+            # Releases before 4.0 do not have system_views.settings, and not every user may read it.
+            with explained(self.where), suppress(InvalidRequest, Unauthorized):
+                asked = SimpleStatement(write_limits.QUERY, consistency_level=ConsistencyLevel.ONE)
+                settings = {row.name: row.value for row in self.retried(lambda: list(self.session.execute(asked)))}
+            told = write_limits.largest_write(settings)
+        return told
+
+    @cached_property
+    def application(self) -> "Cassandra":
+        """The same session for tables that the application writes: reads without a consistency of their own use `read_consistency`."""
+        other = copy(self)
+        other._prepared = {}
+        other._reads_at = ConsistencyLevel.name_to_value[self.settings.read_consistency]
+        return other
+
+    def tables(self, keyspace: str) -> Mapping[str, Any] | None:
+        """Refresh the schema and return the driver's tables of a keyspace by name; None: the keyspace does not exist.
+
+        This reads all of the schema, because the driver's refresh of one keyspace leaves out its tables.
+        """
+        with explained(self.where):
+            refresh_schema(self.cluster)
+        metadata = self.cluster.metadata.keyspaces.get(keyspace)
+        return metadata.tables if metadata else None
+
+    def prepare(self, cql: str, consistency: int | None = None) -> PreparedStatement:
+        """Return the prepared statement of this text at a consistency; it is prepared once per session."""
+        statement = self._prepared.get((cql, consistency))
+        if statement is None:
+            with explained(self.where):
+                statement = self.retried(lambda: self.session.prepare(cql))
+            statement.is_idempotent = True
+            statement.consistency_level = self._reads_at if consistency is None else consistency
+            self._prepared[(cql, consistency)] = statement
+        return statement
+
+    def execute(self, cql: str, *values: Any, consistency: int | None = None) -> list[Any]:
+        """Run one statement with bound values, again after a passing fault, and return all rows; for small results."""
+        statement = self.prepare(cql, consistency)
+        with explained(self.where):
+            return self.retried(lambda: list(self.session.execute(statement, values)))
+
+    def stream(self, cql: str, *values: Any, page: int = 5000) -> Iterator[Any]:
+        """Run one query and yield its rows, fetching `page` of them at a time."""
+        bound = self.prepare(cql).bind(values)
+        bound.fetch_size = page
+        with explained(self.where):
+            yield from self.session.execute(bound)
+
+    def transact(self, cql: str, *values: Any, landed: Callable[[], bool]) -> bool:
+        """Run a lightweight transaction and return whether it is in force.
+
+        After a lost answer the statement is sent again. The first one may have been applied and the second one not, so `landed`
+        reads back at SERIAL whether the change in force is ours.
+        """
+        statement = self.prepare(cql, ConsistencyLevel.LOCAL_QUORUM)
+        with explained(self.where):
+            row = self.retried(lambda: self.session.execute(statement, values).one())
+        return bool(row[0]) or landed()
+
+    def execute_many(
+        self, cql: str, rows: Iterable[tuple[Any, ...]], consistency: int | None = None, concurrency: int = CONCURRENCY
+    ) -> Iterator[list[Any]]:
+        """Run one idempotent statement for many values, `concurrency` at a time, and yield the rows of each in their order.
+
+        A statement that fails with a passing fault is run again on its own.
+        """
+        statement = self.prepare(cql, consistency)
+        values = deque[tuple[Any, ...]]()
+
+        def statements() -> Iterator[tuple[PreparedStatement, tuple[Any, ...]]]:
+            for row in rows:
+                values.append(row)
+                yield statement, row
+
+        results = execute_concurrent(
+            self.session, statements(), concurrency=concurrency, raise_on_first_error=False, results_generator=True
+        )
+        with explained(self.where):
+            for success, outcome in results:
+                row = values.popleft()
+                if success:
+                    yield _taken(outcome)
+                elif isinstance(outcome, PASSING):
+                    yield self.retried(partial(self._rows, statement, row))
+                else:
+                    raise outcome
+
+    def write_many(self, cql: str, rows: Iterable[tuple[Any, ...]]) -> int:
+        """Run one idempotent write for many values at LOCAL_QUORUM, and return how many there were."""
+        return sum(1 for _ in self.execute_many(cql, rows, ConsistencyLevel.LOCAL_QUORUM))
+
+    def write_ready(self, statements: Iterable[Statement], concurrency: int) -> None:
+        """Run idempotent write statements, `concurrency` at a time; one that fails with a passing fault is run again on its own."""
+        flying = deque[tuple[Statement, ResponseFuture]]()
+        with explained(self.where):
+            for statement in statements:
+                if len(flying) == concurrency:
+                    self._landed(*flying.popleft())
+                flying.append((statement, self.session.execute_async(statement)))
+            while flying:
+                self._landed(*flying.popleft())
+
+    def _landed(self, statement: Statement, answer: ResponseFuture) -> None:
+        try:
+            answer.result()
+        except PASSING:
+            self.retried(lambda: self.session.execute(statement))
+
+    def _rows(self, statement: PreparedStatement, values: tuple[Any, ...]) -> list[Any]:
+        return list(self.session.execute(statement, values))
+
+    def retried(self, call: Callable[[], T]) -> T:
+        """Return what `call` returns, and repeat it after passing faults; raises the last fault once PATIENCE_SECONDS are over."""
+        for attempt in Retrying(
+            retry=retry_if_exception_type(PASSING),
+            stop=stop_after_delay(PATIENCE_SECONDS),
+            wait=wait_random_exponential(0.2, max=5),
+            reraise=True,
+        ):
+            with attempt:
+                return call()
+        raise AssertionError("unreachable")
+
+
+def _taken(outcome: Any) -> list[Any]:
+    """Return all rows of an answer, and drop its timer: the two reference each other, so large answers would pile up in memory."""
+    if outcome is None:
+        return []
+    rows, outcome.response_future._timer = list(outcome), None
+    return rows
+
+
+_kept: list[Cassandra] = []
+
+
+def connected(settings: CassandraSettings) -> Cassandra:
+    """Return this process's connection, which a Python worker of Spark keeps for its later tasks. It ends with the process.
+
+    Other settings than before replace the connection.
+    """
+    if _kept and _kept[0].settings != settings:
+        _kept.pop().close()
+    if not _kept:
+        # Everything that the driver logs also arrives as an exception.
+        logging.getLogger("cassandra").setLevel(logging.CRITICAL)
+        # Like Spark's connector, this does not compress: compression takes as long as everything else that is done to a row.
+        _kept.append(Cassandra(settings, compression=False))
+    return _kept[0]
+
+
+@retry(
+    retry=retry_if_exception_type(DriverException), stop=stop_after_delay(PATIENCE_SECONDS), wait=wait_fixed(0.5), reraise=True
+)
+def refresh_schema(cluster: Cluster) -> None:
+    """Have the driver read all of the schema, and repeat it if a busy node or a lost control connection prevents that."""
+    cluster.refresh_schema_metadata(max_schema_agreement_wait=0)
+
+
+@overload
+def utc(moment: datetime) -> datetime: ...
+@overload
+def utc(moment: None) -> None: ...
+def utc(moment: datetime | None) -> datetime | None:
+    """Mark a moment that the driver returned as UTC, which it is without a time zone; None stays None."""
+    return moment.replace(tzinfo=UTC) if moment else None
+
+
+def needs_tables(cassandra: Cassandra, keyspace: str, tables: Collection[str]) -> None:
+    """Raise ConfigurationError unless the ledger's keyspace has these tables.
+
+    The driver learns of new tables late, so the schema is read again before one counts as missing.
+    """
+    metadata = cassandra.cluster.metadata.keyspaces.get(keyspace)
+    known = metadata.tables if metadata else {}
+    if any(table not in known for table in tables):
+        known = cassandra.tables(keyspace) or {}
+    if missing := [table for table in tables if table not in known]:
+        raise ConfigurationError(
+            f"{cassandra.where}: the ledger's keyspace {keyspace} has no table {' and '.join(missing)}. Nothing was done. "
+            "Create it: tagmill schema apply"
+        )
+
+
+@contextmanager
+def explained(where: str) -> Iterator[None]:
+    """Raise the driver's errors as Tagmill's: StoreUnavailable if a retry may help, ConfigurationError if the operator has to act."""
+    try:
+        yield
+    except TagmillError:
+        raise
+    except PASSING as error:
+        raise StoreUnavailable(
+            f"{where} did not answer: {_brief(error)}. Run the same command again; every step is safe to repeat"
+        ) from None
+    except Unauthorized as error:
+        right = missing_right(str(error))
+        said = f"{right.said}. {right.way_out}, then run the same command again" if right else _brief(error)
+        raise ConfigurationError(f"{where} refused: {said}") from None
+    except (InvalidRequest, ErrorMessage) as error:
+        raise ConfigurationError(f"{where} refused: {_brief(error)}") from None
+    except (RequestExecutionException, DriverException) as error:
+        raise StoreUnavailable(f"{where}: {_brief(error)}") from None
+
+
+def _brief(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]
+
+
+def _connect_error(settings: CassandraSettings, where: str, error: NoHostAvailable) -> TagmillError:
+    if settings.tls:
+        for host in settings.hosts:
+            address = (host, settings.port)
+            if refused := tls.refusal("cassandra", where, address, settings.tls_ca_file, settings.connect_timeout_seconds):
+                return refused
+    causes = list(error.errors.values()) if isinstance(error.errors, dict) else []
+    if any(isinstance(cause, AuthenticationFailed) for cause in causes):
+        return ConfigurationError(
+            f"{where} refused the user name or password; set them in the environment or the Airflow connection"
+        )
+    cause = f": {_brief(causes[0])}" if causes else ""
+    return StoreUnavailable(
+        f"{where} can't be reached{cause}. Nothing was done; is it up, are host, port and local_datacenter right?"
+    )
+
+
+def _auth(settings: CassandraSettings) -> PlainTextAuthProvider | None:
+    if settings.username is None or settings.password is None:
+        return None
+    return PlainTextAuthProvider(settings.username, settings.password.get_secret_value())
+
+
+def _tls(settings: CassandraSettings) -> ssl.SSLContext | None:
+    return tls.context("cassandra", settings.tls_ca_file) if settings.tls else None

@@ -1,0 +1,143 @@
+"""`tagmill kafka-journal`: replicate a Kafka Journal's topics to Cassandra, purge expired ids, show one id."""
+
+import json
+from datetime import datetime
+from typing import Annotated
+
+import typer
+
+from tagmill.cli.shared import AsJson, Pipeline, Yes, confirm, one_line_errors, out, settings, show, telling
+
+MOMENTS = ["%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d"]
+app = typer.Typer(help="Kafka Journal: replicate its topics to Cassandra.", no_args_is_help=True)
+
+
+@app.command()
+@one_line_errors
+def replicate(
+    pipeline: Pipeline,
+    accept_lost: Annotated[
+        bool, typer.Option("--accept-lost", help="Go on although records are gone from Kafka that were never replicated.")
+    ] = False,
+    write_after: Annotated[
+        datetime | None,
+        typer.Option(
+            "--write-after", help="Write with times later than this (UTC), where another clock was ahead.", formats=MOMENTS
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Replicate everything that is in the topics now to journal, metajournal and pointer2. Safe to stop and to start again."""
+    from tagmill.kafka_journal.replicate import replicate as library
+    from tagmill.ledger.lease import this_process
+    from tagmill.spark.session import session_when_asked
+
+    configured = settings()
+    with (
+        telling(pipeline, "looking what is new") as tell,
+        session_when_asked(configured, f"tagmill replicate {pipeline}") as spark,
+    ):
+        done = library(
+            configured, pipeline, owner=this_process(), spark=spark, accept_lost=accept_lost, write_after=write_after, tell=tell
+        )
+    if as_json:
+        print(done.model_dump_json())
+        return
+    if done.ranges:
+        show([one.model_dump() for one in done.ranges], ("topic", "partition", "first", "end"), as_json=False)
+    for warning in done.warnings:
+        out.print(f"warning: {warning}", markup=False)
+    out.print(done.message, markup=False)
+
+
+@app.command()
+@one_line_errors
+def status(pipeline: Pipeline, as_json: AsJson = False) -> None:
+    """Show how far each partition is replicated, how many records wait, and what the next replication will stop at."""
+    from tagmill.kafka_journal.replicate import status as library
+
+    found = library(settings(), pipeline)
+    columns = ("topic", "partition", "replicated_to", "first", "end", "waiting", "not_readable")
+    show([one.model_dump() for one in found], columns, as_json=as_json)
+    if not as_json:
+        for problem in dict.fromkeys(one.problem for one in found if one.problem):
+            out.print(f"problem: {problem}. The next replication says what to do", markup=False)
+
+
+@app.command("purge-expired")
+@one_line_errors
+def purge_expired(
+    pipeline: Pipeline,
+    until: Annotated[
+        datetime | None,
+        typer.Option("--until", help="Ids that expire on this day or before; default today, UTC.", formats=["%Y-%m-%d"]),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count and name some, and publish nothing.")] = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Publish a Purge action to Kafka for every id that has expired; the next replication deletes them, as every reader does."""
+    from tagmill.kafka_journal.purge import purge_expired as library
+    from tagmill.ledger.lease import this_process
+    from tagmill.spark.session import session_when_asked
+
+    configured = settings()
+    configured.kafka_journal(pipeline)
+    if not dry_run:
+        confirm(f"Purge all ids of {pipeline} that have expired, for good?", yes)
+    with telling(pipeline, "looking") as tell, session_when_asked(configured, f"tagmill purge-expired {pipeline}") as spark:
+        done = library(
+            configured,
+            pipeline,
+            owner=this_process(),
+            spark=spark,
+            until=until.date() if until else None,
+            dry_run=dry_run,
+            tell=tell,
+        )
+    if as_json:
+        print(done.model_dump_json())
+        return
+    for example in done.examples:
+        out.print(example, markup=False)
+    out.print(done.message, markup=False)
+
+
+@app.command()
+@one_line_errors
+def head(
+    pipeline: Pipeline,
+    key: Annotated[str, typer.Argument(metavar="ID", help="An id of the journal (its key in Kafka).")],
+    limit: Annotated[int, typer.Option("--limit", min=1, max=100_000, help="Show so many events.")] = 100,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0, help="Look for events no longer than this, where sequence numbers skip far.")
+    ] = 30,
+    as_json: AsJson = False,
+) -> None:
+    """Show an id as its readers see it now: seq_nr, delete_to and events, from Cassandra and, if not replicated yet, from Kafka."""
+    from tagmill.kafka_journal.head import heads
+
+    found = heads(settings(), pipeline, key, most=limit, seconds=seconds)
+    if as_json:
+        print(json.dumps([one.model_dump(mode="json") for one in found]))
+        return
+    if not found:
+        out.print(f"{pipeline} knows no id {key!r}", markup=False)
+        raise typer.Exit(1)
+    columns = ("topic", "seq_nr", "delete_to", "created", "updated", "expire_on", "unreplicated")
+    show([one.model_dump() for one in found], columns, as_json=False)
+    for one in (one for one in found if one.events):
+        events = [event.model_dump() | {"tags": ", ".join(event.tags)} for event in one.events]
+        more = f" (the first {len(events)}: --limit)" if one.more and one.looked_to is None else ""
+        show(
+            events,
+            ("seq_nr", "timestamp", "tags", "payload_type", "payload", "replicated"),
+            as_json=False,
+            title=f"{one.topic}{more}",
+        )
+    for one in (one for one in found if one.looked_to is not None):
+        out.print(
+            f"{one.topic}: sequence numbers skip, and after {seconds:g} s Cassandra's events were looked for up to {one.looked_to}. "
+            f"Those between that and {one.seq_nr} are not shown: --seconds",
+            markup=False,
+        )

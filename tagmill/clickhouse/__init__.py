@@ -1,0 +1,1 @@
+"""Talk to ClickHouse, and know a destination table's engine and views."""

@@ -1,0 +1,339 @@
+"""The configuration: one typed model, read from one TOML file and the environment.
+
+`TAGMILL_<SECTION>__<KEY>` in the environment overrides a key of the file; user names and passwords come from there only.
+Unknown keys are errors that name the key.
+"""
+
+import os
+import tomllib
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
+
+from tagmill.config import tls
+from tagmill.config.base import Identifier, Section
+from tagmill.config.kafka import JournalSettings, KafkaJournalSettings, KafkaSettings, Stream, TopicSettings
+from tagmill.config.tag_views import PipelineSettings
+from tagmill.domain.journal_tables import JournalTables
+from tagmill.errors import ConfigurationError
+
+CONFIG_VARIABLE = "TAGMILL_CONFIG"
+# By a pipeline's kind: the field of Settings that holds the pipelines of that kind.
+KINDS = {"tag_views": "pipelines", "kafka_journal": "kafka_journals", "journal": "journals", "topic": "topics"}
+Consistency = Literal["ONE", "LOCAL_ONE", "TWO", "THREE", "QUORUM", "LOCAL_QUORUM", "EACH_QUORUM", "ALL"]
+
+
+class Replication(Section):
+    """Replication of the ledger keyspace: `replication_factor`, or datacenter names with their factors."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    class_: Literal["SimpleStrategy", "NetworkTopologyStrategy"] = Field("SimpleStrategy", alias="class")
+
+    def options(self) -> dict[str, str]:
+        """Return the replication map that CREATE KEYSPACE takes."""
+        extra = self.model_extra or {}
+        if self.class_ == "SimpleStrategy" and not extra:
+            extra = {"replication_factor": 1}
+        return {"class": self.class_, **{name: str(factor) for name, factor in extra.items()}}
+
+
+class CassandraSettings(Section):
+    """Where journals, views and the ledger are."""
+
+    hosts: list[str] = Field(["127.0.0.1"], min_length=1)
+    port: int = Field(9042, ge=1, le=65535)
+    local_datacenter: str = "datacenter1"
+    ledger_keyspace: Identifier = "tagmill"
+    replication: Replication = Field(default_factory=lambda: Replication.model_validate({"class": "SimpleStrategy"}))
+    read_consistency: Consistency = Field(
+        "LOCAL_QUORUM", description="of reads of the application's tables; must overlap its writes"
+    )
+    request_timeout_seconds: float = Field(60, gt=0)
+    connect_timeout_seconds: float = Field(10, gt=0)
+    max_clock_difference_seconds: float = Field(
+        60,
+        gt=0,
+        description="between the clocks of this machine, Cassandra and ClickHouse; more stops each step before it writes",
+    )
+    max_write_bytes: int | None = Field(
+        None,
+        ge=128 * 1024,
+        description="that Cassandra takes in one write; unset: what the server says (`system_views.settings`), else 16 MiB. "
+        "A record that is larger is a dead letter without its bytes",
+    )
+    tls: bool = False
+    tls_ca_file: Path | None = None
+    username: str | None = Field(None, description="from the environment or the Airflow connection only")
+    password: SecretStr | None = Field(None, description="from the environment or the Airflow connection only")
+    airflow_connection: str = "tagmill_cassandra"
+
+    @property
+    def own_consistency(self) -> str:
+        """The consistency of reads of Tagmill's own tables: it overlaps their writes at LOCAL_QUORUM, so that no read misses them."""
+        return self.read_consistency if self.read_consistency in ("EACH_QUORUM", "ALL") else "LOCAL_QUORUM"
+
+
+class ClickHouseSettings(Section):
+    """Where the batches go."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(8123, ge=1, le=65535)
+    database: Identifier = "default"
+    tls: bool = False
+    tls_ca_file: Path | None = None
+    request_timeout_seconds: float = Field(300, gt=0)
+    connect_timeout_seconds: float = Field(10, gt=0)
+    username: str | None = Field(None, description="from the environment or the Airflow connection only")
+    password: SecretStr | None = Field(None, description="from the environment or the Airflow connection only")
+    cluster: Identifier | None = Field(None, description="replicated tables: the cluster that the DDL is sent ON")
+    airflow_connection: str = "tagmill_clickhouse"
+
+
+class SparkSettings(Section):
+    """How the Spark session of a job is made; where it runs is the master's, in Airflow the connection's, business."""
+
+    master: str = "local[2]"
+    driver_memory: str = "2g"
+    jars: Path = Path("build/jars/spark")
+    conf: dict[str, str] = Field(default_factory=dict, description="further Spark settings")
+    class_archive: Path | None = Field(
+        None,
+        description="a Java class data archive (-XX:ArchiveClassesAtExit) of the classes of a job: it starts some seconds sooner",
+    )
+    airflow_connection: str = "tagmill_spark"
+
+
+class StorageSettings(Section):
+    """Where plans, sealed batches, manifests and Data Docs are kept."""
+
+    root: str = Field("build/data", description="folder, or a URL that Spark and Arrow both know (hdfs://, s3a://)")
+
+
+class AirflowSettings(Section):
+    """Which files the person who triggers a DAG may name."""
+
+    input_dir: Path | None = Field(
+        None, description="folder on the workers that params of DAGs may name files of; without it they name none"
+    )
+    input_max_bytes: int = Field(64 * 1024**2, ge=1, description="of a file that a param names")
+
+
+class Settings(BaseSettings):
+    """The whole configuration."""
+
+    model_config = SettingsConfigDict(extra="forbid", frozen=True, env_prefix="TAGMILL_", env_nested_delimiter="__")
+
+    cassandra: CassandraSettings = Field(default_factory=CassandraSettings)
+    clickhouse: ClickHouseSettings = Field(default_factory=ClickHouseSettings)
+    spark: SparkSettings = Field(default_factory=SparkSettings)
+    storage: StorageSettings = Field(default_factory=StorageSettings)
+    kafka: KafkaSettings = Field(default_factory=KafkaSettings)
+    airflow: AirflowSettings = Field(default_factory=AirflowSettings)
+    pipelines: dict[Identifier, PipelineSettings] = Field(default_factory=dict, description="those of kind tag_views")
+    kafka_journals: dict[Identifier, KafkaJournalSettings] = Field(
+        default_factory=dict, description="those of kind kafka_journal"
+    )
+
+    journals: dict[Identifier, JournalSettings] = Field(default_factory=dict, description="those of kind journal")
+    topics: dict[Identifier, TopicSettings] = Field(default_factory=dict, description="those of kind topic")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_kind(cls, content: Any) -> Any:
+        """Sort the file's `[pipelines.NAME]`, which are of all kinds, into one field for each kind."""
+        if not isinstance(content, dict) or not isinstance(pipelines := content.get("pipelines", {}), dict):
+            return content
+        sorted_out: dict[str, dict[str, Any]] = {field: dict(content.get(field, {})) for field in KINDS.values()} | {
+            "pipelines": {}
+        }
+        for name, keys in pipelines.items():
+            kind = keys.get("kind", "tag_views") if isinstance(keys, dict) else "tag_views"
+            if kind not in KINDS:
+                raise ValueError(f"pipelines.{name}.kind: {kind!r} is none of {', '.join(KINDS)}")
+            sorted_out[KINDS[kind]][name] = keys
+        return {**content, **sorted_out}
+
+    @model_validator(mode="after")
+    def _apart(self) -> "Settings":
+        built: dict[str, str] = {}
+        for name, pipeline in self.pipelines.items():
+            if pipeline.views == "tagmill" and (first := built.setdefault(pipeline.keyspace, name)) != name:
+                raise ValueError(
+                    f"pipelines.{name}.views: keyspace {pipeline.keyspace} is built by pipeline {first}, for all its tags; "
+                    'leave it at "application" here'
+                )
+        journals: dict[str, tuple[str, JournalTables]] = {}
+        for name, pipeline in self.pipelines.items():
+            # The view is not compared: an application has two of them while one is rebucketed.
+            tables = replace(pipeline.journal, view="")
+            first, others = journals.setdefault(pipeline.keyspace, (name, tables))
+            if tables != others:
+                raise ValueError(
+                    f"pipelines.{name}: its messages_table, metadata_table and all_persistence_ids_table must be those of pipeline "
+                    f"{first}, which reads the same keyspace {pipeline.keyspace}"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _destinations_apart(self) -> "Settings":
+        """Refuse a destination that belongs to another pipeline: what one deletes or counts there would be the other's."""
+        delivering: dict[str, PipelineSettings | Stream] = {**self.pipelines, **self.streams}
+        taken = {beside: name for name, pipeline in delivering.items() for beside in pipeline.beside_destination}
+        own: dict[str, str] = {}
+        for name, pipeline in delivering.items():
+            if (other := own.setdefault(pipeline.destination, name)) != name:
+                raise ValueError(
+                    f"pipelines.{name}.destination: {pipeline.destination} is the destination of {other}; each pipeline has its own"
+                )
+            if other := taken.get(pipeline.destination, ""):
+                raise ValueError(f"pipelines.{name}.destination: {pipeline.destination} belongs to the destination of {other}")
+        return self
+
+    @model_validator(mode="after")
+    def _journals_apart(self) -> "Settings":
+        """Refuse two pipelines that replicate a topic to the same keyspace: both would move the same pointers."""
+        for (first, one), (name, two) in combinations(self.kafka_journals.items(), 2):
+            if one.keyspace == two.keyspace and (shared := one.shared(two)):
+                raise ValueError(
+                    f"pipelines.{name}.topics: {', '.join(shared)} is replicated to keyspace {two.keyspace} by pipeline {first} already"
+                )
+        return self
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Let the environment override the file."""
+        return env_settings, init_settings
+
+    @classmethod
+    def load(cls, path: str | Path | None = None) -> "Settings":
+        """Read the file (argument, $TAGMILL_CONFIG, ./tagmill.toml) and the environment; raises ConfigurationError."""
+        file = Path(path or os.environ.get(CONFIG_VARIABLE) or "tagmill.toml")
+        try:
+            content = tomllib.loads(file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise ConfigurationError(
+                f"{file}: there is no such configuration file; give --config or set {CONFIG_VARIABLE}"
+            ) from None
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise ConfigurationError(f"{file}: can't be read as TOML: {error}") from None
+        _refuse_secrets(file, content)
+        _refuse_fields(file, content)
+        try:
+            settings = cls(**content)
+        except ValidationError as error:
+            raise ConfigurationError(f"{file}: {_explained(error)}") from None
+        except SettingsError as error:
+            raise ConfigurationError(f"environment: {error}; sections and lists are given as JSON") from None
+        try:
+            return settings._resolved(file.resolve().parent)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{file}: {error}") from None
+
+    def on_journal(self, keyspace: str) -> list[str]:
+        """Return the names of the tag_views pipelines on a journal's keyspace, sorted."""
+        return sorted(name for name, pipeline in self.pipelines.items() if pipeline.keyspace == keyspace)
+
+    def builder(self, keyspace: str) -> str | None:
+        """Return the pipeline that builds a journal's view for all pipelines on it; None if the application writes the view."""
+        return next((name for name in self.on_journal(keyspace) if self.pipelines[name].views == "tagmill"), None)
+
+    def pipeline(self, name: str) -> PipelineSettings:
+        """Return the settings of a pipeline of kind tag_views; raises ConfigurationError if it is not configured."""
+        try:
+            return self.pipelines[name]
+        except KeyError:
+            raise self._not_there(name, "tag_views", self.pipelines) from None
+
+    def kafka_journal(self, name: str) -> KafkaJournalSettings:
+        """Return the settings of a pipeline of kind kafka_journal; raises ConfigurationError if it is not configured."""
+        try:
+            return self.kafka_journals[name]
+        except KeyError:
+            raise self._not_there(name, "kafka_journal", self.kafka_journals) from None
+
+    def topic(self, name: str) -> TopicSettings:
+        """Return the settings of a pipeline of kind topic; raises ConfigurationError if it is not configured."""
+        try:
+            return self.topics[name]
+        except KeyError:
+            raise self._not_there(name, "topic", self.topics) from None
+
+    @property
+    def streams(self) -> dict[str, Stream]:
+        """The pipelines that deliver records of Kafka, of kind topic or journal, by name."""
+        return {**self.topics, **self.journals}
+
+    def stream(self, name: str) -> Stream:
+        """Return the settings of a pipeline of kind topic or journal; raises ConfigurationError if it is not configured."""
+        try:
+            return self.streams[name]
+        except KeyError:
+            raise self._not_there(name, "topic or journal", self.streams) from None
+
+    def _not_there(self, name: str, kind: str, there: Iterable[str]) -> ConfigurationError:
+        if name in {*self.pipelines, *self.kafka_journals, *self.streams}:
+            return ConfigurationError(f"pipeline {name!r} is of another kind than {kind}, which this is for. Nothing was done")
+        return ConfigurationError(f"pipeline {name!r} is not in the configuration (there: {', '.join(there) or 'none'})")
+
+    def _resolved(self, folder: Path) -> "Settings":
+        """Resolve relative paths against the file's folder; raises ConfigurationError if a file of authorities can't be read."""
+        storage, spark, stores = self.storage, self.spark, dict[str, Any]()
+        if not urlsplit(storage.root).scheme:
+            storage = storage.model_copy(update={"root": str(folder / storage.root)})
+        archive = folder / spark.class_archive if spark.class_archive else None
+        spark = spark.model_copy(update={"jars": folder / spark.jars, "class_archive": archive})
+        for name in ("cassandra", "clickhouse", "kafka"):
+            store = getattr(self, name)
+            if store.tls_ca_file:
+                stores[name] = store = store.model_copy(update={"tls_ca_file": folder / store.tls_ca_file})
+            if store.tls:
+                tls.context(name, store.tls_ca_file)
+        if folder_of_inputs := self.airflow.input_dir:
+            stores["airflow"] = self.airflow.model_copy(update={"input_dir": folder / folder_of_inputs})
+        topics = {
+            name: topic.model_copy(update={"schema_files": {key: folder / file for key, file in topic.schema_files.items()}})
+            for name, topic in self.topics.items()
+        }
+        return self.model_copy(update={"storage": storage, "spark": spark, "topics": topics, **stores})
+
+
+def _refuse_secrets(file: Path, content: dict[str, Any]) -> None:
+    for section in ("cassandra", "clickhouse", "kafka"):
+        keys = content.get(section)
+        for key in ("username", "password"):
+            if isinstance(keys, dict) and key in keys:
+                raise ConfigurationError(
+                    f"{file}: {section}.{key} doesn't belong in the file; "
+                    f"set TAGMILL_{section.upper()}__{key.upper()} or use the Airflow connection"
+                )
+
+
+def _refuse_fields(file: Path, content: dict[str, Any]) -> None:
+    for field in content.keys() & set(KINDS.values()) - {"pipelines"}:
+        raise ConfigurationError(
+            f"{file}: {field}: unknown key; a pipeline is [pipelines.NAME], and its key kind says what it reads"
+        )
+
+
+def _explained(error: ValidationError) -> str:
+    """Return all mistakes in one line, each with its key."""
+    parts = []
+    for mistake in error.errors():
+        first, *steps = (str(step) for step in mistake["loc"] or [""])
+        key = ".".join(["pipelines" if first in KINDS.values() else first, *steps])
+        text = "unknown key" if mistake["type"] == "extra_forbidden" else mistake["msg"].removeprefix("Value error, ")
+        parts.append(f"{key}: {text}" if key else text)
+    return "; ".join(parts)

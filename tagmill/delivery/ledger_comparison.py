@@ -1,0 +1,68 @@
+"""Compare the destination with the ledger, so that a restored or lost ledger never delivers again what ClickHouse already has."""
+
+from tagmill.clickhouse.client import ClickHouse
+from tagmill.config.settings import Settings
+from tagmill.domain.batches.states import RunState
+from tagmill.errors import ConfigurationError, GuardRefused
+from tagmill.ledger.runs import Ledger
+from tagmill.ledger.sent_batches import DestinationBatches
+
+
+def require_up_to_date(
+    settings: Settings, ledger: Ledger, pipeline: str, number: int | None = None, done: str = "Nothing was sealed"
+) -> None:
+    """Raise GuardRefused if ClickHouse has batches that the ledger cannot know of.
+
+    `number` is the run to be sealed, by default the next one; `done` says in the message what was left undone.
+    """
+    with ClickHouse(settings.clickhouse) as clickhouse:
+        if found := destination_ahead(settings, ledger, clickhouse, pipeline, number):
+            raise GuardRefused(
+                f"pipeline {pipeline}: {found}. {done}. Look and go on: tagmill ledger restore --pipeline {pipeline} --dry-run"
+            )
+
+
+def require_unsent(settings: Settings, ledger: Ledger, pipeline: str, run: int) -> None:
+    """Raise GuardRefused if ClickHouse has batches of a run that is still PLANNED.
+
+    Another process may have sealed and sent the run in the meantime; that is not an error.
+    """
+    try:
+        require_up_to_date(settings, ledger, pipeline, run)
+    except GuardRefused:
+        row = ledger.run(pipeline, run)
+        if row is None or row.state == RunState.PLANNED:
+            raise
+
+
+def destination_ahead(
+    settings: Settings, ledger: Ledger, clickhouse: ClickHouse, pipeline: str, number: int | None = None
+) -> str | None:
+    """Return a sentence about batches in ClickHouse that the ledger cannot know of, or None if there are none.
+
+    `number` is the run to be sealed, by default the next one. Costs a few small queries.
+    """
+    chosen = settings.streams.get(pipeline) or settings.pipeline(pipeline)
+    sent = DestinationBatches(clickhouse, chosen.destination)
+    if not clickhouse.columns_of(chosen.destination):
+        return None
+    if not sent.exists():
+        raise ConfigurationError(
+            f"{clickhouse.where}: table {settings.clickhouse.database}.{sent.table} does not exist. Nothing was sealed. "
+            "Create it: tagmill schema apply"
+        )
+    number = ledger.free_number(pipeline) if number is None else number
+    newest = sent.last_run()
+    if newest >= number:
+        return f"{chosen.destination} has batches of run {newest}, and the ledger ends with run {number - 1}: it is older than ClickHouse"
+    if not newest:
+        there = sent.count()
+        known = _known_batches(ledger, pipeline) if pipeline in settings.pipelines else there * (number > 1)
+        # Batches without a note of their run were sent by a version that noted none: only their number can be compared.
+        if there > known:
+            return f"{chosen.destination} has {there} batches, of which the ledger knows {known}: it is older than ClickHouse"
+    return None
+
+
+def _known_batches(ledger: Ledger, pipeline: str) -> int:
+    return sum(mark.batches for mark in ledger.delivered.watermarks(pipeline).values())

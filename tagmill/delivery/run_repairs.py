@@ -1,0 +1,113 @@
+"""Do what every way out of a run needs, whatever the run reads: find the run, give up batches, send a batch again."""
+
+from uuid import UUID
+
+from tagmill.clickhouse.client import ClickHouse
+from tagmill.config.settings import Settings
+from tagmill.delivery.dependent_views import despite, require_no_views
+from tagmill.delivery.push import Destination, push_one
+from tagmill.delivery.tag_views.model import Batch
+from tagmill.delivery.tag_views.run_files import Sealed
+from tagmill.domain.batches.states import BatchState, RunState
+from tagmill.errors import GuardRefused, StoreUnavailable
+from tagmill.ledger.runs import BatchRow, Ledger, RunRow
+
+EVERY_GENERATION = 2**32 - 1
+
+
+def run_in(ledger: Ledger, pipeline: str, state: RunState) -> RunRow:
+    """Return the open run of a pipeline; raise GuardRefused if it is not in this state, or no run is open."""
+    row = ledger.open_run(pipeline)
+    if row is None or row.state != state:
+        there = f"run {row.run} is {row.state}" if row else "no run is open"
+        raise GuardRefused(
+            f"pipeline {pipeline} has no {state} run ({there}). Nothing was changed. Look: tagmill runs --pipeline {pipeline}"
+        )
+    return row
+
+
+def batch_of(ledger: Ledger, pipeline: str, run: int, batch_id: UUID) -> tuple[RunRow, BatchRow]:
+    """Return a run and one of its batches; raise GuardRefused if there is no such batch."""
+    row = ledger.run(pipeline, run)
+    batch = next((batch for batch in ledger.batches(pipeline, run) if batch.batch_id == batch_id), None) if row else None
+    if row is None or batch is None:
+        raise GuardRefused(
+            f"pipeline {pipeline}, run {run} has no batch {batch_id}. Nothing was changed. Look: tagmill batches --pipeline {pipeline}"
+        )
+    return row, batch
+
+
+def void_waiting(
+    ledger: Ledger, clickhouse: ClickHouse, table: str, row: RunRow, batches: list[BatchRow], who: str, why: str
+) -> str:
+    """Give up a run's NEW batches, each proven absent from its table; return a sentence that says what was done.
+
+    Raises GuardRefused if the table has one of them.
+    """
+    waiting = [batch for batch in batches if batch.state == BatchState.NEW]
+    for batch in waiting:
+        clickhouse.void_batch(table, batch.batch_id)
+        clickhouse.sync_replica(table)
+        if clickhouse.totals(table, batch.batch_id):
+            clickhouse.unvoid_batch(table, batch.batch_id)
+            raise GuardRefused(
+                f"batch {batch.batch_id} of run {row.run}, pipeline {row.pipeline}, is in ClickHouse. It was not voided; "
+                f"finish the run instead: tagmill run deliver --pipeline {row.pipeline}"
+            )
+        ledger.move_batch(row.pipeline, row.run, row.fence, batch, BatchState.VOIDED)
+    ledger.record_intervention(row.pipeline, row.run, who, f"run void ({len(waiting)} batches)", why)
+    return (
+        f"run {row.run} of pipeline {row.pipeline}: {len(waiting)} batches VOIDED, "
+        f"{len(batches) - len(waiting)} stay. Close it: tagmill run deliver --pipeline {row.pipeline}"
+    )
+
+
+def take_back(ledger: Ledger, clickhouse: ClickHouse, table: str, row: RunRow, batch: BatchRow) -> None:
+    """Make a batch of an open run VOIDED, whatever its table has of it: mark it as void, remove it, prove it absent.
+
+    Raises StoreUnavailable if the table still has rows of it.
+    """
+    clickhouse.void_batch(table, batch.batch_id)
+    clickhouse.sync_replica(table)
+    if clickhouse.totals(table, batch.batch_id):
+        clickhouse.delete_batch(table, batch.batch_id, EVERY_GENERATION)
+        clickhouse.sync_replica(table)
+    if clickhouse.totals(table, batch.batch_id):
+        raise StoreUnavailable(
+            f"batch {batch.batch_id} of run {row.run}, pipeline {row.pipeline}, is still in ClickHouse. The run stays as it is; "
+            "run the same command again"
+        )
+    ledger.move_batch(row.pipeline, row.run, row.fence, batch, BatchState.VOIDED)
+
+
+def unsealed(clickhouse: ClickHouse, table: str, batch: BatchRow) -> Batch:
+    """Return a batch for the manifest that replaces a lost one: without a file, with the checksum of the rows in its table."""
+    checksum = sum(total.checksum for total in clickhouse.totals(table, batch.batch_id, from_rows=True))
+    return Batch(
+        number=batch.number,
+        batch_id=str(batch.batch_id),
+        tag=batch.tag,
+        file="",
+        rows=batch.rows,
+        bytes=batch.bytes,
+        sha256="",
+        checksum=checksum,
+        first_offset="",
+        last_offset="",
+    )
+
+
+def send_again(
+    settings: Settings, ledger: Ledger, clickhouse: ClickHouse, manifest: Sealed, row: RunRow, found: BatchRow, to: Destination,
+    who: str, why: str, *, despite_views: bool,
+) -> str:  # fmt: skip
+    """Remove a batch from its table and push its sealed bytes under the next generation; return a sentence that says so."""
+    batch_id = found.batch_id
+    what = f"batch {batch_id} of run {row.run}, pipeline {row.pipeline}, is not sent again"
+    views = require_no_views(clickhouse, to.table, what, despite_views=despite_views)
+    clickhouse.delete_batch(to.table, batch_id, found.generation)
+    generation = found.generation + 1
+    ledger.move_batch(row.pipeline, row.run, row.fence, found, BatchState.NEW, generation)
+    ledger.record_intervention(row.pipeline, row.run, who, f"batches resend {batch_id}{despite(views)}", why)
+    push_one(settings, ledger, manifest, row.fence, found.number, to)
+    return f"batch {batch_id} of run {row.run}, pipeline {row.pipeline}, was sent again as generation {generation} and verified"

@@ -1,0 +1,1 @@
+"""Deliver tag_views: plan, judge, seal, push, verify and close a run."""

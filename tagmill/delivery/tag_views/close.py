@@ -1,0 +1,250 @@
+"""Close a run: turn what was delivered into progress, holds and watermarks, and write events found in the journal into the view.
+
+Everything is written with the run's write time and from the committed files, so closing again writes the same. If something does
+not read back as written, the close stops and the run stays SEALED.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tagmill.config.settings import Settings
+from tagmill.config.tag_views import PipelineSettings
+from tagmill.delivery.tag_views.look_back import read_hours
+from tagmill.delivery.tag_views.model import HourRows, Manifest, Plan, TagOutcome
+from tagmill.delivery.tag_views.run_files import read_manifest, read_plan
+from tagmill.domain import identifiers
+from tagmill.domain.batches.states import BatchState, RunState, may_close
+from tagmill.domain.continuity.model import Hole, Progress
+from tagmill.errors import FenceRaised, TransientError
+from tagmill.journal.tag_view_reader import view_columns
+from tagmill.ledger.hour_counts import HourCount, HourCounts, hour_counts
+from tagmill.ledger.progress import HoldRow, Watermark, read_intervals
+from tagmill.ledger.runs import BatchRow, Ledger, RunRow
+from tagmill.ledger.view_builds import Builds
+from tagmill.ledger.write_times import ForeignWriteTime
+from tagmill.runs import checkpoints
+from tagmill.runs.storage import RunFiles
+
+
+def close(settings: Settings, ledger: Ledger, name: str, run: int, fence: int) -> Manifest:
+    """Close a run whose batches are all in ClickHouse or VOIDED; leave a closed run as it is."""
+    files = RunFiles(settings.storage.root)
+    row = ledger.current(name, run, fence)
+    manifest = read_manifest(files, row)
+    if row.state == RunState.CLOSED:
+        files.remove_attempts(name, run, but=manifest.attempt)
+        return manifest
+    batches = ledger.batches(name, run)
+    if not may_close([batch.state for batch in batches]) or len(batches) != len(manifest.batches):
+        raise TransientError(
+            f"run {run} of pipeline {name} has batches that are not in ClickHouse yet. Nothing was closed; push first"
+        )
+    voided = {batch.number for batch in batches if batch.state == BatchState.VOIDED}
+    void_tags = {batch.tag for batch in manifest.batches if batch.number in voided}
+    if settings.pipeline(name).repair_view:
+        _repair(settings, ledger, files, manifest)
+    checkpoints.reached("close.before_progress")
+    plan = read_plan(files, row) if row.plan_file else None
+    with read_back(ledger, name, run, fence):
+        ledger.delivered.write_progress(name, run, _progress(files, manifest, voided, void_tags))
+        checkpoints.reached("close.after_progress")
+        write_holds(ledger, files, manifest, void_tags)
+        _move_watermarks(settings, ledger, manifest, batches, void_tags, plan)
+        _note_build(settings, ledger, row, plan, [tag for tag in manifest.tags if tag not in void_tags])
+    checkpoints.reached("close.before_end")
+    ledger.finish_run(name, run, fence, RunState.SEALED, RunState.CLOSED)
+    files.remove_attempts(name, run, but=manifest.attempt)
+    return manifest
+
+
+@contextmanager
+def read_back(ledger: Ledger, name: str, run: int, fence: int) -> Iterator[None]:
+    """Raise FenceRaised instead of ForeignWriteTime if another process has closed the run: later runs may have written since."""
+    try:
+        yield
+    except ForeignWriteTime:
+        if (state := ledger.current(name, run, fence).state) != RunState.SEALED:
+            raise FenceRaised(f"run {run} of pipeline {name} is {state} already. This step changed nothing that counts") from None
+        raise
+
+
+def _note_hours(counts: HourCounts, manifest: Manifest, tag: str, again: list[HourRows], planned_at: datetime) -> None:
+    """Write how many rows a run accounts for in each hour of a tag.
+
+    This happens before the watermark moves, so that a close that was killed does it again. A run that brought a watermark back
+    from the future has read hours a second time, so its new rows are not added.
+    """
+    done, run = manifest.tags[tag], manifest.run
+    counts.write(tag, [HourCount(hour.begin, hour.rows, run, planned_at) for hour in again])
+    if done.hours and done.back_from is None:
+        known = counts.of(tag, min(hour.begin for hour in done.hours))
+        counts.write(tag, read_hours({hour.begin: hour.rows for hour in done.hours}, known, run, planned_at))
+
+
+def _note_build(settings: Settings, ledger: Ledger, row: RunRow, plan: Plan | None, tags: list[str]) -> None:
+    """Note that the run has delivered what builds up to `plan.build` wrote late, except what it leaves to the next run."""
+    pipeline = settings.pipeline(row.pipeline)
+    if plan is not None and plan.build is not None:
+        Builds(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline.keyspace).has_seen(
+            row.pipeline, row.run, plan.build, tags, plan.late_left
+        )
+
+
+def _progress(files: RunFiles, manifest: Manifest, voided: set[int], void_tags: set[str]) -> Iterator[tuple[str, str, Progress]]:
+    """Yield the final progress of each persistence_id; for a tag with void batches, the last one before the first of these."""
+    for group in _row_groups(files, manifest):
+        table = group.filter(pc.field("last") & ~pc.field("tag").isin(pa.array(sorted(void_tags), pa.string())))
+        yield from _as_progress(table)
+    if void_tags:
+        yield from _as_progress(_before_void(files, manifest, voided, void_tags))
+
+
+def _before_void(files: RunFiles, manifest: Manifest, voided: set[int], void_tags: set[str]) -> pa.Table:
+    """Return the last progress rows before the first void batch of each tag that has one.
+
+    Batches are voided from the end of a tag, so nothing after the first void one is delivered.
+    """
+    first_void = {tag: min(b.number for b in manifest.batches if b.tag == tag and b.number in voided) for tag in void_tags}
+    kept: list[dict[str, Any]] = []
+    for group in _row_groups(files, manifest):
+        kept.extend(row for row in group.to_pylist() if row["tag"] in first_void and 0 < row["batch"] < first_void[row["tag"]])
+    best: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in kept:
+        key = (row["tag"], row["persistence_id"])
+        if key not in best or row["number"] > best[key]["number"]:
+            best[key] = row
+    schema = pa.schema(
+        [(n, pa.string()) for n in ("tag", "persistence_id", "offset", "missing")]
+        + [(n, pa.int64()) for n in ("number", "sequence_nr")]
+    )
+    return pa.Table.from_pylist([{k: row[k] for k in schema.names} for row in best.values()], schema=schema)
+
+
+def _row_groups(files: RunFiles, manifest: Manifest) -> Iterator[pa.Table]:
+    """Yield the row groups of the run's progress files, whose digests are checked."""
+    for file, sha256 in manifest.sha256.items():
+        if file.startswith(f"{manifest.progress_file}/"):
+            with files.open_sealed(file, sha256) as source:
+                parquet = pq.ParquetFile(source)
+                for group in range(parquet.num_row_groups):
+                    yield parquet.read_row_group(group)
+
+
+def _as_progress(table: pa.Table) -> Iterator[tuple[str, str, Progress]]:
+    for batch in table.to_batches(max_chunksize=10_000):
+        for row in batch.to_pylist():
+            progress = Progress(row["number"], row["sequence_nr"], 0, row["offset"], read_intervals(row["missing"]))
+            yield row["tag"], row["persistence_id"], progress
+
+
+def write_holds(ledger: Ledger, files: RunFiles, manifest: Manifest, void_tags: set[str]) -> None:
+    """Write the holds that a run opened, continued or ended, except those of tags with void batches: a later run judges them again."""
+    with files.open_sealed(manifest.holds_file, manifest.sha256[manifest.holds_file]) as source:
+        rows = [row for row in pq.read_table(source).to_pylist() if row["tag"] not in void_tags]
+    ledger.delivered.write_holds(manifest.pipeline, manifest.run, (_hold(row) for row in rows if not row["ended"]))
+    ledger.delivered.end_holds(
+        manifest.pipeline, manifest.run, ((row["tag"], row["persistence_id"]) for row in rows if row["ended"])
+    )
+
+
+def _hold(row: dict[str, Any]) -> HoldRow:
+    hole = Hole(row["first_missing"], row["last_missing"], row["after_sequence_nr"], row["before_sequence_nr"])
+    return HoldRow(
+        row["tag"],
+        row["persistence_id"],
+        row["reason"],
+        hole,
+        row["from_ticks"],
+        row["held_rows"],
+        row["since_run"],
+        row["since"],
+        row["seen"],
+    )
+
+
+def _repair(settings: Settings, ledger: Ledger, files: RunFiles, manifest: Manifest) -> None:
+    """Insert the rows that were missing in tag_views, as the plugin would have written them."""
+    with files.open_sealed(manifest.repairs_file, manifest.sha256[manifest.repairs_file]) as source:
+        rows = pq.read_table(source).to_pylist()
+    if not rows:
+        return
+    pipeline = settings.pipeline(manifest.pipeline)
+    view = identifiers.cql_table(pipeline.keyspace, pipeline.view_table)
+    # Rows without meta leave these columns unset: writing null would create tombstones.
+    for with_meta in (True, False):
+        columns = view_columns(meta=with_meta)
+        marks = ", ".join("?" for _ in columns)
+        ledger.cassandra.write_many(
+            f"INSERT INTO {view} ({', '.join(columns)}) VALUES ({marks})",
+            (
+                tuple(UUID(row[c]) if c == "timestamp" else row[c] for c in columns)
+                for row in rows
+                if (row["meta"] is not None) == with_meta
+            ),
+        )
+
+
+def _move_watermarks(
+    settings: Settings, ledger: Ledger, manifest: Manifest, batches: list[BatchRow], void_tags: set[str], plan: Plan | None
+) -> None:
+    """Move each tag's watermark to the end of the run's range, and count what was delivered.
+
+    A watermark moves forward only, and only if the run's range began at or before it; delivered rows count in any case. A
+    watermark in the future moves back if the run began at the tick that was proven instead.
+    """
+    now, pipeline = ledger.cassandra.now(), settings.pipeline(manifest.pipeline)
+    counts = hour_counts(settings, ledger.cassandra, manifest.pipeline)
+    marks = ledger.delivered.watermarks(manifest.pipeline)
+    for tag, done in manifest.tags.items():
+        known = marks.get(tag)
+        mark = known or _nothing_yet(tag, pipeline.start_ticks(tag) - 1, now)
+        if mark.run >= manifest.run:  # an interrupted close of this run has moved it
+            continue
+        there = [batch for batch in batches if batch.tag == tag and batch.state == BatchState.IN_CLICKHOUSE]
+        gone = [batch for batch in manifest.withdrawn if batch.tag == tag]
+        counted = replace(
+            mark,
+            run=manifest.run,
+            delivered=mark.delivered + sum(b.rows for b in there) - sum(b.rows for b in gone),
+            batches=mark.batches + len(there) - len(gone),
+        )
+        begins_before = known is None or known.ticks == done.back_from or done.after <= known.ticks <= done.until
+        if manifest.moves_watermark and tag not in void_tags and begins_before:
+            _note_hours(counts, manifest, tag, plan.look_back.get(tag, []) if plan else [], plan.planned_at if plan else now)
+            ledger.delivered.write_watermark(manifest.pipeline, _moved(counted, done, now))
+        elif there or gone:
+            ledger.delivered.write_watermark(manifest.pipeline, counted)
+
+
+def count_delivered(settings: PipelineSettings, ledger: Ledger, name: str, run: int, delivered: list[BatchRow]) -> None:
+    """Count the delivered batches of a run that is given up; watermarks stay, so that the next run reads its range again."""
+    marks = ledger.delivered.watermarks(name)
+    for tag in {batch.tag for batch in delivered}:
+        mark = marks.get(tag) or _nothing_yet(tag, settings.start_ticks(tag) - 1, ledger.cassandra.now())
+        rows = [batch.rows for batch in delivered if batch.tag == tag]
+        if mark.run < run:
+            ledger.delivered.write_watermark(
+                name, replace(mark, run=run, delivered=mark.delivered + sum(rows), batches=mark.batches + len(rows))
+            )
+
+
+def _nothing_yet(tag: str, ticks: int, now: datetime) -> Watermark:
+    return Watermark(tag, ticks, 0, window_from=ticks, window_rows=0, long_look_at=now, delivered=0, batches=0)
+
+
+def _moved(mark: Watermark, done: TagOutcome, now: datetime) -> Watermark:
+    return replace(
+        mark,
+        ticks=done.until,
+        window_from=done.window_from,
+        window_rows=done.window_rows,
+        long_look_at=now if done.long_look else mark.long_look_at,
+    )

@@ -1,0 +1,48 @@
+"""Find watermarks in the future, left behind by a run under a wrong clock, and the ticks from which delivery has to go on instead."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+
+from tagmill.config.settings import Settings
+from tagmill.delivery.tag_views.run_files import if_readable, read_manifest
+from tagmill.domain.timeuuid import TICKS_PER_SECOND, from_datetime
+from tagmill.ledger.progress import Watermark
+from tagmill.ledger.runs import Ledger
+from tagmill.runs.storage import RunFiles
+
+
+def watermarks_ahead(settings: Settings, name: str, marks: Mapping[str, Watermark], now: datetime) -> dict[str, float]:
+    """Return, by tag, by how many seconds watermarks are ahead of the servers' clocks (`now`).
+
+    Watermarks that max_clock_difference_seconds or start_from allow are left out.
+    """
+    limit, pipeline = settings.cassandra.max_clock_difference_seconds, settings.pipeline(name)
+    seconds = {tag: (mark.ticks - from_datetime(now)) / TICKS_PER_SECOND for tag, mark in marks.items() if tag in pipeline.tags}
+    return {tag: ahead for tag, ahead in seconds.items() if ahead > limit and marks[tag].ticks >= pipeline.start_ticks(tag)}
+
+
+def brought_back(settings: Settings, ledger: Ledger, name: str, now: datetime) -> dict[str, Watermark]:
+    """Return the watermarks that are ahead, set to the tick that is proven: where the first run under the wrong clock began.
+
+    That tick is read from the runs' manifests. If those are past retention, delivery begins again at the tag's start, and
+    progress drops what was delivered.
+    """
+    marks = ledger.delivered.watermarks(name)
+    return {
+        tag: replace(marks[tag], ticks=_proven(settings, ledger, name, marks[tag], from_datetime(now)))
+        for tag in watermarks_ahead(settings, name, marks, now)
+    }
+
+
+def _proven(settings: Settings, ledger: Ledger, name: str, mark: Watermark, now: int) -> int:
+    files, ticks = RunFiles(settings.storage.root), mark.ticks
+    for number in range(mark.run, 0, -1):
+        row = ledger.run(name, number)
+        if ticks <= now or row is None:
+            break
+        # Of a run without a readable manifest nothing is known: an earlier run then shows where to go on.
+        moved = if_readable(read_manifest, files, row) if row.manifest_file else None
+        if moved is not None and moved.moves_watermark and mark.tag in moved.tags:
+            ticks = moved.tags[mark.tag].after
+    return ticks if ticks <= now else settings.pipeline(name).start_ticks(mark.tag) - 1

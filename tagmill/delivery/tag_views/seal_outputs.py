@@ -1,0 +1,413 @@
+"""Write what a sealed run leaves besides its batches: the manifest, new progress, holds, and rows that repair the view."""
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial, reduce
+from operator import or_
+from typing import Any
+from uuid import NAMESPACE_URL, uuid5
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from tagmill.config.tag_views import PipelineSettings
+from tagmill.delivery.tag_views import batch_contents
+from tagmill.delivery.tag_views.file_summaries import FileTotal
+from tagmill.delivery.tag_views.gap_evidence import MAX_HOLES, Healed
+from tagmill.delivery.tag_views.judge import FROM_JOURNAL, Key
+from tagmill.delivery.tag_views.look_back import HOUR_TICKS
+from tagmill.delivery.tag_views.model import Batch, HourRows, Manifest, Plan, TagOutcome
+from tagmill.delivery.tag_views.suspects import KEY
+from tagmill.domain.continuity.model import FirstSeen, Hole, Policy
+from tagmill.domain.timeuuid import TICKS_PER_MILLISECOND, TICKS_PER_SECOND, from_datetime
+from tagmill.journal.tag_view_reader import VIEW_COLUMNS
+from tagmill.ledger.progress import HoldRow
+from tagmill.runs.storage import RunFiles
+
+PROGRESS_COLUMNS = (
+    "tag string, persistence_id string, number bigint, sequence_nr bigint, offset string, missing string, batch int, last boolean"
+)
+DELIVERED = ("deliver", "late")
+# The reason in the manifest's findings for a gap whose events the application has deleted; all other reasons are those of rows.
+HOLE_CLOSED = "hole_closed"
+_NUMBERS = ("first_missing", "last_missing", "after_sequence_nr", "before_sequence_nr", "from_ticks", "held_rows", "since_run")
+# Schema of a run's file of holds; `ended` marks a hold that is over.
+HOLD_SCHEMA = pa.schema(
+    [(name, pa.string()) for name in ("tag", "persistence_id", "reason")]
+    + [(name, pa.int64()) for name in _NUMBERS]
+    + [("since", pa.timestamp("us", tz="UTC")), ("seen", pa.string()), ("ended", pa.bool_())]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """Everything that the manifest is made of."""
+
+    files: RunFiles
+    spark: SparkSession
+    plan: Plan
+    pipeline: PipelineSettings
+    attempt: str
+    folder: str
+    contents: batch_contents.Contents
+    new_files: DataFrame
+    decisions: DataFrame
+    excluded: DataFrame | None
+    missing: DataFrame | None
+    frozen: list[HoldRow]
+    frozen_rows: DataFrame | None
+    recounted: Mapping[Key, int]
+    healed: list[Healed]
+    docs_page: str
+
+
+def policy(pipeline: PipelineSettings, plan: Plan, tag: str) -> Policy:
+    """Return the rules' policy for one tag, from the pipeline's settings and the plan."""
+    size, span = pipeline.bucket_size, plan.tags[tag]
+    return Policy(
+        FirstSeen(pipeline.first_seen),
+        from_datetime(plan.planned_at),
+        int(pipeline.gap_timeout_seconds * TICKS_PER_SECOND),
+        pipeline.max_missing_to_search,
+        size.start(span.after + 1) < size.start(from_datetime(plan.planned_at)),
+    )
+
+
+def holes(decisions: DataFrame) -> Iterator[tuple[Key, Hole]]:
+    """Yield the gaps that a judgement found, at most MAX_HOLES; the others wait for another run."""
+    found = decisions.where("kind = 'hole'").select(
+        *KEY, "tag_pid_sequence_nr", "last_missing", "after_sequence_nr", "before_sequence_nr"
+    )
+    for row in found.limit(MAX_HOLES).collect():
+        yield (
+            (row.tag, row.persistence_id),
+            Hole(row.tag_pid_sequence_nr, row.last_missing, row.after_sequence_nr, row.before_sequence_nr),
+        )
+
+
+def flag_late(decisions: DataFrame, plan: Plan) -> DataFrame:
+    """Flag as late what is delivered from hours that are read again because rows came late, unless a hold kept it back."""
+    if not plan.look_back:
+        return decisions
+    held: dict[str, list[str]] = {}
+    for look in plan.holds:
+        held.setdefault(look.tag, []).append(look.persistence_id)
+    hours = {tag: [hour.begin * TICKS_PER_MILLISECOND for hour in of_tag] for tag, of_tag in plan.look_back.items()}
+    begin = F.col("ticks") - F.pmod(F.col("ticks"), F.lit(HOUR_TICKS))
+    from_hour = [
+        (F.col("tag") == tag) & begin.isin(begins) & ~F.col("persistence_id").isin(held.get(tag, []))
+        for tag, begins in hours.items()
+    ]
+    is_late = (F.col("kind") == "row") & (F.col("action") == "deliver") & reduce(or_, from_hour)
+    return decisions.withColumn("action", F.when(is_late, F.lit("late")).otherwise(F.col("action")))
+
+
+def deliveries(decisions: DataFrame) -> DataFrame:
+    """Return the judged rows that go to ClickHouse."""
+    return decisions.where((F.col("kind") == "row") & F.col("action").isin(*DELIVERED))
+
+
+def dispositions(decisions: DataFrame, frozen_rows: DataFrame, files: list[str]) -> DataFrame:
+    """Return the rows that the gate counts by action and reason.
+
+    These are judged rows of these files and of the journal, without those that are simply next or already delivered, and rows
+    read of holds that wait.
+    """
+    columns = (*KEY, "tag_pid_sequence_nr", "sequence_nr", "ticks", "timebucket", "action", "reason")
+    read_now = F.col("file").isin([*files, FROM_JOURNAL])
+    rows = decisions.where(read_now).where("kind = 'row' AND reason NOT IN ('next', 'already_delivered')").select(*columns)
+    waiting = (
+        frozen_rows.where(read_now).withColumn("ticks", F.col("event_time")).withColumn("action", F.lit("hold")).select(*columns)
+    )
+    return rows.unionByName(waiting)
+
+
+def manifest(sealed: Sealed) -> Manifest:
+    """Write progress, holds and repairs, and return the manifest that names them with their digests."""
+    plan = sealed.plan
+    batches, numbers = _batches(sealed)
+    progress_file, holds_file, repairs_file = (
+        f"{sealed.folder}/{name}" for name in ("progress", "holds.parquet", "repairs.parquet")
+    )
+    _progress(sealed, numbers).coalesce(4).write.mode("overwrite").parquet(sealed.files.url(progress_file))
+    _write_holds(sealed, holds_file)
+    _write_repairs(sealed, repairs_file)
+    parts = sealed.files.parquet(progress_file)
+    counts = _counts(sealed)
+    return Manifest(
+        pipeline=plan.pipeline,
+        run=plan.run,
+        sealed_at=datetime.now(UTC),
+        attempt=sealed.attempt,
+        generation=1,
+        moves_watermark=plan.moves_watermark,
+        tags={tag: _tag_outcome(sealed, tag, batches, counts) for tag in plan.tags},
+        batches=batches,
+        findings={
+            reason: sum(n for (_, _, r), n in counts.items() if r == reason) for reason in sorted({r for _, _, r in counts})
+        },
+        progress_file=progress_file,
+        holds_file=holds_file,
+        repairs_file=repairs_file,
+        sha256={file: sealed.files.digest(file)[1] for file in (*parts, holds_file, repairs_file)},
+        docs_page=sealed.docs_page,
+        more=plan.more,
+    )
+
+
+def _batches(sealed: Sealed) -> tuple[list[Batch], dict[str, int]]:
+    """Return the batches in the order in which they are pushed, and their numbers by staged file or 'stream/cut'."""
+    plan = sealed.plan
+    entries: list[tuple[tuple[str, tuple[int, int, str, int]], str, FileTotal | batch_contents.CutTotal, bool]] = []
+    for total in sealed.contents.as_they_are:
+        file = f"{sealed.contents.staged_folder}/{total.file}"
+        entries.append(((total.tag, (0, total.unit, total.file, 0)), file, total, False))
+    for cut in sealed.contents.cuts:
+        entries.append(((cut.tag, cut.order), cut.file, cut, cut.stream >= batch_contents.JUDGED_STREAMS))
+    entries.sort(key=lambda entry: entry[0])
+    with ThreadPoolExecutor(2) as pool:
+        digests = list(pool.map(sealed.files.digest, [file for _, file, _, _ in entries]))
+        offsets = list(pool.map(partial(_offsets, sealed.files), [file for _, file, _, _ in entries]))
+    batches, numbers = [], {}
+    for number, (entry, (size, sha256), (first_offset, last_offset)) in enumerate(
+        zip(entries, digests, offsets, strict=True), start=1
+    ):
+        _, file, total, mended = entry  # type: ignore[assignment]
+        numbers[f"{total.stream}/{total.cut}" if isinstance(total, batch_contents.CutTotal) else total.file] = number
+        batches.append(
+            Batch(
+                number=number,
+                batch_id=str(uuid5(NAMESPACE_URL, f"tagmill:{plan.pipeline}/{plan.run}/{number}/{sha256}")),
+                tag=total.tag,
+                file=file,
+                rows=total.rows,
+                bytes=size,
+                sha256=sha256,
+                checksum=total.checksum % 2**64,
+                first_offset=first_offset,
+                last_offset=last_offset,
+                mended=mended,
+            )
+        )
+    return batches, numbers
+
+
+def _offsets(files: RunFiles, file: str) -> tuple[str, str]:
+    """Return the first and the last offset of a batch's file."""
+    with files.open(file) as source:
+        parquet = pq.ParquetFile(source)
+        first = parquet.read_row_group(0, columns=["offset"])["offset"][0]
+        last = parquet.read_row_group(parquet.num_row_groups - 1, columns=["offset"])["offset"][-1]
+        return str(first), str(last)
+
+
+def _progress(sealed: Sealed, numbers: dict[str, int]) -> DataFrame:
+    """Return one row per persistence_id and batch: its progress when the batch is delivered; `last` marks its final row in the run.
+
+    Judged persistence_ids have only their final row: their batches are void all or none.
+    """
+    spark = sealed.spark
+    batch_of = F.broadcast(spark.createDataFrame(list(numbers.items()) or [("", 0)], "source string, batch int"))
+    frames = [_steps(sealed).join(batch_of, "source").drop("source")]
+    if sealed.excluded is not None:
+        frames.append(_judged_progress(sealed, batch_of))
+    steps = reduce(DataFrame.unionByName, frames)
+    behind = Window.partitionBy(*KEY).orderBy(F.desc("number"), F.desc("batch"))
+    return steps.withColumn("last", F.row_number().over(behind) == 1).select(
+        *[part.split(" ")[0] for part in PROGRESS_COLUMNS.split(", ")]
+    )
+
+
+def _steps(sealed: Sealed) -> DataFrame:
+    """Return the progress steps of clean rows: from the summaries of files that are batches, else from the rows' places."""
+    known = sealed.new_files
+    if sealed.excluded is not None:
+        known = known.join(sealed.excluded, list(KEY), "left_anti")
+    as_files = known.select(
+        *KEY, F.col("high").alias("number"), F.col("high_sequence_nr").alias("sequence_nr"), F.col("high_offset").alias("offset"),
+        F.col("file").alias("source"),
+    )  # fmt: skip
+    if sealed.contents.places is None:
+        return _with_missing(as_files, sealed.missing)
+    staged = sealed.spark.read.parquet(sealed.files.url(sealed.contents.staged_folder))
+    rows = staged.select(
+        F.col("_metadata.file_name").alias("file"), F.col("_metadata.row_index").alias("row_index"), *KEY,
+        F.col("tag_pid_sequence_nr").alias("number"), "sequence_nr", "offset",
+    )  # fmt: skip
+    placed = sealed.contents.places.where(F.col("stream") < batch_contents.JUDGED_STREAMS).select(
+        "file", "row_index", "stream", "cut"
+    )
+    cut = rows.join(placed, ["file", "row_index"]).groupBy(*KEY, "stream", "cut").agg(
+        F.max("number").alias("number"), F.max("sequence_nr").alias("sequence_nr"), F.max_by("offset", "number").alias("offset")
+    )  # fmt: skip
+    source = F.format_string("%d/%d", "stream", "cut")
+    steps = as_files.unionByName(cut.select(*KEY, "number", "sequence_nr", "offset", source.alias("source")))
+    return _with_missing(steps, sealed.missing)
+
+
+def _with_missing(steps: DataFrame, missing: DataFrame | None) -> DataFrame:
+    """Add `missing`: the numbers in progress that were never delivered, which a clean persistence_id leaves as they are."""
+    if missing is None:
+        return steps.withColumn("missing", F.lit(""))
+    return steps.join(missing, list(KEY), "left").withColumn("missing", F.coalesce("missing", F.lit("")))
+
+
+def _judged_progress(sealed: Sealed, batch_of: DataFrame) -> DataFrame:
+    assert sealed.contents.places is not None or sealed.excluded is not None  # noqa: S101
+    final = sealed.decisions.where("kind = 'progress'").select(
+        *KEY, F.col("tag_pid_sequence_nr").alias("number"), "sequence_nr", "offset", "missing"
+    )
+    if sealed.contents.places is None:
+        return final.withColumn("batch", F.lit(0))
+    places = sealed.contents.places.where(F.col("stream") >= batch_contents.JUDGED_STREAMS)
+    source = F.format_string("%d/%d", "stream", "cut")
+    where = (
+        deliveries(sealed.decisions)
+        .select(*KEY, "file", "row_index")
+        .join(places, ["file", "row_index"])
+        .select(*KEY, source.alias("source"))
+    )
+    last = where.join(batch_of, "source").groupBy(*KEY).agg(F.max("batch").alias("batch"))
+    return final.join(last, list(KEY), "left").withColumn("batch", F.coalesce("batch", F.lit(0)))
+
+
+def _write_holds(sealed: Sealed, file: str) -> None:
+    """Write open holds (ended = false) and holds that are over, one row each."""
+    looked = {(look.tag, look.persistence_id): look for look in sealed.plan.holds}
+    rows = []
+    seen: set[Key] = set()
+    for row in sealed.decisions.where("kind = 'held'").toLocalIterator():
+        key = (row.tag, row.persistence_id)
+        seen.add(key)
+        before = looked.get(key)
+        same = before is not None and before.first_missing == row.tag_pid_sequence_nr
+        rows.append(
+            {"tag": key[0], "persistence_id": key[1], "reason": row.reason, "first_missing": row.tag_pid_sequence_nr,
+             "last_missing": row.last_missing, "after_sequence_nr": row.after_sequence_nr, "before_sequence_nr": row.before_sequence_nr,
+             "from_ticks": row.ticks, "held_rows": row.held_rows, "since_run": before.since_run if before and same else sealed.plan.run,
+             "since": before.since if before and same else sealed.plan.planned_at, "seen": before.seen if before else "", "ended": False}
+        )  # fmt: skip
+    gone = sorted(set(looked) - seen)
+    over: set[Key] = set()
+    if gone:
+        of_them = F.broadcast(sealed.spark.createDataFrame(gone, "tag string, persistence_id string"))
+        judged = sealed.decisions.where("kind = 'row'").join(of_them, list(KEY)).select(*KEY).distinct()
+        over = {(row.tag, row.persistence_id) for row in judged.collect()}
+    for key in gone:
+        look = looked[key]
+        if key in over:
+            rows.append({"tag": key[0], "persistence_id": key[1], "ended": True, "since": sealed.plan.planned_at})
+        else:
+            # The view no longer has a row of this hold. The hold stays, so that rows that come back are judged.
+            rows.append({**look.model_dump(), "held_rows": 0, "ended": False})
+    rows += _grown(sealed)
+    _write_table(sealed.files, file, pa.Table.from_pylist(rows, schema=HOLD_SCHEMA))
+
+
+def _grown(sealed: Sealed) -> list[dict[str, Any]]:
+    """Return the holds that were not judged again but keep back another number of rows, because of new rows or late ones."""
+    if sealed.frozen_rows is None:
+        return []
+    new_rows = {
+        (row.tag, row.persistence_id): int(row["count"])
+        for row in sealed.frozen_rows.where("is_new").groupBy(*KEY).count().collect()
+    }
+    held = {(hold.tag, hold.persistence_id): hold for hold in sealed.frozen}
+    rows = {key: hold.held_rows + new_rows[key] for key, hold in held.items() if key in new_rows} | dict(sealed.recounted)
+    return [hold_record(replace(held[key], held_rows=count)) for key, count in rows.items() if held[key].held_rows != count]
+
+
+def hold_record(hold: HoldRow) -> dict[str, Any]:
+    """Return an open hold as a record of HOLD_SCHEMA."""
+    return {
+        "tag": hold.tag, "persistence_id": hold.persistence_id, "reason": hold.reason, "first_missing": hold.hole.first,
+        "last_missing": hold.hole.last, "after_sequence_nr": hold.hole.after_sequence_nr,
+        "before_sequence_nr": hold.hole.before_sequence_nr, "from_ticks": hold.from_ticks, "held_rows": hold.held_rows,
+        "since_run": hold.since_run, "since": hold.since, "seen": hold.seen, "ended": False,
+    }  # fmt: skip
+
+
+def _write_repairs(sealed: Sealed, file: str) -> None:
+    """Write the journal's events that filled a gap and were delivered, as rows for tag_views."""
+    used: set[int] = set()
+    if sealed.healed:
+        used = {row.row_index for row in sealed.decisions.where("kind = 'row' AND reason = 'healed_from_journal'").collect()}
+    rows = [
+        {
+            "tag_name": item.key[0],
+            "timebucket": item.timebucket,
+            "timestamp": str(item.event.offset),
+            "persistence_id": item.key[1],
+            "tag_pid_sequence_nr": item.number,
+            **{name: getattr(item.event, name) for name in _EVENT_COLUMNS},
+        }
+        for item in sealed.healed
+        if item.index in used
+    ]
+    kinds = {"text": pa.string(), "bigint": pa.int64(), "int": pa.int32(), "blob": pa.binary(), "timeuuid": pa.string()}
+    schema = pa.schema([(name, kinds[kind]) for name, kind in VIEW_COLUMNS.items()])
+    _write_table(sealed.files, file, pa.Table.from_pylist(rows, schema=schema))
+
+
+_EVENT_COLUMNS = (
+    "sequence_nr", "writer_uuid", "ser_id", "ser_manifest", "event_manifest", "event", "meta_ser_id", "meta_ser_manifest", "meta",
+)  # fmt: skip
+
+
+def _write_table(files: RunFiles, file: str, table: pa.Table) -> None:
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd")
+    files.write(file, sink.getvalue().to_pybytes())
+
+
+def _counts(sealed: Sealed) -> dict[tuple[str, str, str], int]:
+    """Return the number of judged rows by tag, action and reason, and of the gaps that were closed."""
+    if sealed.excluded is None:
+        return {}
+    rows = sealed.decisions.where("kind = 'row'").groupBy("tag", "action", "reason").count().collect()
+    counts = {(row.tag, row.action, row.reason): int(row["count"]) for row in rows}
+    for row in sealed.decisions.where("kind = 'closed'").groupBy("tag").count().collect():
+        counts[(row.tag, "close", HOLE_CLOSED)] = int(row["count"])
+    if sealed.frozen_rows is not None:
+        for row in sealed.frozen_rows.groupBy("tag", "reason").count().collect():
+            key = (row.tag, "hold", row.reason)
+            counts[key] = counts.get(key, 0) + int(row["count"])
+    return counts
+
+
+def _tag_outcome(sealed: Sealed, tag: str, batches: list[Batch], counts: dict[tuple[str, str, str], int]) -> TagOutcome:
+    span = sealed.plan.tags[tag]
+
+    def count(action: str) -> int:
+        return sum(n for (t, a, _), n in counts.items() if (t, a) == (tag, action))
+
+    return TagOutcome(
+        after=span.after,
+        until=span.until,
+        window_from=span.window_from,
+        window_rows=sum(total.window_rows for total in sealed.contents.totals if total.tag == tag),
+        long_look=span.long_look,
+        delivered=sum(batch.rows for batch in batches if batch.tag == tag),
+        late=count("late"),
+        dropped=count("drop"),
+        held=count("hold"),
+        back_from=span.back_from,
+        hours=_hours(sealed, tag),
+    )
+
+
+def _hours(sealed: Sealed, tag: str) -> list[HourRows]:
+    """Return the new rows that were read of each hour that look-back still counts."""
+    reach = max(sealed.pipeline.look_back_windows_seconds, default=0)
+    oldest = (from_datetime(sealed.plan.planned_at) - int(reach * TICKS_PER_SECOND)) // TICKS_PER_MILLISECOND
+    read: dict[int, int] = {}
+    for total in sealed.contents.totals:
+        if total.tag == tag:
+            for begin, rows in total.hours:
+                if begin >= oldest:
+                    read[begin] = read.get(begin, 0) + rows
+    return [HourRows(begin=begin, rows=rows) for begin, rows in sorted(read.items())]

@@ -1,0 +1,285 @@
+"""Do the four steps of a run for the command line and Airflow: each takes the lease, does its work, and returns what it did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import structlog
+
+from tagmill.clickhouse.client import ClickHouse
+from tagmill.config.settings import Settings
+from tagmill.config.tag_views import moment
+from tagmill.delivery.ledger_comparison import require_up_to_date
+from tagmill.delivery.tag_views.model import Manifest, Plan
+from tagmill.delivery.tag_views.same_tables import require_same_tables
+from tagmill.domain.batches.states import RunState
+from tagmill.domain.timeuuid import to_datetime
+from tagmill.errors import ConfigurationError, StoreUnavailable, TerminalError
+from tagmill.journal.tag_view_reader import Views
+from tagmill.ledger.failures import forget_failures, noted
+from tagmill.ledger.hour_counts import hour_counts
+from tagmill.ledger.lease import Lease
+from tagmill.ledger.preconditions import check_journal
+from tagmill.ledger.runs import Ledger, RunRow
+from tagmill.ledger.view_builds import Builds, BuildState
+from tagmill.runs import checkpoints
+from tagmill.runs.clock import agreed_now
+from tagmill.runs.storage import RunFiles
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tagmill.delivery.tag_views.look_back import LookBack
+    from tagmill.delivery.tag_views.plan import Built
+    from tagmill.ledger.progress import Watermark
+
+log = structlog.get_logger()
+Result = dict[str, Any]
+
+
+def plan(
+    settings: Settings,
+    pipeline: str,
+    *,
+    owner: str,
+    tags: list[str] | None = None,
+    reread: tuple[str, str] | None = None,
+    buckets: list[tuple[str, int]] | None = None,
+) -> Result:
+    """Plan the next run, or take over the one that is not finished. `run` of the result is None if there is nothing to do.
+
+    `reread`: a range of time to read again. `buckets`: (tag, timebucket) to read again; `buckets` of the result says how many of
+    them, from the first on, are dealt with.
+    """
+    from tagmill.delivery.tag_views import stops
+    from tagmill.delivery.tag_views.plan import Planner
+    from tagmill.delivery.tag_views.run_files import write_document
+
+    chosen = settings.pipeline(pipeline)
+    wanted = wanted_tags(pipeline, chosen.tags, tags)
+    span = _range(reread) if reread else None
+    with leased(settings, pipeline, owner, wait=chosen.lease_wait_seconds, step="plan") as (ledger, lease):
+        now = agreed_now(settings, ledger.cassandra)
+        # Choose the number first: if this planner sleeps while another planner's run comes and goes, the number is taken.
+        number = ledger.free_number(pipeline)
+        unfinished = ledger.open_run(pipeline)
+        if unfinished:
+            return _taken_over(ledger, unfinished, owner)
+        stops.finish(ledger, RunFiles(settings.storage.root), pipeline)
+        ledger.delivered.write_times.require_own(pipeline, number)
+        require_up_to_date(settings, ledger, pipeline, number)
+        require_same_tables(settings, ledger, pipeline)
+        views = Views(ledger.cassandra, chosen.journal)
+        back = _brought_back(settings, ledger, pipeline, wanted, now)
+        built, look_back = _built(settings, ledger, pipeline), _look_back(settings, ledger, views, pipeline, now)
+        planner = Planner(ledger, views, pipeline, chosen, wanted, now, built, back, look_back)
+        taken = 0
+        if buckets is not None:
+            made, taken = planner.reread_buckets(number, buckets)
+        else:
+            made = planner.reread(number, *span) if span else planner.plan(number)
+        if made is None:
+            forget_failures(settings, ledger.cassandra, pipeline)
+            lease.give_back()
+            return {
+                "run": None,
+                "fence": 0,
+                "state": "IDLE",
+                "slices": 0,
+                "buckets": taken,
+                "more": False,
+                "message": f"pipeline {pipeline}: nothing to do",
+            }
+        with ClickHouse(settings.clickhouse) as clickhouse:
+            clickhouse.check_for_plan(chosen.destination, chosen.destination_retention_days)
+        checkpoints.reached("plan.before_commit")
+        ledger.claim(pipeline, number)
+        files = RunFiles(settings.storage.root)
+        file = f"{files.folder(pipeline, made.run)}/plan-{uuid4().hex[:12]}.json"
+        sha256 = write_document(files, file, made)
+        row = ledger.create_run(
+            pipeline,
+            made.run,
+            kind="reread" if made.reread else "deliver",
+            state=RunState.PLANNED,
+            owner=owner,
+            plan_file=file,
+            plan_sha256=sha256,
+        )
+        checkpoints.reached("plan.after_commit")
+        return {**_planned(row, made), "buckets": taken}
+
+
+def seal(settings: Settings, pipeline: str, run: int, fence: int, *, owner: str, spark: SparkSession) -> Result:
+    """Seal a planned run: read its rows, judge them and fix its batches, or remove the batches that it withdraws."""
+    from tagmill.delivery.tag_views import withdraw
+    from tagmill.delivery.tag_views.seal import seal as seal_run
+
+    with leased(settings, pipeline, owner, step="seal", run=run) as (ledger, _):
+        if ledger.current(pipeline, run, fence).kind == withdraw.KIND:
+            manifest = withdraw.seal(settings, ledger, pipeline, run, fence, owner)
+        else:
+            manifest = seal_run(settings, ledger, spark, pipeline, run, fence)
+        return _summary(manifest, f"{len(manifest.batches)} batches sealed")
+
+
+def push(
+    settings: Settings, pipeline: str, run: int, fence: int, *, owner: str, progress: Callable[[int, int], None] | None = None
+) -> Result:
+    """Send the batches of a sealed run to ClickHouse and verify each."""
+    from tagmill.delivery.push import push as push_run
+
+    with leased(settings, pipeline, owner, step="push", run=run) as (ledger, _):
+        manifest = push_run(settings, ledger, pipeline, run, fence, progress)
+        return _summary(manifest, f"{len(manifest.batches)} batches verified in ClickHouse")
+
+
+def close(settings: Settings, pipeline: str, run: int, fence: int, *, owner: str) -> Result:
+    """Write progress, holds and watermarks of a pushed run, and give the lease back."""
+    from tagmill.delivery.tag_views.close import close as close_run
+
+    with leased(settings, pipeline, owner, step="close", run=run) as (ledger, lease):
+        manifest = close_run(settings, ledger, pipeline, run, fence)
+        forget_failures(settings, ledger.cassandra, pipeline)
+        held = ledger.delivered.held_rows(pipeline, settings.pipeline(pipeline).tags)
+        lease.give_back()
+        return _summary(manifest, "closed", held)
+
+
+@contextmanager
+def leased(
+    settings: Settings, pipeline: str, owner: str, *, wait: float = 0, step: str = "", run: int | None = None
+) -> Iterator[tuple[Ledger, Lease]]:
+    """Yield the ledger and the pipeline's lease (Lease.for_a_step), and note the failure of a delivery's `step`."""
+    chosen = settings.pipeline(pipeline)
+    with Ledger(settings.cassandra) as ledger:
+        lease = Lease(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline, owner, chosen.lease_seconds)
+        with lease.for_a_step(wait), noted(settings, ledger.cassandra, pipeline, step, run):
+            check_journal(ledger.cassandra, settings, pipeline)
+            yield ledger, lease
+
+
+def _brought_back(settings: Settings, ledger: Ledger, pipeline: str, tags: list[str], now: datetime) -> dict[str, Watermark]:
+    """Return where the tags go on whose watermark is in the future, and log a warning for each."""
+    from tagmill.delivery.tag_views.future_watermarks import brought_back
+
+    back = {tag: mark for tag, mark in brought_back(settings, ledger, pipeline, now).items() if tag in tags}
+    for tag, mark in back.items():
+        log.warning(
+            "the watermark is in the future, this run brings it back",
+            pipeline=pipeline,
+            tag=tag,
+            to=f"{to_datetime(mark.ticks):%FT%TZ}",
+        )
+    return back
+
+
+def _look_back(settings: Settings, ledger: Ledger, views: Views, pipeline: str, now: datetime) -> LookBack:
+    from tagmill.delivery.tag_views.look_back import HOUR_MS, LookBack
+
+    chosen = settings.pipeline(pipeline)
+
+    def delivered(tag: str, hours: Sequence[int]) -> Mapping[int, int] | None:
+        try:
+            with ClickHouse(settings.clickhouse) as clickhouse:
+                return clickhouse.bucket_rows(chosen.destination, tag, hours, HOUR_MS)
+        except StoreUnavailable as error:
+            log.warning("hours were not compared with ClickHouse, a later run does", pipeline=pipeline, tag=tag, error=str(error))
+            return None
+
+    return LookBack(hour_counts(settings, ledger.cassandra, pipeline), views, chosen, delivered, now)
+
+
+def _built(settings: Settings, ledger: Ledger, pipeline: str) -> Built | None:
+    """Return how far the pipeline's view is built or rebuilt, or None if only the application has written it.
+
+    Raises ConfigurationError if Tagmill writes the view but has never built it.
+    """
+    from tagmill.delivery.tag_views.plan import Built
+
+    chosen = settings.pipeline(pipeline)
+    builds = Builds(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace)
+    newest = builds.newest()
+    if (builder := settings.builder(chosen.keyspace)) and (newest is None or newest.built_to is None):
+        raise ConfigurationError(
+            f'pipeline {pipeline}: the view of journal {chosen.keyspace} was never built (views = "tagmill"). Nothing was planned. '
+            f"Build it: tagmill views build --pipeline {builder}"
+        )
+    if newest is None:
+        return None
+    done = newest.build if newest.state == BuildState.DONE else newest.build - 1
+    return Built(done, newest.built_to if builder else None, builds.late(pipeline))
+
+
+def _taken_over(ledger: Ledger, row: RunRow, owner: str) -> Result:
+    """Take over an unclosed run, which is finished first; its previous worker can't change anything any longer."""
+    row = ledger.raise_fence(row, owner)
+    return {
+        "run": row.run,
+        "fence": row.fence,
+        "state": row.state.value,
+        "slices": 0,
+        "buckets": 0,
+        "more": True,
+        "message": f"pipeline {row.pipeline}: run {row.run} was not finished ({row.state}), going on with it",
+    }
+
+
+def _planned(row: RunRow, made: Plan) -> Result:
+    slices = sum(len(unit.slices) for unit in made.units)
+    return {
+        "run": row.run,
+        "fence": row.fence,
+        "state": row.state.value,
+        "slices": slices,
+        "more": made.more,
+        "message": f"pipeline {row.pipeline}: run {row.run} planned, {made.rows} new rows in {slices} slices",
+    }
+
+
+def _summary(manifest: Manifest, what: str, held_rows: Mapping[str, int] | None = None) -> Result:
+    """Return what a step did.
+
+    `held_rows` by tag are those of all open holds, as `status` shows them; without it, those that the run read are counted.
+    """
+    tags = [
+        {"tag": tag, **done.model_dump(include={"delivered", "late", "dropped", "held"})} for tag, done in manifest.tags.items()
+    ]
+    rows = sum(batch.rows for batch in manifest.batches)
+    held, said = sum(done.held for done in manifest.tags.values()), ""
+    if held_rows is not None:
+        tags = [{**line, "held": held_rows.get(line["tag"], 0)} for line in tags]
+        held = sum(held_rows.values())
+        said = f", {held} held"
+    return {
+        "run": manifest.run,
+        "batches": len(manifest.batches),
+        "rows": rows,
+        "held": held,
+        "tags": tags,
+        "findings": manifest.findings,
+        "docs": manifest.docs_page,
+        "more": manifest.more,
+        "message": f"pipeline {manifest.pipeline}: run {manifest.run} {what}, {rows} rows{said}",
+    }
+
+
+def wanted_tags(pipeline: str, known: list[str], wanted: list[str] | None) -> list[str]:
+    """Return the named tags, or all if none is named; raise ConfigurationError for a tag that the pipeline doesn't have."""
+    if unknown := [tag for tag in wanted or [] if tag not in known]:
+        raise ConfigurationError(f"pipeline {pipeline} has no tag {', '.join(map(repr, unknown))} (it has: {', '.join(known)})")
+    return wanted or known
+
+
+def _range(reread: tuple[str, str]) -> tuple[datetime, datetime]:
+    try:
+        start, end = (moment(text) for text in reread)
+    except ValueError as error:
+        raise TerminalError(f"re-read range: {error}. Give ISO date-times, such as 2026-01-31T00:00:00Z") from None
+    if start >= end:
+        raise TerminalError(f"re-read range: {start.isoformat()} is not before {end.isoformat()}. Nothing was planned")
+    return start, end

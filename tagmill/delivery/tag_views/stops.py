@@ -1,0 +1,45 @@
+"""Record stops of the quality gate: the run is ABANDONED, and the holds that it found are recorded, so that the next run goes on.
+
+The commit names a manifest of those holds. After it the holds are written USING TIMESTAMP = the run's number, and the manifest is
+removed from the run's row. The next plan or intervention finishes a recording that was interrupted.
+"""
+
+import structlog
+
+from tagmill.delivery.tag_views.close import write_holds
+from tagmill.delivery.tag_views.model import Manifest
+from tagmill.delivery.tag_views.run_files import read_manifest, write_document
+from tagmill.domain.batches.states import RunState
+from tagmill.errors import SealedFileDamaged
+from tagmill.ledger.runs import Ledger, RunRow
+from tagmill.runs import checkpoints
+from tagmill.runs.storage import RunFiles
+
+log = structlog.get_logger()
+
+
+def stop(ledger: Ledger, files: RunFiles, row: RunRow, attempt: str, holds_file: str, reason: str) -> None:
+    """Abandon a PLANNED run and record the holds in `holds_file`; if FenceRaised is raised, nothing is recorded."""
+    sha256_of_holds = files.digest(holds_file)[1]
+    manifest = Manifest.unsealed(row.pipeline, row.run, attempt, holds_file=holds_file, sha256={holds_file: sha256_of_holds})
+    file = f"{files.folder(row.pipeline, row.run)}/attempt-{attempt}/manifest.json"
+    sha256 = write_document(files, file, manifest)
+    checkpoints.reached("stop.before_commit")
+    ledger.end_run(row, RunState.ABANDONED, file, sha256, reason)
+    checkpoints.reached("stop.after_commit")
+    finish(ledger, files, row.pipeline)
+
+
+def finish(ledger: Ledger, files: RunFiles, pipeline: str) -> None:
+    """Record the holds that the newest run's stop found, if that is not done yet."""
+    row = ledger.run(pipeline, ledger.last_run(pipeline))
+    if row is None or row.state != RunState.ABANDONED or not row.manifest_file:
+        return
+    try:
+        write_holds(ledger, files, read_manifest(files, row), set())
+    except SealedFileDamaged as error:
+        # The next run finds the same gaps again.
+        log.warning("holds of a stopped run were not recorded", pipeline=pipeline, run=row.run, error=str(error))
+    checkpoints.reached("stop.recorded")
+    ledger.stop_recorded(row)
+    files.remove_attempts(pipeline, row.run)

@@ -1,0 +1,317 @@
+"""Report on a pipeline: how much is delivered, held, and in ClickHouse, and whether ledger and ClickHouse agree row for row."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from tagmill.clickhouse.client import ClickHouse, Totals
+from tagmill.config.settings import Settings
+from tagmill.config.tag_views import PipelineSettings
+from tagmill.delivery.destination_retention import ExpiredRows
+from tagmill.delivery.ledger_comparison import destination_ahead
+from tagmill.delivery.pipeline_facts import UNTOLD, collect, contents, now, record_checks
+from tagmill.delivery.tag_views.future_watermarks import watermarks_ahead
+from tagmill.delivery.tag_views.run_files import Sealed, read_manifest
+from tagmill.delivery.tag_views.same_tables import changed_tables
+from tagmill.domain import clock, identifiers
+from tagmill.domain.batches.states import BatchState
+from tagmill.domain.verdict import Facts, judge
+from tagmill.errors import ConfigurationError
+from tagmill.journal.tag_view_reader import Views
+from tagmill.ledger.cleanups import Cleaned
+from tagmill.ledger.erasures import Erasures
+from tagmill.ledger.preconditions import check_view
+from tagmill.ledger.retired_batches import Retired
+from tagmill.ledger.runs import BatchRow, Ledger, RunRow
+from tagmill.runs.storage import RunFiles
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A disagreement, in a sentence."""
+
+    tag: str
+    text: str
+
+
+def tag_table(settings: Settings, pipeline: str, *, count_view: bool = True, verify: bool = True) -> list[dict[str, Any]]:
+    """Return one line per tag with its counts, its verdict and the verdict's level.
+
+    Columns: tag, in_view and cleaned (None if not counted), delivered, held, batches, clickhouse_rows, expired, verdict, level.
+    `count_view` counts the view's rows on the server, and those that cleanups have deleted of it. `verify` reads every row in
+    ClickHouse again (see `check`), and records the result in the ledger.
+    """
+    chosen = settings.pipeline(pipeline)
+    with Ledger(settings.cassandra) as ledger, ClickHouse(settings.clickhouse) as clickhouse:
+        clickhouse.check_destination(chosen.destination)
+        if count_view:
+            check_view(ledger.cassandra, settings, pipeline)
+        _must_have_view(ledger, pipeline, chosen)
+        at, marks = now(ledger), ledger.delivered.watermarks(pipeline)
+        known = collect(settings, ledger, clickhouse, pipeline, chosen.destination)
+        held, overdue = _held(ledger, pipeline, chosen)
+        in_view = _in_view(ledger, settings, pipeline) if count_view else {}
+        cleaned = _cleaned(ledger, settings, pipeline) if count_view else {}
+        checked = contents(clickhouse, chosen.destination) if verify else UNTOLD
+        stored_rows = clickhouse.rows(
+            f"SELECT toString(`tag`), count() FROM {identifiers.sql(chosen.destination)} GROUP BY `tag`"
+        )
+        there = {tag: int(rows) for tag, rows in stored_rows}
+        if verify:
+            findings = list(check(settings, pipeline, ledger, clickhouse))
+        else:
+            findings = [*against_the_world(settings, pipeline, ledger, clickhouse), *wrong_times(settings, pipeline, ledger)]
+            if any(mark.delivered > there.get(tag, 0) for tag, mark in marks.items()):
+                findings += unfinished(settings, pipeline, ledger)  # only then, because it reads the batches of every run
+        wrong = {tag: tuple(finding.text for finding in findings if finding.tag in (tag, "")) for tag in chosen.tags}
+        if verify:
+            record_checks(settings, ledger, pipeline, wrong, at, known, checked)
+        obstacles = tuple(clickhouse.ttl_warnings(chosen.destination, chosen.destination_retention_days))
+        expired = ExpiredRows.declared(settings, pipeline, ledger, clickhouse).by_tag(
+            {
+                tag: (mark.delivered + known.of_tag(tag, mark.run, verified=at)["pushed"], there.get(tag, 0))
+                for tag, mark in marks.items()
+            }
+        )
+        table = []
+        for tag in chosen.tags:
+            mark = marks.get(tag)
+            line: dict[str, Any] = {"tag": tag, "in_view": in_view.get(tag), "cleaned": cleaned.get(tag)}
+            line |= {"delivered": mark.delivered if mark else 0, "held": held[tag]}
+            line |= {"batches": mark.batches if mark else 0, "clickhouse_rows": there.get(tag, 0)}
+            line["expired"] = expired.get(tag, 0)
+            facts = Facts(
+                **known.of_tag(tag, mark.run if mark else 0, verified=at if verify else None),
+                delivered=line["delivered"],
+                expired=line["expired"],
+                obstacles=obstacles,
+                stored=line["clickhouse_rows"],
+                at_source=in_view[tag] + cleaned[tag] if count_view else None,
+                held=held[tag],
+                overdue=tuple(overdue[tag]),
+                differences=wrong[tag],
+            )
+            table.append(judged(line, facts))
+        return table
+
+
+def judged(line: dict[str, Any], facts: Facts) -> dict[str, Any]:
+    """Return the line with the verdict on these facts and its level."""
+    verdict = judge(facts)
+    return {**line, "verdict": verdict.word, "level": verdict.level.label}
+
+
+def _must_have_view(ledger: Ledger, pipeline: str, configured: PipelineSettings) -> None:
+    """Raise ConfigurationError if the view does not exist: no run of the pipeline would succeed."""
+    metadata = ledger.cassandra.cluster.metadata.keyspaces.get(configured.keyspace)
+    if metadata is None or configured.view_table not in metadata.tables:
+        raise ConfigurationError(
+            f"pipeline {pipeline}: {ledger.cassandra.where} has no table {configured.keyspace}.{configured.view_table}. Nothing was read. "
+            "Correct keyspace or view_table, or let the application create it"
+        )
+
+
+def _held(ledger: Ledger, pipeline: str, configured: PipelineSettings) -> tuple[dict[str, int], dict[str, list[str]]]:
+    """Return by tag how many rows are held, and a sentence on a hold that is older than max_hold_age_seconds."""
+    held, overdue = dict.fromkeys(configured.tags, 0), {tag: list[str]() for tag in configured.tags}
+    today = clock.earliest(ledger.cassandra.clocks)
+    for hold in ledger.delivered.holds(pipeline, configured.tags):
+        held[hold.tag] += hold.held_rows
+        if (today - hold.since).total_seconds() > configured.max_hold_age_seconds and not overdue[hold.tag]:
+            text = (
+                f"{hold.persistence_id!r} is held since run {hold.since_run} for {hold.reason}: longer than max_hold_age_seconds"
+            )
+            overdue[hold.tag].append(text)
+    return held, overdue
+
+
+def _in_view(ledger: Ledger, settings: Settings, pipeline: str) -> dict[str, int]:
+    chosen = settings.pipeline(pipeline)
+    views = Views(ledger.cassandra, chosen.journal)
+    parts = [(tag, bucket, None, None) for tag, buckets in views.buckets(chosen.tags).items() for bucket in buckets]
+    counted = dict.fromkeys(chosen.tags, 0)
+    for (tag, *_), (rows, _) in zip(parts, views.count(parts), strict=True):
+        counted[tag] += rows
+    return counted
+
+
+def _cleaned(ledger: Ledger, settings: Settings, pipeline: str) -> dict[str, int]:
+    """Return by tag how many rows cleanups have deleted of buckets that this pipeline was to deliver, less those erased since."""
+    chosen = settings.pipeline(pipeline)
+    cleaned = Cleaned(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace, chosen.view)
+    erasures = Erasures(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace)
+    return {tag: max(0, cleaned.total(tag, chosen.start_ticks(tag)) - erasures.unseen(pipeline, tag)) for tag in chosen.tags}
+
+
+def against_the_world(settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickHouse) -> Iterator[Finding]:
+    """Yield why the ledger can't be trusted: ClickHouse has more than it knows, or the journal's tables were created again."""
+    if ahead := destination_ahead(settings, ledger, clickhouse, pipeline):
+        yield Finding("", f"{ahead}. Look: tagmill ledger restore --pipeline {pipeline} --dry-run")
+    for table in changed_tables(settings, ledger, pipeline) if pipeline in settings.pipelines else ():
+        yield Finding("", f"{table} was created again since its events were delivered: its numbers may be of another life")
+
+
+def check(settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickHouse) -> Iterator[Finding]:
+    """Yield everything in which ledger and ClickHouse disagree.
+
+    Reads each batch's rows and checksum again from the stored columns. Also yields batches that the ledger doesn't know, events
+    that ClickHouse has twice, clocks that differ, and watermarks in the future.
+    """
+    chosen = settings.pipeline(pipeline)
+    yield from against_the_world(settings, pipeline, ledger, clickhouse)
+    batches, unknown = stored(settings, pipeline, ledger, clickhouse, chosen.destination)
+    yield from differences(pipeline, batches)
+    for batch_id in unknown:
+        yield Finding("", f"batch {batch_id} is in {chosen.destination}, and no run of pipeline {pipeline} has it")
+    yield from _twice(clickhouse, chosen.destination)
+    yield from wrong_times(settings, pipeline, ledger)
+
+
+def wrong_times(settings: Settings, pipeline: str, ledger: Ledger) -> Iterator[Finding]:
+    """Yield clocks that differ and watermarks in the future: no run delivers rows from before such a watermark."""
+    clocks = ledger.cassandra.clocks
+    if differing := clock.difference(clocks, settings.cassandra.max_clock_difference_seconds):
+        yield Finding("", differing)
+    marks = ledger.delivered.watermarks(pipeline)
+    for tag, seconds in watermarks_ahead(settings, pipeline, marks, clock.earliest(clocks)).items():
+        yield Finding(
+            tag,
+            f"its watermark is {seconds:.0f} s in the future, written by a run whose clock was wrong. The next run brings it back: "
+            f"tagmill run deliver --pipeline {pipeline}",
+        )
+
+
+def _stored(clickhouse: ClickHouse, table: str) -> dict[UUID, list[Totals]]:
+    """Return the totals of every batch in the table, read from its columns and not from the projection."""
+    rows = clickhouse.rows(
+        f"SELECT `batch_id`, `generation`, count(), sum({clickhouse.layout.row_checksum_sql()}) "
+        f"FROM {identifiers.sql(table)} GROUP BY `batch_id`, `generation`",
+        settings={"optimize_use_projections": 0},
+    )
+    found: dict[UUID, list[Totals]] = {}
+    for batch_id, generation, count, checksum in rows:
+        found.setdefault(UUID(str(batch_id)), []).append(Totals(int(generation), int(count), int(checksum)))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A batch of the ledger and what ClickHouse has of it; `expected` is empty for a batch that must not be there, or not yet.
+
+    `open`: its run is open, so the next delivery pushes it if it is NEW. `expired`: rows that are gone, past the destination's
+    retention.
+    """
+
+    run: int
+    batch: BatchRow
+    expected: list[Totals]
+    there: list[Totals]
+    past_retention: bool = False
+    open: bool = False
+    expired: int = 0
+
+    @property
+    def agrees(self) -> bool:
+        """Whether ClickHouse has exactly the sealed rows, once, except those past the destination's retention."""
+        return self.there == self.expected or self.expired > 0
+
+
+def stored(
+    settings: Settings,
+    pipeline: str,
+    ledger: Ledger,
+    clickhouse: ClickHouse,
+    table: str,
+    read: Callable[[RunFiles, RunRow], Sealed] = read_manifest,
+) -> tuple[list[Stored], list[UUID]]:
+    """Return every batch of every run with its rows read again from the columns of `table`, and the batch ids that no run has.
+
+    Batches past retention are included.
+    """
+    found = _stored(clickhouse, table)
+    files = RunFiles(settings.storage.root)
+    retired, last = Retired(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline), ledger.last_run(pipeline)
+    expired = ExpiredRows.declared(settings, pipeline, ledger, clickhouse)
+    batches: dict[UUID, Stored] = {}
+    for number in range(retired.up_to() + 1, last + 1):
+        row = ledger.run(pipeline, number)
+        if row is None or not row.manifest_file:
+            continue
+        sealed = {batch.number: batch for batch in read(files, row).batches}
+        for batch in ledger.batches(pipeline, number):
+            wanted = sealed[batch.number]
+            expected = [Totals(batch.generation, wanted.rows, wanted.checksum)] if batch.state == BatchState.IN_CLICKHOUSE else []
+            there = found.pop(batch.batch_id, [])
+            gone = expired.count(number, batch, expected, there, wanted)
+            batches[batch.batch_id] = Stored(number, batch, expected, there, open=row.state.is_open, expired=gone)
+    # Read after the runs, so that a run which is retired meanwhile is found in at least one of the two.
+    for kept in retired.batches(last):
+        if kept.batch_id not in batches:
+            row_of_it = BatchRow(
+                kept.number, kept.batch_id, BatchState.IN_CLICKHOUSE, kept.generation, kept.tag, kept.rows, 0, None
+            )
+            expected = [Totals(kept.generation, kept.rows, kept.checksum)]
+            there = found.pop(kept.batch_id, [])
+            gone = expired.count(kept.run, row_of_it, expected, there, None)
+            batches[kept.batch_id] = Stored(kept.run, row_of_it, expected, there, past_retention=True, expired=gone)
+    return list(batches.values()), list(found)
+
+
+def differences(pipeline: str, batches: list[Stored]) -> Iterator[Finding]:
+    """Yield the batches of which ClickHouse has not exactly the sealed rows, once, or that no delivery pushes any longer."""
+    for one in batches:
+        batch = one.batch
+        if batch.state == BatchState.NEW:
+            if not one.open:
+                yield _not_sent(pipeline, one.run, batch)
+        elif not one.agrees:
+            rows, wanted = sum(total.rows for total in one.there), sum(total.rows for total in one.expected)
+            same = "other values" if rows == wanted and one.expected else f"{rows} rows instead of {wanted}"
+            state = "past retention" if one.past_retention else batch.state
+            hint = " (dropped on purpose? declare destination_retention_days)" if wanted and not rows else ""
+            yield Finding(batch.tag, f"batch {batch.batch_id} of run {one.run} ({state}) has {same} in ClickHouse{hint}")
+
+
+def unfinished(settings: Settings, pipeline: str, ledger: Ledger) -> Iterator[Finding]:
+    """Yield the batches that are NEW although their run isn't open, from the ledger alone."""
+    for number in runs_with_new(ledger, settings.cassandra.ledger_keyspace, pipeline):
+        yield from unfinished_of(ledger, pipeline, number)
+
+
+def runs_with_new(ledger: Ledger, ledger_keyspace: str, pipeline: str) -> Iterator[int]:
+    """Yield the runs that have a NEW batch. A run past retention has none."""
+    retired = Retired(ledger.cassandra, ledger_keyspace, pipeline).up_to()
+    for number in range(retired + 1, ledger.last_run(pipeline) + 1):
+        if any(batch.state == BatchState.NEW for batch in ledger.batches(pipeline, number)):
+            yield number
+
+
+def unfinished_of(ledger: Ledger, pipeline: str, run: int) -> Iterator[Finding]:
+    """Yield the batches of one run that are NEW although the run isn't open.
+
+    The run's state is read before its batches, so that a batch which is being pushed is not among them.
+    """
+    row = ledger.run(pipeline, run)
+    if row is not None and not row.state.is_open:
+        yield from (_not_sent(pipeline, run, batch) for batch in ledger.batches(pipeline, run) if batch.state == BatchState.NEW)
+
+
+def _not_sent(pipeline: str, run: int, batch: BatchRow) -> Finding:
+    return Finding(
+        batch.tag,
+        f"batch {batch.batch_id} of run {run} is not delivered: sending it again is not finished. Finish it: "
+        f"tagmill batches resend {batch.batch_id} --run {run} --pipeline {pipeline} --why …",
+    )
+
+
+def _twice(clickhouse: ClickHouse, table: str) -> Iterator[Finding]:
+    rows = clickhouse.rows(
+        "SELECT toString(`tag`), countIf(n > 1), anyIf(`persistence_id`, n > 1) FROM ("
+        f"SELECT `tag`, `persistence_id`, `sequence_nr`, `writer_uuid`, count() AS n FROM {identifiers.sql(table)} "
+        "GROUP BY `tag`, `persistence_id`, `sequence_nr`, `writer_uuid`) GROUP BY `tag`",
+        settings={"optimize_aggregation_in_order": 1},
+    )
+    for tag, count, example in rows:
+        if count:
+            yield Finding(tag, f"{count} events are there more than once, for example of {example!r}")

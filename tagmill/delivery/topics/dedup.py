@@ -1,0 +1,102 @@
+"""Find the new events among the staged ones: the first of each id, unless the id is already known."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from functools import partial
+from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
+
+from tagmill.config.settings import CassandraSettings
+from tagmill.delivery.topics.staged_files import PLACE, StagedFile, place
+from tagmill.runs.parquet_files import CODEC
+from tagmill.runs.storage import RunFiles
+from tagmill.spark.arrow_chunks import in_python
+
+KEY = ["shard", "unique_id"]
+# How many ids are compared in memory at once, and how many a worker looks up at once.
+COMPARED_AT_ONCE, LOOKED_UP_AT_ONCE = 2_000_000, 20_000
+HEX_DIGITS = 8
+
+
+def write_firsts(files: RunFiles, staged: Sequence[StagedFile], folder: str) -> int:
+    """Write each id of the staged events (KEY) with its first PLACE, and return the number of ids.
+
+    Ids are hashes, so equal parts of their range hold about equally many.
+    """
+    parts = max(1, -(-sum(one.event for one in staged) // COMPARED_AT_ONCE))
+    count = 0
+    for part in range(parts):
+        low, high = (f"{16**HEX_DIGITS * bound // parts:0{HEX_DIGITS}x}" for bound in (part, part + 1))
+        ids = pa.concat_tables(_ids(files, staged, low, high if part + 1 < parts else "g"))
+        # All rows of an id have the same shard, which `min` picks.
+        found = (
+            ids.group_by("unique_id").aggregate([("shard", "min"), (PLACE, "min")]).rename_columns(["unique_id", "shard", PLACE])
+        )
+        with files.create(f"{folder}/{part:05d}.parquet") as sink:
+            pq.write_table(found, sink, **CODEC)
+        count += found.num_rows
+    return count
+
+
+def _ids(files: RunFiles, staged: Sequence[StagedFile], low: str, high: str) -> Iterator[pa.Table]:
+    """Yield an empty table, then one for each file: its events' ids from `low` to below `high`, with their places."""
+    yield pa.schema({"shard": pa.int32(), "unique_id": pa.string(), PLACE: pa.int64()}).empty_table()
+    for number, one in enumerate(staged):
+        with files.open(one.name) as source:
+            rows = pq.ParquetFile(source).read(columns=["kind", *KEY])
+        rows = rows.append_column(PLACE, pa.array(place(number, rows.num_rows)))
+        wanted = pc.and_(pc.equal(rows["kind"], "event"), pc.greater_equal(rows["unique_id"], low))
+        yield rows.filter(pc.and_(wanted, pc.less(rows["unique_id"], high))).select([*KEY, PLACE])
+
+
+def unknown(
+    firsts: DataFrame,
+    cassandra: CassandraSettings,
+    ledger: str,
+    pipeline: str,
+    rule: str,
+    since: datetime,
+    written_to: int,
+    given_up: Sequence[str] = (),
+) -> DataFrame:
+    """Return the PLACE of each id (KEY) that was not seen since `since`; batches that were given up don't count.
+
+    `written_to`: see Deduplication.known.
+    """
+    ordered = firsts.select(*KEY, PLACE).repartition("shard").sortWithinPartitions(*KEY)
+    look = partial(
+        _look,
+        cassandra=cassandra,
+        ledger=ledger,
+        pipeline=pipeline,
+        rule=rule,
+        since=since,
+        written_to=written_to,
+        given_up=frozenset(map(UUID, given_up)),
+    )
+    return in_python(ordered, look, f"{PLACE} long", at_once=LOOKED_UP_AT_ONCE)
+
+
+def _look(
+    batches: Iterable[pa.RecordBatch],
+    cassandra: CassandraSettings,
+    ledger: str,
+    pipeline: str,
+    rule: str,
+    since: datetime,
+    written_to: int,
+    given_up: frozenset[UUID],
+) -> Iterator[pa.RecordBatch]:
+    from tagmill.cassandra.client import Cassandra
+    from tagmill.ledger.dedup import Deduplication
+
+    with Cassandra(cassandra) as connected:
+        ids = Deduplication(connected, ledger, pipeline, rule)
+        for batch in batches:
+            asked = zip(batch["shard"].to_pylist(), batch["unique_id"].to_pylist(), strict=True)
+            known = pa.array(ids.known(asked, since, written_to, given_up), pa.string())
+            yield batch.filter(pc.invert(pc.is_in(batch["unique_id"], known))).select([PLACE])

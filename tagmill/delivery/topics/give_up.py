@@ -1,0 +1,288 @@
+"""Give up a run of a topic or a Kafka Journal, and set records, columns or ids apart: the way out that always works.
+
+What ClickHouse has verified stays if later runs can tell it from the rest: by a topic's ids, or by a Kafka Journal's sealed files.
+Everything else is taken back. The offsets stay, so the next run reads it again.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from itertools import takewhile
+from uuid import uuid4
+
+from tagmill.clickhouse.client import ClickHouse
+from tagmill.config.kafka import JournalSettings, TopicSettings
+from tagmill.config.settings import Settings
+from tagmill.delivery.run_repairs import take_back, unsealed
+from tagmill.delivery.tag_views.run_files import all_batches, if_readable, write_document
+from tagmill.delivery.topics.model import TopicCounts, TopicManifest, TopicPlan
+from tagmill.delivery.topics.plan import closed_runs, left_partly, lost
+from tagmill.delivery.topics.run_files import read_manifest, read_plan
+from tagmill.delivery.topics.set_apart import Since, record_of
+from tagmill.delivery.topics.table_columns import layout
+from tagmill.domain.batches.states import BatchState, RunState
+from tagmill.errors import ConfigurationError, GuardRefused, SealedFileDamaged
+from tagmill.kafka.offset_ranges import Range
+from tagmill.ledger.dedup import TopicOffsets
+from tagmill.ledger.lease import Lease
+from tagmill.ledger.runs import BatchRow, Ledger, RunRow
+from tagmill.ledger.set_apart import Kind, SetApart
+from tagmill.runs import checkpoints
+from tagmill.runs.storage import RunFiles
+
+
+class TopicGiveUp:
+    """The interventions of one person in the runs of one pipeline; each is recorded with the person's reason."""
+
+    def __init__(self, settings: Settings, pipeline: str, owner: str, who: str, why: str) -> None:
+        self.settings, self.name, self.stream = settings, pipeline, settings.stream(pipeline)
+        self.owner, self.who, self.why = owner, who, why
+        self.files = RunFiles(settings.storage.root)
+
+    def run(self, apart: Sequence[str]) -> list[str]:
+        """Give the open run up, then set `apart` apart: columns, or records as topic/partition/offset. Safe to repeat."""
+        records, columns = self._checked(apart)
+        with self._at_work() as ledger:
+            said = []
+            if row := ledger.open_run(self.name):
+                row = ledger.raise_fence(row, self.owner)
+                said.append(f"run {row.run} of pipeline {self.name} is given up: {self._give_up(ledger, row)}")
+                ledger.record_intervention(self.name, row.run, self.who, "run give-up", self.why)
+            said += self._without_lost_files(ledger)
+            if not said and not apart:
+                raise GuardRefused(
+                    f"pipeline {self.name} has no open run to give up. Nothing was changed. Look: tagmill runs --pipeline {self.name}"
+                )
+            if apart:
+                table = self._set_apart(ledger)
+                run = self._recorded(ledger, f"run give-up --set-apart {', '.join(apart)}"[:1000])
+                table.add(Kind.RECORD, records, run, self.who, self.why)
+                table.add(Kind.COLUMN, columns, run, self.who, self.why)
+                if isinstance(self.stream, JournalSettings):
+                    self._leave_out(ledger, table, apart, run)
+                    left_out = f"{len(apart)} ids are left out until tagmill run take-back"
+                else:
+                    left_out = f"{len(records)} records become dead letters, {len(columns)} columns null"
+                said.append(f"pipeline {self.name}: {left_out}; the rest flows: tagmill run deliver --pipeline {self.name}")
+            return said
+
+    def take_back(self, item: str) -> str:
+        """Let runs deliver a column, or a Kafka Journal's id, that was set apart.
+
+        What was delivered without the column stays null; the id's events that were left out are delivered.
+        """
+        kind = Kind.ID if isinstance(self.stream, JournalSettings) else Kind.COLUMN
+        name = "id" if kind is Kind.ID else "column"
+        with self._at_work() as ledger:
+            table = self._set_apart(ledger)
+            if item not in table.items(kind):
+                raise GuardRefused(f"pipeline {self.name} has not set the {name} {item!r} apart. Nothing was changed")
+            self._recorded(ledger, f"run take-back {item}"[:1000])
+            table.remove(kind, item)
+            return f"pipeline {self.name}: the {name} {item!r} is delivered again from the next run on"
+
+    def _leave_out(self, ledger: Ledger, table: SetApart, ids: Sequence[str], run: int) -> None:
+        """Note the offsets from which the events of these ids are left out, then set the ids apart."""
+        read_to = TopicOffsets(ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.name).read_to()
+        _, delivered = left_partly(self.settings, ledger, self.name)
+        now = Since(places=[(*place, end) for place, end in sorted(read_to.items())])
+        known = {key: Since.model_validate_json(text) for key, text in table.items(Kind.SINCE).items()}
+        for key in ids:
+            since = known.get(key, now)
+            since = since.model_copy(update={"delivered": sorted({*since.delivered, *(delivered or [])})})
+            table.add(Kind.SINCE, [key], run, self.who, since.model_dump_json())
+        table.add(Kind.ID, ids, run, self.who, self.why)
+
+    def _checked(self, apart: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Split the items into records and columns; a Kafka Journal's items are ids, and both lists stay empty.
+
+        Raises ConfigurationError for an item that cannot be set apart.
+        """
+        if not apart or not isinstance(self.stream, TopicSettings):
+            return [], []
+        optional = {column.name for column in layout(self.stream).columns if column.optional}
+        columns = [item for item in apart if item in optional]
+        records = [item for item in apart if item not in optional and record_of(item)]
+        if wrong := [item for item in apart if item not in columns and item not in records]:
+            raise ConfigurationError(
+                f"pipeline {self.name}: {', '.join(map(repr, wrong))} is neither a record (topic/partition/offset) nor a nullable column "
+                f"({', '.join(sorted(optional)) or 'there is none'}). Nothing was changed"
+            )
+        return records, columns
+
+    # -- the run
+
+    def _give_up(self, ledger: Ledger, row: RunRow) -> str:
+        if row.state == RunState.PLANNED:
+            return self._abandon(ledger, row)
+        manifest = if_readable(read_manifest, self.files, row)
+        batches = all_batches(ledger, manifest) if manifest else ledger.batches(self.name, row.run)
+        delivered = [batch for batch in batches if batch.state == BatchState.IN_CLICKHOUSE]
+        waiting = [batch for batch in batches if batch.state == BatchState.NEW]
+        with ClickHouse(self.settings.clickhouse, layout(self.stream)) as clickhouse:
+            self._void(ledger, clickhouse, row, waiting)
+            checkpoints.reached("giveup.voided")
+            if delivered and not self._told_apart(ledger, row, manifest, delivered, voided=len(delivered) < len(batches)):
+                self._void(ledger, clickhouse, row, delivered)
+                delivered = []
+            if not delivered:
+                return self._abandon(ledger, row)
+            file, sha256 = str(row.manifest_file), str(row.manifest_sha256)
+            if manifest is None:
+                file, sha256 = self._rebuilt(clickhouse, row, batches)
+        ledger.end_run(row, RunState.CLOSED, file, sha256, f"{self.who}: {self.why}")
+        return f"{len(delivered)} batches stay delivered, the others are VOIDED; the next run reads the rest of its records again"
+
+    def _abandon(self, ledger: Ledger, row: RunRow) -> str:
+        ledger.end_run(row, RunState.ABANDONED, "", "", f"{self.who}: {self.why}")
+        self.files.remove_attempts(self.name, row.run)
+        return "nothing of it is delivered, the next run plans its records again"
+
+    def _void(self, ledger: Ledger, clickhouse: ClickHouse, row: RunRow, batches: Sequence[BatchRow]) -> None:
+        """Take batches back. Before that, their ids stop counting as delivered, so nothing depends on the files that hold the ids."""
+        self._set_apart(ledger).add(Kind.BATCH, (str(batch.batch_id) for batch in batches), row.run, self.who, self.why)
+        for batch in batches:
+            take_back(ledger, clickhouse, self.stream.destination, row, batch)
+
+    def _told_apart(
+        self, ledger: Ledger, row: RunRow, manifest: TopicManifest | None, delivered: Sequence[BatchRow], *, voided: bool
+    ) -> bool:
+        """Return whether later runs can tell what these batches have delivered: a topic's by ids, a Kafka Journal's by files or offsets.
+
+        If no batch of a Kafka Journal's run is void, its offsets are moved now.
+        """
+        if not isinstance(self.stream, JournalSettings):
+            return True
+        offsets = TopicOffsets(ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.name)
+        if offsets.moved_by(row.run):
+            return True
+        if manifest is None or not self._intact(row, manifest, {batch.number for batch in delivered}):
+            return False
+        if not voided:
+            offsets.write(row.run, {one.place: one.end for one in manifest.ranges})
+        return True
+
+    def _intact(self, row: RunRow, manifest: TopicManifest, numbers: set[int]) -> bool:
+        try:
+            read_plan(self.files, row)
+            for batch in manifest.batches:
+                if batch.number in numbers:
+                    self.files.open_sealed(batch.file, batch.sha256).close()
+        except SealedFileDamaged:
+            return False
+        return True
+
+    # -- the newest closed run, which the next plan reads
+
+    def _without_lost_files(self, ledger: Ledger) -> Iterator[str]:
+        """Write the lost plan or manifest of the newest closed run again, and yield a line that says so.
+
+        If a Kafka Journal's run was delivered in part, only the lost files tell which part: what ClickHouse has of it is taken out.
+        """
+        row = next(closed_runs(ledger, self.name), None)
+        if row is None or not row.manifest_file:
+            return
+        plan, manifest = if_readable(read_plan, self.files, row), if_readable(read_manifest, self.files, row)
+        partly = isinstance(self.stream, JournalSettings) and self._is_partly(ledger, row)
+        if plan and manifest and not (partly and lost(self.files, plan.delivered)):
+            return
+        row = ledger.raise_fence(row, self.owner)
+        new = replace(row, reason=f"{self.who}: {self.why}")
+        with ClickHouse(self.settings.clickhouse, layout(self.stream)) as clickhouse:
+            if partly:
+                self._take_out(ledger, clickhouse, row)
+            checkpoints.reached("giveup.taken_out")
+            if plan is None or partly:
+                file = f"{self.files.folder(self.name, row.run)}/plan-{uuid4().hex[:12]}.json"
+                ranges = plan.ranges if plan else manifest.ranges if manifest else []
+                sha256 = write_document(self.files, file, self._plan_again(ledger, row, ranges))
+                new = replace(new, plan_file=file, plan_sha256=sha256)
+            if manifest is None:
+                file, sha256 = self._rebuilt(clickhouse, row, ledger.batches(self.name, row.run))
+                new = replace(new, manifest_file=file, manifest_sha256=sha256)
+        ledger.amend(row, new)
+        ledger.record_intervention(self.name, row.run, self.who, "run give-up: files written again", self.why)
+        taken = ". What ClickHouse had of its records was taken out, the next run delivers all of them" if partly else ""
+        yield f"run {row.run} of pipeline {self.name} is closed and had lost files: they were written again{taken}"
+
+    def _is_partly(self, ledger: Ledger, row: RunRow) -> bool:
+        return any(batch.state == BatchState.VOIDED for batch in ledger.batches(self.name, row.run))
+
+    def _take_out(self, ledger: Ledger, clickhouse: ClickHouse, row: RunRow) -> None:
+        """Void the delivered batches of a closed run, and of the runs before it that read the same records."""
+        for run in takewhile(partial(self._is_partly, ledger), closed_runs(ledger, self.name)):
+            fenced = row if run.run == row.run else ledger.raise_fence(run, self.owner)
+            there = [batch for batch in ledger.batches(self.name, run.run) if batch.state == BatchState.IN_CLICKHOUSE]
+            self._void(ledger, clickhouse, fenced, there)
+            self._forget_delivered(ledger, run)
+
+    def _forget_delivered(self, ledger: Ledger, run: RunRow) -> None:
+        """Remove a run's batch files from those that count as delivered for ids that are set apart."""
+        table, folder = self._set_apart(ledger), f"{self.files.folder(self.name, run.run)}/"
+        for key, text in table.items(Kind.SINCE).items():
+            since = Since.model_validate_json(text)
+            kept = [file for file in since.delivered if not file.startswith(folder)]
+            if kept != since.delivered:
+                left = since.model_copy(update={"delivered": kept})
+                table.add(Kind.SINCE, [key], run.run, self.who, left.model_dump_json())
+
+    def _plan_again(self, ledger: Ledger, row: RunRow, ranges: list[Range]) -> TopicPlan:
+        """Return a plan that makes the next run search every id for new events from the first record on."""
+        offsets = TopicOffsets(ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.name)
+        begun = [Range(topic=topic, partition=at, first=0, end=end) for (topic, at), end in sorted(offsets.read_to().items())]
+        return TopicPlan(
+            pipeline=self.name,
+            run=row.run,
+            planned_at=row.planned_at or datetime.now(UTC),
+            ranges=ranges,
+            known_since=0,
+            rule=self.stream.rule,
+            begun=begun,
+            warnings=[],
+            more=True,
+        )
+
+    def _rebuilt(self, clickhouse: ClickHouse, row: RunRow, batches: Sequence[BatchRow]) -> tuple[str, str]:
+        """Write a manifest from what ClickHouse has, in place of a lost one; return its file and digest. Its batches can't be resent."""
+        rebuilt = [unsealed(clickhouse, self.stream.destination, batch) for batch in batches]
+        attempt = uuid4().hex[:12]
+        home = f"{self.files.folder(self.name, row.run)}/attempt-{attempt}"
+        columns = layout(self.stream)
+        manifest = TopicManifest(
+            pipeline=self.name,
+            run=row.run,
+            sealed_at=datetime.now(UTC),
+            attempt=attempt,
+            generation=1,
+            ranges=[],
+            batches=rebuilt,
+            counts=TopicCounts(new=sum(batch.rows for batch in rebuilt)),
+            columns=list(columns.names),
+            required=list(columns.required),
+            letters=f"{home}/letters",
+            replayed=f"{home}/replayed",
+            sha256={},
+            warnings=[],
+            more=False,
+        )
+        return f"{home}/manifest.json", write_document(self.files, f"{home}/manifest.json", manifest)
+
+    # -- the ledger
+
+    def _set_apart(self, ledger: Ledger) -> SetApart:
+        return SetApart(ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.name)
+
+    def _recorded(self, ledger: Ledger, action: str) -> int:
+        run = ledger.free_number(self.name)
+        ledger.add_intervention(self.name, run, owner=self.owner, who=self.who, action=action, why=self.why)
+        return run
+
+    @contextmanager
+    def _at_work(self) -> Iterator[Ledger]:
+        with Ledger(self.settings.cassandra) as ledger:
+            keyspace = self.settings.cassandra.ledger_keyspace
+            lease = Lease(ledger.cassandra, keyspace, self.name, self.owner, self.stream.lease_seconds)
+            with lease.held(self.stream.lease_wait_seconds):
+                yield ledger

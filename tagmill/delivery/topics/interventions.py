@@ -1,0 +1,90 @@
+"""Let a person end or repair a run of a topic or a Kafka Journal: abandon, void, resend or accept. Each is guarded and recorded."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from uuid import UUID
+
+from tagmill.clickhouse.client import ClickHouse
+from tagmill.config.settings import Settings
+from tagmill.delivery.dependent_views import accept
+from tagmill.delivery.push import Destination
+from tagmill.delivery.run_repairs import batch_of, run_in, send_again, void_waiting
+from tagmill.delivery.tag_views.run_files import all_batches
+from tagmill.delivery.topics.run_files import read_manifest
+from tagmill.delivery.topics.table_columns import layout, layout_of
+from tagmill.domain.batches.states import BatchState, RunState
+from tagmill.errors import GuardRefused
+from tagmill.ledger.lease import Lease
+from tagmill.ledger.runs import Ledger
+from tagmill.runs.storage import RunFiles
+
+
+class TopicInterventions:
+    """The interventions of one person in the runs of one pipeline; each is recorded with the person's reason."""
+
+    def __init__(self, settings: Settings, pipeline: str, owner: str, who: str, why: str, *, despite_views: bool = False) -> None:
+        self.settings, self.name, self.chosen = settings, pipeline, settings.stream(pipeline)
+        self.owner, self.who, self.why, self.despite_views = owner, who, why, despite_views
+        self.files = RunFiles(settings.storage.root)
+
+    def abandon(self) -> str:
+        """Give up the run that is PLANNED; the next run plans its records again."""
+        with self._at_work() as ledger:
+            row = ledger.raise_fence(run_in(ledger, self.name, RunState.PLANNED), self.owner)
+            ledger.finish_run(self.name, row.run, row.fence, RunState.PLANNED, RunState.ABANDONED, f"{self.who}: {self.why}")
+            ledger.record_intervention(self.name, row.run, self.who, "run abandon", self.why)
+            self.files.remove_attempts(self.name, row.run)
+            return f"run {row.run} of pipeline {self.name} is ABANDONED; nothing of it was delivered, the next run plans its records again"
+
+    def void(self) -> str:
+        """Give up the batches of the SEALED run that are proven absent from ClickHouse; its close forgets their ids."""
+        with self._at_work() as ledger, ClickHouse(self.settings.clickhouse, layout(self.chosen)) as clickhouse:
+            row = ledger.raise_fence(run_in(ledger, self.name, RunState.SEALED), self.owner)
+            batches = all_batches(ledger, read_manifest(self.files, row))
+            return void_waiting(ledger, clickhouse, self.chosen.destination, row, batches, self.who, self.why)
+
+    def resend(self, batch_id: UUID, run: int) -> str:
+        """Take a batch's rows out of ClickHouse, and push the sealed bytes again under the next generation."""
+        with self._at_work() as ledger:
+            row = ledger.run(self.name, run)
+            found = next((one for one in ledger.batches(self.name, run) if one.batch_id == batch_id), None) if row else None
+            if row is None or found is None or found.state == BatchState.VOIDED:
+                raise GuardRefused(
+                    f"pipeline {self.name}, run {run} has no batch {batch_id} that could be sent again. Nothing was changed. "
+                    f"Look: tagmill batches --pipeline {self.name}"
+                )
+            row = ledger.raise_fence(row, self.owner)
+            manifest = read_manifest(self.files, row)
+            sealed = next(one for one in manifest.batches if one.number == found.number)
+            # A damaged file raises here, before rows are taken out that couldn't be sent again.
+            self.files.open_sealed(sealed.file, sealed.sha256).close()
+            to = Destination(
+                self.chosen.destination, layout_of(self.chosen, manifest.columns, f"run {run} of pipeline {self.name}")
+            )
+            with ClickHouse(self.settings.clickhouse, to.layout) as clickhouse:
+                return send_again(
+                    self.settings,
+                    ledger,
+                    clickhouse,
+                    manifest,
+                    row,
+                    found,
+                    to,
+                    self.who,
+                    self.why,
+                    despite_views=self.despite_views,
+                )
+
+    def accept(self, batch_id: UUID, run: int) -> str:
+        """Record that the views on the destination have a batch whose insert ended with an error."""
+        with self._at_work() as ledger, ClickHouse(self.settings.clickhouse, layout(self.chosen)) as clickhouse:
+            row, batch = batch_of(ledger, self.name, run, batch_id)
+            return accept(ledger, clickhouse, self.chosen.destination, row, batch, self.who, self.why)
+
+    @contextmanager
+    def _at_work(self) -> Iterator[Ledger]:
+        with Ledger(self.settings.cassandra) as ledger:
+            keyspace = self.settings.cassandra.ledger_keyspace
+            lease = Lease(ledger.cassandra, keyspace, self.name, self.owner, self.chosen.lease_seconds)
+            with lease.held(self.chosen.lease_wait_seconds):
+                yield ledger

@@ -1,0 +1,30 @@
+"""Look up how far the partitions of a pipeline's topics, or of its replicated Kafka Journal, are delivered."""
+
+from tagmill.config.kafka import TopicSettings
+from tagmill.config.settings import Settings
+from tagmill.delivery.topics.plan import spans_of
+from tagmill.kafka.client import Kafka
+from tagmill.kafka.offset_ranges import others, places
+from tagmill.kafka.positions import TopicPosition, kafka_positions
+from tagmill.ledger.dedup import TopicOffsets
+from tagmill.ledger.runs import Ledger
+from tagmill.ledger.topic_ids import TopicIds
+
+
+def topic_positions(settings: Settings, ledger: Ledger, pipeline: str) -> list[TopicPosition]:
+    """Return which offsets of each partition exist, can be read, and are delivered. Of a Kafka Journal, replicated ones count as existing.
+
+    Raises ConfigurationError: a named topic, or the tables of the Kafka Journal, do not exist.
+    """
+    configured, keyspace = settings.stream(pipeline), settings.cassandra.ledger_keyspace
+    delivered_to = TopicOffsets(ledger.cassandra, keyspace, pipeline).read_to()
+    if not isinstance(configured, TopicSettings):
+        return [
+            TopicPosition(*place, delivered_to.get(place), span.first, span.end, span.end)
+            for place, span in spans_of(settings, ledger, pipeline).items()
+        ]
+    before = TopicIds(ledger.cassandra, keyspace, pipeline).read()
+    with Kafka(settings.kafka) as kafka:
+        read = places(kafka, pipeline, configured.topics, configured.topic_prefixes)
+        recreated = others(kafka.topic_ids({topic for topic, _ in read}), before, delivered_to)
+        return kafka_positions(kafka, read, delivered_to, recreated)

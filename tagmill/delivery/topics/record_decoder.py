@@ -1,0 +1,107 @@
+"""Turn one record's value into a row of a batch: decode it, make its id, take its fields. Pure."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from tagmill.config.kafka import TopicSettings
+from tagmill.delivery.topics.avro import parse_schema
+from tagmill.delivery.topics.event_ids import UniqueId, unique_id
+from tagmill.delivery.topics.fields import BEHIND_LAST_MS, Unfit, finder, key_reader, milliseconds
+from tagmill.delivery.topics.formats import (
+    Decoded,
+    Decoder,
+    avro_decoder,
+    framed_protobuf_decoder,
+    json_decoder,
+    protobuf_decoder,
+)
+from tagmill.delivery.topics.record_limits import Limits
+from tagmill.delivery.topics.table_columns import fields
+from tagmill.errors import ConfigurationError
+
+
+class Reader:
+    """Reads the values of one pipeline's topics. `contents`: its schema files by version; raises ConfigurationError for wrong ones.
+
+    `note` gets all decoded events; an event may be decoded, and so noted, more than once.
+    """
+
+    def __init__(
+        self, chosen: TopicSettings, contents: Mapping[str, bytes], note: Callable[[Iterable[Any]], None] = lambda _: None
+    ) -> None:
+        self.chosen, self.key, self.note = chosen, key_reader(chosen.key), note
+        self.decode = decoder(chosen, {version: contents[version] for version in chosen.versions})
+        older = {version: contents[version] for version in contents if version not in chosen.versions}
+        self.older = {version: decoder(chosen, {version: content}) for version, content in older.items()}
+        columns = fields(chosen.columns)
+        self.names = ("unique_id", "shard", "created_at", "schema_version", *(field.name for field in columns))
+        self._nulled = list[tuple[str, str]]()
+        self.fields = [field.reader(lambda *pair: self._nulled.append(pair)) for field in columns]
+        self.moment = finder(chosen.created_at) if chosen.created_at else None
+
+    def nulled(self) -> list[tuple[str, str]]:
+        """Return and forget the values that became null since the last call, each as its column and the reason."""
+        found, self._nulled[:] = self._nulled.copy(), []
+        return found
+
+    def decoded(self, values: Sequence[bytes]) -> list[Decoded]:
+        """Decode values into events with the versions of their schemas, and note the events; raises Unfit."""
+        found = list(map(self.decode, values))
+        self.note(event for event, _ in found)
+        return found
+
+    def id_of(self, value: bytes, schema_version: str) -> UniqueId:
+        """Return the id of an event that was read with a schema of this version; raises Unfit."""
+        if self.chosen.format == "avro" and not self.chosen.framed and schema_version not in self.chosen.schema_files:
+            raise Unfit(f"its schema, {schema_version}, is not among schema_files")
+        decode = self.older.get(schema_version, self.decode)
+        return unique_id(self.key(decode(value).event), self.chosen.shards)
+
+    def read(self, value: bytes, timestamp_ms: int) -> tuple[Any, ...]:
+        """Return one record's values in the order of `names`, created_at in milliseconds since 1970; raises Unfit."""
+        nulled = len(self._nulled)
+        [(event, version)] = self.decoded([value])
+        shard, one = unique_id(self.key(event), self.chosen.shards)
+        created_at = self.created_at(event, timestamp_ms)
+        try:
+            return (one, shard, created_at, version, *[read(event) for read in self.fields])
+        except Unfit:
+            del self._nulled[nulled:]
+            raise
+
+    def created_at(self, event: Mapping[str, Any], timestamp_ms: int) -> int:
+        """Return the creation time (milliseconds since 1970) of an event: the configured field, or Kafka's timestamp; raises Unfit."""
+        where, found = "Kafka's timestamp", timestamp_ms
+        if self.moment is not None:
+            where, value = f"field {self.chosen.created_at}", self.moment(event)
+            if value is None:
+                raise Unfit(f"{where} is missing")
+            try:
+                found = milliseconds(value)
+            except (ValueError, OverflowError) as error:
+                raise Unfit(f"{where} is no moment: {error}") from None
+        if not 0 <= found < BEHIND_LAST_MS:
+            raise Unfit(f"{where} is not between 1970 and 2100")
+        return found
+
+
+def decoder(chosen: TopicSettings, contents: Mapping[str, bytes]) -> Decoder:
+    """Return the decoder of the pipeline's format; raises ConfigurationError if a schema file is not a schema."""
+    limits = Limits(chosen.max_record_bytes, chosen.max_record_values, chosen.max_record_depth)
+    if chosen.format == "json":
+        return json_decoder(chosen.version_field, limits)
+    if chosen.format == "avro":
+        schemas = {version: read_avro(version, content) for version, content in contents.items()}
+        return avro_decoder(schemas, limits, framed=chosen.framed)
+    if chosen.framed:
+        return framed_protobuf_decoder(contents, str(chosen.message_type), chosen.key, limits)
+    (version, content), *_ = contents.items()
+    return protobuf_decoder(content, str(chosen.message_type), version, chosen.key, limits)
+
+
+def read_avro(version: str, content: bytes) -> Any:
+    """Parse a schema file of Avro; raises ConfigurationError if it is not a record's schema."""
+    try:
+        return parse_schema(content)
+    except ValueError as error:
+        raise ConfigurationError(f"schema_files.{version}: {error}") from None

@@ -1,0 +1,176 @@
+"""Decode the records of a topic's run in Spark, for staged files.
+
+Decoding is Python over Arrow batches: so the payload stays as it came, and this Spark has no expressions for Avro and Protobuf.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tagmill.config.kafka import TopicSettings
+from tagmill.delivery.topics.fields import Unfit
+from tagmill.delivery.topics.reader_notes import Notes, noted_names
+from tagmill.delivery.topics.record_decoder import Reader
+from tagmill.delivery.topics.set_apart import Apart, Place, parts
+from tagmill.delivery.topics.staged_files import INDEX_BITS, KINDS, PLACE, Source
+from tagmill.delivery.topics.table_columns import layout
+from tagmill.delivery.topics.vectorized_decoder import AlikeReader, arrow_type
+from tagmill.ledger.dead_letters import NOT_KEPT
+from tagmill.spark.connector import LARGE_ROWS, table
+
+EVENT, TOMBSTONE, UNREADABLE = KINDS
+# Columns that are kept as they came, with their names in Kafka's records.
+AS_IT_CAME = {"topic": "topic", "partition": "partition", "offset": "offset", "payload": "value"}
+# Batches of at most this many records are read record by record. A larger batch is read in bulk, and halved if a record is irregular.
+READ_ALONE = 128
+HEADERS = pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}))
+
+
+def schema_of(chosen: TopicSettings) -> pa.Schema:
+    """Return the schema of decoded records, one row a record: the columns of a batch and some more.
+
+    `kind`: event, tombstone or unreadable (whose payload is the record's value as it came). `shard`: of the id. `reason`, `key` and
+    `headers`: only of records that can't be read.
+    """
+    found = {"kind": pa.string(), "shard": pa.int32(), "reason": pa.string(), "key": pa.binary(), "headers": HEADERS}
+    for column in layout(chosen).columns:
+        found[column.name] = arrow_type(column)
+    return pa.schema({**found, "payload": pa.binary()})
+
+
+def dead_letters(spark: SparkSession, ledger_keyspace: str, pipeline: str) -> DataFrame:
+    """Return a pipeline's dead letters whose content was kept, with the columns of tagmill.kafka.spark_source.kafka_records."""
+    places = table(spark, ledger_keyspace, "dead_letter_places").where(F.col("pipeline") == pipeline)
+    letters = table(spark, ledger_keyspace, "dead_letters", directJoinSetting="on", **LARGE_ROWS)
+    headers = F.transform("headers", lambda one: F.struct(one["0"].alias("key"), one["1"].alias("value")))
+    found = places.join(letters, ["pipeline", "topic", "partition"]).where(~F.startswith("reason", F.lit(NOT_KEPT)))
+    return found.withColumn("headers", headers)
+
+
+def decoded(raw: DataFrame, chosen: TopicSettings, contents: Mapping[str, bytes], apart: Apart, largest: int) -> Source:
+    """Return the source that decodes a topic's records into rows (schema_of).
+
+    In: tagmill.kafka.spark_source.kafka_records; the schema files by version; what is set apart; how many bytes a row of
+    Cassandra may have.
+    """
+    read = raw.select("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+    decode = partial(
+        _decode, chosen=chosen, contents=dict(contents), reasons=apart.reasons, nulls=tuple(apart.columns), largest=largest
+    )
+    return Source(read, decode, schema_of(chosen), layout(chosen))
+
+
+def _decode(
+    batches: Iterable[pa.RecordBatch],
+    notes: Notes,
+    chosen: TopicSettings,
+    contents: Mapping[str, bytes],
+    reasons: Mapping[Place, str],
+    nulls: Sequence[str],
+    largest: int,
+) -> Iterator[pa.RecordBatch]:
+    reader, schema = Reader(chosen, contents, notes.list_fields), schema_of(chosen)
+    alike, noted = AlikeReader(reader), noted_names(chosen)
+    for batch in batches:
+        for part, made in _read_but(reader, alike, batch, {**reasons, **_too_large(batch, largest)}):
+            notes.nulled.update(pair for pair in reader.nulled() if pair[0] not in nulls)
+            made |= {name: part[there] for name, there in AS_IT_CAME.items()}
+            missing = [field for field in schema if field.name in nulls or field.name not in made]
+            rows = pa.RecordBatch.from_pydict(
+                made | {field.name: pa.nulls(part.num_rows, field.type) for field in missing}, schema
+            )
+            notes.match(rows, noted)
+            yield rows
+
+
+def _too_large(batch: pa.RecordBatch, largest: int) -> dict[Place, str]:
+    """Return the records whose values are too large for a row of deduplication, each with the reason why it is not read."""
+    sizes = pc.fill_null(pc.binary_length(batch["value"]), 0)
+    large = pc.indices_nonzero(pc.greater(sizes, largest)).to_pylist()
+    return {
+        (batch["topic"][at].as_py(), batch["partition"][at].as_py(), batch["offset"][at].as_py()): (
+            f"a value of {sizes[at]} bytes, more than Cassandra takes in one write ({largest})"
+        )
+        for at in large
+    }
+
+
+def _read_but(
+    reader: Reader, alike: AlikeReader, batch: pa.RecordBatch, reasons: Mapping[Place, str]
+) -> Iterator[tuple[pa.RecordBatch, dict[str, Any]]]:
+    """Read the records, but make each one that has a reason in `reasons` an unreadable one without decoding it."""
+    for part, reason in parts(batch, reasons):
+        if reason is None:
+            yield from _read(reader, alike, part)
+        else:
+            at_ms = max(part["timestamp"].cast(pa.int64())[0].as_py() // 1000, 0)
+            rows = [_nothing_read(reader, UNREADABLE, reason, at_ms)]
+            yield part, {**_named(reader, rows), **_beside(part, rows)}
+
+
+def _read(reader: Reader, alike: AlikeReader, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, dict[str, Any]]]:
+    """Yield the records in parts, each with the columns made from it; around an irregular record, each record is read alone."""
+    if not batch.num_rows:
+        return
+    # Spark's timestamps are in microseconds. One below 0 means that the record has none.
+    moments = np.maximum(batch["timestamp"].cast(pa.int64()).to_numpy() // 1000, 0).tolist()
+    values = batch["value"].to_pylist()
+    if batch.num_rows <= READ_ALONE:
+        rows = [_row(reader, value, at) for value, at in zip(values, moments, strict=True)]
+        yield batch, {**_named(reader, rows), **_beside(batch, rows)}
+        return
+    try:
+        made = alike.read(values, moments)
+    except (ValueError, OverflowError):
+        reader.nulled()  # forgets the values that became null: the halves are read again
+        half = batch.num_rows // 2
+        yield from _read(reader, alike, batch.slice(0, half))
+        yield from _read(reader, alike, batch.slice(half))
+    else:
+        yield batch, {"kind": pa.repeat(EVENT, batch.num_rows), **made}
+
+
+def _row(reader: Reader, value: bytes | None, at_ms: int) -> tuple[Any, ...]:
+    """Return a record's kind, the reason why it can't be read, and the values of `reader.names`."""
+    kind, reason = TOMBSTONE, None
+    if value is not None:
+        try:
+            return (EVENT, None, *reader.read(value, at_ms))
+        except Unfit as error:
+            kind, reason = UNREADABLE, str(error)[:1000]
+    return _nothing_read(reader, kind, reason, at_ms)
+
+
+def _nothing_read(reader: Reader, kind: str, reason: str | None, at_ms: int) -> tuple[Any, ...]:
+    return (kind, reason, *(at_ms if name == "created_at" else None for name in reader.names))
+
+
+def _named(reader: Reader, rows: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
+    """Turn rows of `_row` into columns by name."""
+    return dict(zip(("kind", "reason", *reader.names), zip(*rows, strict=True), strict=True))
+
+
+def _beside(batch: pa.RecordBatch, rows: Sequence[tuple[Any, ...]]) -> dict[str, Sequence[Any]]:
+    """Return the columns `key` and `headers`, which are null but for records that can't be read."""
+    keys: list[Any] = [None] * len(rows)
+    headers = keys.copy()
+    for index, (kind, *_) in enumerate(rows):
+        if kind == UNREADABLE:
+            keys[index], headers[index] = batch["key"][index].as_py(), batch["headers"][index].as_py() or []
+    return {"key": keys, "headers": headers}
+
+
+def placed(staged: DataFrame, names: Sequence[str], columns: Sequence[str]) -> DataFrame:
+    """Select columns of staged rows, and add their PLACE. In: the rows of the staged files, and the files' names in their order."""
+    numbers = staged.sparkSession.createDataFrame(
+        [(number, name.rpartition("/")[2]) for number, name in enumerate(names)], "number long, file string"
+    )
+    file, index = F.col("_metadata.file_name").alias("file"), F.col("_metadata.row_index").alias("row_index")
+    place = F.shiftleft("number", INDEX_BITS).bitwiseOR(F.col("row_index")).alias(PLACE)
+    return staged.select(*columns, file, index).join(F.broadcast(numbers), "file").select(*columns, place)

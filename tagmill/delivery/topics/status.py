@@ -1,0 +1,109 @@
+"""Report on a topic or a Kafka Journal: how much is delivered, how much waits, and whether ledger and ClickHouse agree."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from tagmill.clickhouse.client import ClickHouse
+from tagmill.config.settings import Settings
+from tagmill.delivery.destination_retention import ExpiredRows
+from tagmill.delivery.ledger_comparison import destination_ahead
+from tagmill.delivery.pipeline_facts import UNTOLD, collect, contents, now, record_checks
+from tagmill.delivery.tag_views.verification import differences, judged, stored, unfinished_of
+from tagmill.delivery.topics.plan import must_keep_columns
+from tagmill.delivery.topics.positions import topic_positions
+from tagmill.delivery.topics.run_files import read_manifest
+from tagmill.delivery.topics.table_columns import layout, layout_there
+from tagmill.domain import identifiers
+from tagmill.domain.batches.states import BatchState
+from tagmill.domain.verdict import Facts
+from tagmill.ledger.checks import WHOLE
+from tagmill.ledger.dead_letters import DeadLetters
+from tagmill.ledger.retired_batches import Retired
+from tagmill.ledger.runs import Ledger
+from tagmill.ledger.set_apart import Kind, SetApart
+
+COLUMNS = ("pipeline", "waiting", "delivered", "batches", "clickhouse_rows", "expired", "dead_letters", "verdict")
+
+
+def topic_line(settings: Settings, pipeline: str, *, verify: bool) -> dict[str, Any]:
+    """Return COLUMNS and level of a pipeline; `verify` reads every row in ClickHouse again, and records the outcome in the ledger.
+
+    `waiting` counts offsets that no closed run has read: readable ones in Kafka, or a Kafka Journal's replicated ones.
+    """
+    chosen, keyspace = settings.stream(pipeline), settings.cassandra.ledger_keyspace
+    with Ledger(settings.cassandra) as ledger, ClickHouse(settings.clickhouse, layout(chosen)) as clickhouse:
+        clickhouse.check_destination(chosen.destination)
+        if verify:
+            must_keep_columns(settings, ledger, pipeline)
+        clickhouse.layout = layout_there(chosen, clickhouse.columns_of(chosen.destination, plain=True))
+        at, known = now(ledger), collect(settings, ledger, clickhouse, pipeline, chosen.destination)
+        delivered, wrong = _delivered(settings, pipeline, ledger)
+        checked = contents(clickhouse, chosen.destination) if verify else UNTOLD
+        if ahead := destination_ahead(settings, ledger, clickhouse, pipeline):
+            wrong.insert(0, f"{ahead}. Look: tagmill ledger restore --pipeline {pipeline} --dry-run")
+        ((rows,),) = clickhouse.rows(f"SELECT count() FROM {identifiers.sql(chosen.destination)}")
+        counted = {WHOLE: (sum(delivered), int(rows))}
+        expired = ExpiredRows.declared(settings, pipeline, ledger, clickhouse).by_tag(counted).get(WHOLE, 0)
+        positions = topic_positions(settings, ledger, pipeline)
+        line: dict[str, Any] = {
+            "pipeline": pipeline,
+            "waiting": sum(position.waiting for position in positions),
+            "delivered": sum(delivered),
+            "batches": len(delivered),
+            "clickhouse_rows": int(rows),
+            "expired": expired,
+            "dead_letters": DeadLetters(ledger.cassandra, keyspace, pipeline).count(),
+        }
+        apart = SetApart(ledger.cassandra, keyspace, pipeline)
+        if verify:
+            wrong += _wrong(settings, pipeline, ledger, clickhouse)
+            record_checks(settings, ledger, pipeline, {WHOLE: wrong}, at, known, checked)
+        facts = Facts(
+            # `delivered` counts what the open run has pushed, too
+            **known.of_tag(WHOLE, verified=at if verify else None) | {"sealed": sum(known.sealed.values())},
+            delivered=line["delivered"],
+            expired=expired,
+            stored=line["clickhouse_rows"],
+            waiting=line["waiting"],
+            unreadable=sum(position.not_readable for position in positions),
+            dead_letters=line["dead_letters"],
+            left_out=len({*apart.items(Kind.ID), *apart.items(Kind.SINCE)}),
+            differences=tuple(wrong),
+            obstacles=(
+                *(position.problem for position in positions if position.problem),
+                *clickhouse.ttl_warnings(chosen.destination, chosen.destination_retention_days),
+            ),
+        )
+        return judged(line, facts)
+
+
+def _delivered(settings: Settings, pipeline: str, ledger: Ledger) -> tuple[list[int], list[str]]:
+    """Return the row count of each batch that is in ClickHouse, and a message for each one whose resending is not finished."""
+    last, retired = ledger.last_run(pipeline), Retired(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline)
+    found, wrong = {kept.batch_id: kept.rows for kept in retired.batches(last)}, list[str]()
+    for number in range(retired.up_to() + 1, last + 1):
+        batches = ledger.batches(pipeline, number)
+        found |= {one.batch_id: one.rows for one in batches if one.state == BatchState.IN_CLICKHOUSE}
+        if any(one.state == BatchState.NEW for one in batches):
+            wrong += [one.text for one in unfinished_of(ledger, pipeline, number)]
+    return list(found.values()), wrong
+
+
+def _wrong(settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickHouse) -> Iterator[str]:
+    table = settings.stream(pipeline).destination
+    batches, unknown = stored(settings, pipeline, ledger, clickhouse, table, read_manifest)
+    yield from (one.text for one in differences(pipeline, batches))
+    yield from (f"batch {one} is in {table}, and no run of pipeline {pipeline} has it" for one in unknown)
+    if twice := _twice(clickhouse, table):
+        yield f"{twice} events are there more than once in one batch"
+
+
+def _twice(clickhouse: ClickHouse, table: str) -> int:
+    """Return the number of events that one batch has more than once.
+
+    Two batches may have the same id: after the window, or when ids were made by a new rule.
+    """
+    same = ", ".join(map(identifiers.sql, clickhouse.layout.identity))
+    query = f"SELECT count() FROM (SELECT {same} FROM {identifiers.sql(table)} GROUP BY {same} HAVING count() > uniqExact(`batch_id`))"
+    ((count,),) = clickhouse.rows(query)
+    return int(count)

@@ -1,0 +1,240 @@
+"""The four steps of a run of a topic or a Kafka Journal, as the command line and Airflow call them.
+
+Each takes the lease, does its work, and returns what it did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pyarrow.parquet as pq
+
+from tagmill.clickhouse.client import ClickHouse
+from tagmill.config.settings import Settings
+from tagmill.delivery.ledger_comparison import require_up_to_date
+from tagmill.delivery.push import Destination, push_batches
+from tagmill.delivery.tag_views.close import read_back
+from tagmill.delivery.tag_views.model import Batch
+from tagmill.delivery.tag_views.run_files import add_batches, write_document
+from tagmill.delivery.topics.model import TopicManifest, TopicPlan
+from tagmill.delivery.topics.plan import letters_planned, must_fit, planned
+from tagmill.delivery.topics.run_files import ids_noted, read_manifest, read_plan
+from tagmill.delivery.topics.table_columns import layout_of
+from tagmill.domain.batches.states import BatchState, RunState, may_close
+from tagmill.errors import TransientError
+from tagmill.kafka.client import KafkaRecord
+from tagmill.ledger.dead_letters import DeadLetter, DeadLetters
+from tagmill.ledger.dedup import Deduplication, TopicOffsets
+from tagmill.ledger.failures import forget_failures, noted
+from tagmill.ledger.lease import Lease
+from tagmill.ledger.runs import Ledger, RunRow
+from tagmill.ledger.set_apart import Kind, SetApart
+from tagmill.runs import checkpoints
+from tagmill.runs.storage import RunFiles
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Result = dict[str, Any]
+# Rows that are in memory at once: records as they came, which may be large, and rows that only name a record.
+LETTERS_AT_ONCE, KEYS_AT_ONCE = 50, 1000
+
+
+def plan(
+    settings: Settings, pipeline: str, *, owner: str, accept_lost: bool = False, recreated: bool = False, letters: bool = False
+) -> Result:
+    """Plan the next run, or take over the unfinished one. In the result, `run` is None when there is nothing to do.
+
+    With `recreated`, topics that were created again are read from their first record. With `letters`, the run reads the pipeline's dead
+    letters again.
+
+    Raises GuardRefused: records are gone from Kafka that were never delivered (unless `accept_lost`). ConfigurationError: the ids of
+    delivered events were made by another rule, or a schema file doesn't fit the columns.
+    """
+    with leased(settings, pipeline, owner, wait=settings.stream(pipeline).lease_wait_seconds, step="plan") as (ledger, lease):
+        number = ledger.free_number(pipeline)
+        if unfinished := ledger.open_run(pipeline):
+            return _taken_over(ledger, unfinished, owner)
+        ledger.delivered.write_times.require_own(pipeline, number)
+        require_up_to_date(settings, ledger, pipeline, number)
+        must_fit(settings, ledger, pipeline)
+        if letters:
+            made = letters_planned(settings, ledger, pipeline, number)
+        else:
+            made = planned(settings, ledger, pipeline, number, accept_lost, recreated)
+        if made is None:
+            forget_failures(settings, ledger.cassandra, pipeline)
+            lease.give_back()
+            nothing = f"pipeline {pipeline}: nothing to do"
+            return {
+                "run": None,
+                "fence": 0,
+                "state": "IDLE",
+                "records": 0,
+                "more": False,
+                "planned_now": False,
+                "message": nothing,
+            }
+        with ClickHouse(settings.clickhouse) as clickhouse:
+            chosen = settings.stream(pipeline)
+            clickhouse.check_for_plan(chosen.destination, chosen.destination_retention_days)
+        checkpoints.reached("plan.before_commit")
+        ledger.claim(pipeline, number)
+        files = RunFiles(settings.storage.root)
+        file = f"{files.folder(pipeline, number)}/plan-{uuid4().hex[:12]}.json"
+        sha256 = write_document(files, file, made)
+        row = ledger.create_run(
+            pipeline, number, kind="deliver", state=RunState.PLANNED, owner=owner, plan_file=file, plan_sha256=sha256
+        )
+        checkpoints.reached("plan.after_commit")
+        what = "the dead letters" if letters else f"up to {made.records} records of {len(made.ranges)} partitions"
+        said = f"pipeline {pipeline}: run {number} planned, {what}"
+        return {
+            "run": number, "fence": row.fence, "state": row.state.value, "records": made.records, "more": made.more, "planned_now": True,
+            "message": said,
+        }  # fmt: skip
+
+
+def seal(settings: Settings, pipeline: str, run: int, fence: int, *, owner: str, spark: SparkSession) -> Result:
+    """Read and deduplicate the records of a planned run, seal its batches, and note their ids."""
+    from tagmill.delivery.topics.seal import seal as seal_run
+    from tagmill.spark.errors import explained
+
+    noting = f"Run {run} is sealed, not all of its ids are noted yet"
+    with leased(settings, pipeline, owner, step="seal", run=run) as (ledger, _), explained(ledger.cassandra.where, noting):
+        manifest = seal_run(settings, ledger, spark, pipeline, run, fence)
+        add_batches(ledger, manifest)
+        return _summary(manifest, f"{len(manifest.batches)} batches sealed")
+
+
+def push(
+    settings: Settings, pipeline: str, run: int, fence: int, *, owner: str, progress: Callable[[int, int], None] | None = None
+) -> Result:
+    """Insert the batches of a sealed run into ClickHouse, and verify each; raises TransientError if its ids are not noted yet."""
+    chosen, files = settings.stream(pipeline), RunFiles(settings.storage.root)
+    with leased(settings, pipeline, owner, step="push", run=run) as (ledger, _):
+        row = ledger.current(pipeline, run, fence)
+        manifest = read_manifest(files, row)
+        if chosen.rule and not ids_noted(files, manifest):
+            raise TransientError(
+                f"run {run} of pipeline {pipeline}: its ids are not noted yet. Nothing was pushed; seal it again"
+            )
+        if row.state == RunState.SEALED:
+            sealed = layout_of(chosen, manifest.columns, f"run {run} of pipeline {pipeline}")
+            to = Destination(chosen.destination, sealed, 1, chosen.seconds_between_inserts)
+            push_batches(settings, ledger, files, manifest, fence, to, progress)
+        return _summary(manifest, f"{len(manifest.batches)} batches verified in ClickHouse")
+
+
+def close(settings: Settings, pipeline: str, run: int, fence: int, *, owner: str) -> Result:
+    """Close a pushed run: keep unreadable records as dead letters, move the offsets, and give the lease back."""
+    with leased(settings, pipeline, owner, step="close", run=run) as (ledger, lease):
+        manifest = close_run(settings, ledger, pipeline, run, fence)
+        forget_failures(settings, ledger.cassandra, pipeline)
+        lease.give_back()
+        return _summary(manifest, "closed")
+
+
+def _forget_apart(ledger: Ledger, keyspace: str, plan: TopicPlan) -> None:
+    """Remove what a run has settled: its records that are dead letters now, which only a replay reads again, and a returned id."""
+    table = SetApart(ledger.cassandra, keyspace, plan.pipeline)
+    if plan.only is not None:
+        table.remove(Kind.SINCE, plan.only)
+    for topic, partition, offset, _ in plan.apart.records:
+        table.remove(Kind.RECORD, f"{topic}/{partition}/{offset}")
+
+
+def close_run(settings: Settings, ledger: Ledger, pipeline: str, run: int, fence: int) -> TopicManifest:
+    """Close a run whose batches are all in ClickHouse or void, under the caller's lease; a closed run is left as it is."""
+    files, keyspace = RunFiles(settings.storage.root), settings.cassandra.ledger_keyspace
+    row = ledger.current(pipeline, run, fence)
+    manifest = read_manifest(files, row)
+    if row.state == RunState.SEALED:
+        batches = ledger.batches(pipeline, run)
+        if not may_close([batch.state for batch in batches]) or len(batches) != len(manifest.batches):
+            raise TransientError(f"run {run} of pipeline {pipeline} has batches that are not in ClickHouse yet. Push first")
+        letters, rule = DeadLetters(ledger.cassandra, keyspace, pipeline), read_plan(files, row).rule
+        letters.add(_letters(files, manifest))
+        checkpoints.reached("close.before_progress")
+        voided = {batch.number for batch in batches if batch.state == BatchState.VOIDED}
+        if voided:
+            # The next run reads the same records: delivered ids stay known, so the ids of voided batches must be forgotten.
+            if rule:
+                ids = Deduplication(ledger.cassandra, keyspace, pipeline, rule)
+                written = ledger.delivered.write_times.of(pipeline, run)
+                ids.forget(_ids(files, [batch for batch in manifest.batches if batch.number in voided], written))
+        else:
+            letters.forget(_replayed(files, manifest))
+            offsets = TopicOffsets(ledger.cassandra, keyspace, pipeline)
+            with read_back(ledger, pipeline, run, fence):
+                offsets.write(run, {one.place: one.end for one in manifest.ranges})
+            _forget_apart(ledger, keyspace, read_plan(files, row))
+        checkpoints.reached("close.before_end")
+        ledger.finish_run(pipeline, run, fence, RunState.SEALED, RunState.CLOSED)
+    files.remove_attempts(pipeline, run, but=manifest.attempt)
+    return manifest
+
+
+def _letters(files: RunFiles, manifest: TopicManifest) -> Iterator[DeadLetter]:
+    for part in files.record_batches(manifest.letters, LETTERS_AT_ONCE) if manifest.counts.unreadable else ():
+        for row in part.to_pylist():
+            moment = datetime.fromtimestamp(row["created_at"] / 1000, UTC)
+            headers = [(header["key"], header["value"]) for header in row["headers"] or ()]
+            record = KafkaRecord(row["topic"], row["partition"], row["offset"], moment, row["key"], row["payload"], headers)
+            yield DeadLetter(record, row["reason"])
+
+
+def _replayed(files: RunFiles, manifest: TopicManifest) -> Iterator[tuple[str, int, int]]:
+    for part in files.record_batches(manifest.replayed, KEYS_AT_ONCE) if files.names(manifest.replayed) else ():
+        for row in part.to_pylist():
+            yield row["topic"], row["partition"], row["offset"]
+
+
+def _ids(files: RunFiles, batches: Iterable[Batch], written: int) -> Iterator[tuple[int, str, int]]:
+    for batch in batches:
+        with files.open_sealed(batch.file, batch.sha256) as source:
+            for part in pq.ParquetFile(source).iter_batches(KEYS_AT_ONCE, columns=["shard", "unique_id"]):
+                for row in part.to_pylist():
+                    yield row["shard"], row["unique_id"], written
+
+
+@contextmanager
+def leased(
+    settings: Settings, pipeline: str, owner: str, *, wait: float = 0, step: str = "", run: int | None = None
+) -> Iterator[tuple[Ledger, Lease]]:
+    """Yield the ledger and the pipeline's lease (Lease.for_a_step); a failure of a named `step` is noted in the ledger."""
+    with Ledger(settings.cassandra) as ledger:
+        seconds = settings.stream(pipeline).lease_seconds
+        lease = Lease(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline, owner, seconds)
+        with lease.for_a_step(wait), noted(settings, ledger.cassandra, pipeline, step, run):
+            yield ledger, lease
+
+
+def _taken_over(ledger: Ledger, row: RunRow, owner: str) -> Result:
+    row = ledger.raise_fence(row, owner)
+    said = f"pipeline {row.pipeline}: run {row.run} was not finished ({row.state}), going on with it"
+    return {
+        "run": row.run,
+        "fence": row.fence,
+        "state": row.state.value,
+        "records": 0,
+        "more": True,
+        "planned_now": False,
+        "message": said,
+    }
+
+
+def _summary(manifest: TopicManifest, what: str) -> Result:
+    counts = manifest.counts
+    rows = sum(batch.rows for batch in manifest.batches)
+    return {
+        "run": manifest.run, "batches": len(manifest.batches), "rows": rows, **counts.model_dump(), "more": manifest.more,
+        "warnings": manifest.warnings,
+        "message": f"pipeline {manifest.pipeline}: run {manifest.run} {what}, {rows} new events of {counts.records} records "
+        f"({counts.known} known, {counts.twice} twice, {counts.unreadable} unreadable)"
+        + (f", {counts.nulled} values of columns null" if counts.nulled else ""),
+    }  # fmt: skip

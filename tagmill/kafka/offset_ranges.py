@@ -1,0 +1,165 @@
+"""Choose the records that a run reads: from the end of the last read to the last record that is committed in Kafka now."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from tagmill.delivery.tag_views.model import Document
+from tagmill.errors import ConfigurationError, GuardRefused
+from tagmill.kafka.client import Kafka, Place, Span
+from tagmill.ledger.topic_ids import TopicIds
+
+OWN_TABLES = "Give the new topic a pipeline and tables of its own"
+
+
+class Range(Document):
+    """Records of a topic's partition: offsets from `first` (inclusive) to `end` (exclusive), of which some may hold no record."""
+
+    topic: str
+    partition: int
+    first: int
+    end: int
+
+    @property
+    def place(self) -> Place:
+        """Topic and partition."""
+        return self.topic, self.partition
+
+
+def places(kafka: Kafka, pipeline: str, topics: Sequence[str], prefixes: Sequence[str]) -> list[Place]:
+    """Return the partitions of the topics that are named or have one of the prefixes, by topic and partition.
+
+    Raises ConfigurationError: a named topic doesn't exist.
+    """
+    there = kafka.topics()
+    if missing := [topic for topic in topics if topic not in there]:
+        raise ConfigurationError(
+            f"pipelines.{pipeline}.topics: {kafka.where} has no topic {', '.join(missing)}. Nothing was read"
+        )
+    found = {*topics, *(topic for topic in there if topic.startswith(tuple(prefixes)))}
+    return [(topic, partition) for topic in sorted(found) for partition in range(there[topic])]
+
+
+def same_topics(
+    kafka: Kafka,
+    known: TopicIds,
+    pipeline: str,
+    read_to: Collection[Place],
+    places: Collection[Place],
+    *,
+    accept_lost: bool,
+    go_on: str,
+    ways_on: str = OWN_TABLES,
+) -> list[str]:
+    """Record the ids of these places' topics, and return a warning for each topic that was read and was created again since.
+
+    Args:
+        kafka: the cluster.
+        known: the record of the topics' ids.
+        pipeline: the pipeline's name, for the message.
+        read_to: the places of which something was read.
+        places: the places whose topics are read now.
+        accept_lost: accept that a topic is another one under the same name.
+        go_on: the command that accepts it.
+        ways_on: what else the operator can do.
+
+    Raises GuardRefused: a topic that was read is another one under the same name by now, and `accept_lost` is not set.
+    """
+    now, before = kafka.topic_ids({topic for topic, _ in places}), known.read()
+    warnings = list(others(now, before, read_to).values())
+    if warnings and not accept_lost:
+        raise GuardRefused(
+            f"{pipeline}: {warnings[0]}. Nothing was read. {ways_on}. To go on where the old one was left, without the records before "
+            f"that: {go_on}"
+        )
+    known.write({topic: one for topic, one in now.items() if before.get(topic) != one})
+    return warnings
+
+
+def others(now: Mapping[str, str], before: Mapping[str, str], read_to: Collection[Place]) -> dict[str, str]:
+    """Return a text for each topic that was read and is another one under the same name by now.
+
+    Args:
+        now: the topics' ids now.
+        before: the topics' ids when they were read last.
+        read_to: the places of which something was read.
+    """
+    return {
+        topic: f"topic {topic} was made anew since it was read: its first records are not those that were"
+        for topic in sorted({topic for topic, _ in read_to})
+        if topic in now and before.get(topic, now[topic]) != now[topic]
+    }
+
+
+def unread(
+    pipeline: str,
+    spans: Mapping[Place, Span],
+    read_to: Mapping[Place, int],
+    *,
+    accept_lost: bool,
+    go_on: str,
+    ways_on: str = OWN_TABLES,
+) -> tuple[list[Range], list[str]]:
+    """Return the ranges to read, and warnings.
+
+    A range without a record means that all unread records of its partition are lost; the partition then counts as read up to its end.
+
+    Args:
+        pipeline: the pipeline's name, for the message.
+        spans: the offsets that Kafka has.
+        read_to: the offset behind the last record that was read, of the places that were read.
+        accept_lost: accept that records are lost.
+        go_on: the command that accepts it.
+        ways_on: what to do with a topic that is shorter than what was read of it.
+
+    Raises GuardRefused: records are gone before they were read, or a topic is shorter than what was read of it.
+    """
+    ranges, warnings = list[Range](), list[str]()
+    for (topic, partition), span in spans.items():
+        begin = read_to.get((topic, partition), span.first)
+        wrong = misplaced((topic, partition), span, begin)
+        if begin > span.end:
+            raise GuardRefused(f"{pipeline}: {wrong}. Nothing was read. {ways_on}")
+        if wrong:
+            if not accept_lost:
+                raise GuardRefused(f"{pipeline}: {wrong}. Nothing was read. To go on with what is there: {go_on}")
+            warnings.append(wrong)
+        elif span.first and (topic, partition) not in read_to:
+            warnings.append(f"topic {topic}, partition {partition} is read for the first time, and begins at offset {span.first}")
+        if wrong or begin < span.end:
+            ranges.append(Range(topic=topic, partition=partition, first=max(begin, span.first), end=span.end))
+    return ranges, warnings
+
+
+def misplaced(place: Place, span: Span, begin: int) -> str | None:
+    """Return what is wrong if records from `begin` on are to be read and Kafka has those of `span`; None: nothing is."""
+    where = f"topic {place[0]}, partition {place[1]}"
+    if begin > span.end:
+        return f"{where} ends at offset {span.end}, but {begin} were read: it was made anew"
+    if begin < span.first:
+        return f"{where}: {span.first - begin} records (offsets {begin} to {span.first - 1}) were gone from Kafka before they were read"
+    return None
+
+
+def went(ranges: Iterable[Range], spans: Mapping[Place, Span]) -> list[str]:
+    """Return a text for each of these ranges of which Kafka no longer has all offsets."""
+    found = []
+    for one in ranges:
+        span = spans[one.place]
+        left = max(0, min(one.end, span.end) - max(one.first, span.first))
+        if gone := one.end - one.first - left:
+            there = f"there are {span.first} to {span.end - 1}" if span.first < span.end else "none is there"
+            of = f"(of offsets {one.first} to {one.end - 1}; {there})"
+            found.append(f"topic {one.topic}, partition {one.partition}: {gone} records {of}")
+    return found
+
+
+def capped(ranges: Sequence[Range], most: int) -> list[Range]:
+    """Shorten ranges to `most` records in total, in equal shares; a range shorter than its share leaves the rest to the others.
+
+    Each range keeps at least one record, even if the total then exceeds `most`.
+    """
+    left, done = most, list[Range]()
+    for number, one in enumerate(sorted(ranges, key=lambda one: one.end - one.first)):
+        end = min(one.end, one.first + max(1, left // (len(ranges) - number)))
+        done.append(one.model_copy(update={"end": end}))
+        left -= end - one.first
+    return sorted(done, key=lambda one: one.place)

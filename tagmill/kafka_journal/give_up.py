@@ -1,0 +1,49 @@
+"""Give up a replication that cannot be finished, and set records apart.
+
+Its pointers have not moved, so the next replication reads its records again. Those that it had written count as replicated, or are
+written again with a later time.
+"""
+
+from collections.abc import Sequence
+
+from tagmill.config.settings import Settings
+from tagmill.delivery.topics.set_apart import record_of
+from tagmill.errors import ConfigurationError, GuardRefused
+from tagmill.ledger.lease import Lease
+from tagmill.ledger.replications import SEALED, Replications
+from tagmill.ledger.runs import Ledger
+from tagmill.ledger.set_apart import Kind, SetApart
+
+
+class ReplicationGiveUp:
+    """The interventions of one person in the replication of one Kafka Journal, recorded with the person's reason."""
+
+    def __init__(self, settings: Settings, pipeline: str, owner: str, who: str, why: str) -> None:
+        self.settings, self.name, self.journal = settings, pipeline, settings.kafka_journal(pipeline)
+        self.owner, self.who, self.why = owner, who, why
+
+    def run(self, apart: Sequence[str]) -> list[str]:
+        """Give up the sealed replication, then set records (topic/partition/offset) apart; return what was done. Safe to repeat."""
+        if wrong := [item for item in apart if record_of(item) is None]:
+            raise ConfigurationError(
+                f"pipeline {self.name}: {', '.join(map(repr, wrong))} is no record (topic/partition/offset). Nothing was changed"
+            )
+        keyspace = self.settings.cassandra.ledger_keyspace
+        with Ledger(self.settings.cassandra) as ledger:
+            lease = Lease(ledger.cassandra, keyspace, self.name, self.owner, self.journal.lease_seconds)
+            with lease.held(self.journal.lease_wait_seconds):
+                said = self._give_up(ledger, Replications(ledger.cassandra, keyspace, self.name))
+                if not said and not apart:
+                    raise GuardRefused(f"pipeline {self.name} has no replication to give up. Nothing was changed")
+                if apart:
+                    SetApart(ledger.cassandra, keyspace, self.name).add(Kind.RECORD, apart, 0, self.who, self.why)
+                    said.append(f"pipeline {self.name}: {len(apart)} records become dead letters; the rest is replicated")
+                return [*said, f"go on: tagmill kafka-journal replicate --pipeline {self.name}"]
+
+    def _give_up(self, ledger: Ledger, replications: Replications) -> list[str]:
+        newest = replications.newest()
+        if newest is None or newest.state != SEALED:
+            return []
+        row = replications.finish(replications.take_over(self.owner))
+        ledger.record_intervention(self.name, row.replication, self.who, "run give-up", self.why)
+        return [f"replication {row.replication} of pipeline {self.name} is given up: the next one reads its records again"]

@@ -1,0 +1,337 @@
+"""Replicate a Kafka Journal's topics to Cassandra, in pieces that are sealed before anything of them is written.
+
+A piece is sealed when its records are decoded, their effect on each id is computed, and both are stored in files; the commit is one
+conditional update in replications. Before the commit, nothing is written into the journal's keyspace. After it, nothing is computed again:
+every process that goes on writes the same rows with the same timestamp. Pointers are written last, so what was not finished is read again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from tagmill.cassandra.client import Cassandra
+from tagmill.config.settings import Settings
+from tagmill.delivery.tag_views.run_files import read_document, way_out, write_document
+from tagmill.delivery.topics.set_apart import Apart, within
+from tagmill.errors import TagmillError
+from tagmill.kafka.client import Kafka, Place, Span
+from tagmill.kafka.offset_ranges import Range, capped, others, places, same_topics, unread
+from tagmill.kafka.positions import TopicPosition, kafka_positions
+from tagmill.kafka_journal.model import Counts, Manifest, PartitionStatus, ReplicationReport, Tell
+from tagmill.kafka_journal.tables import ADDED, KafkaJournalTables, Pointer
+from tagmill.kafka_journal.write_times import Overwritten, WriteTimes, ahead
+from tagmill.ledger.dead_letters import DeadLetters
+from tagmill.ledger.failures import forget_failures, noted
+from tagmill.ledger.lease import Lease
+from tagmill.ledger.replications import SEALED, ReplicationRow, Replications
+from tagmill.ledger.set_apart import Kind, SetApart
+from tagmill.ledger.topic_ids import TopicIds
+from tagmill.runs import checkpoints
+from tagmill.runs.storage import RunFiles
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tagmill.kafka_journal.pieces import Move
+
+NAMED_WARNINGS = 20
+# The latest write time that Cassandra can store, in microseconds.
+HIGHEST = 2**63 - 1
+
+
+def replicate(
+    settings: Settings,
+    pipeline: str,
+    *,
+    owner: str,
+    spark: Callable[[], SparkSession],
+    accept_lost: bool = False,
+    write_after: datetime | None = None,
+    tell: Tell | None = None,
+) -> ReplicationReport:
+    """Replicate everything that is committed in Kafka now to the tables. Safe to stop and to start again at any moment.
+
+    `spark` is asked for a session only if there is anything to do. All rows are written with a time later than `write_after`.
+
+    Raises GuardRefused: records are gone from Kafka that were not replicated (unless `accept_lost`), or a row has a later write time
+    than what is written. LeaseTaken, FenceRaised: another replicator is at work. ConfigurationError: a topic or the ledger's tables are
+    missing.
+    """
+    from tagmill.spark.errors import explained
+
+    sealed_stays = "What was sealed is written by the next replication"
+
+    chosen = settings.kafka_journal(pipeline)
+    with Cassandra(settings.cassandra) as cassandra, Kafka(settings.kafka) as kafka, explained(cassandra.where, sealed_stays):
+        attempt = _Attempt(
+            settings, pipeline, cassandra, kafka, spark, WriteTimes(pipeline, write_after), tell or (lambda _: None)
+        )
+        lease = Lease(cassandra, settings.cassandra.ledger_keyspace, pipeline, owner, chosen.lease_seconds)
+        with lease.held(chosen.lease_wait_seconds), noted(settings, cassandra, pipeline, "replicate"):
+            done = attempt.run(owner, accept_lost)
+            forget_failures(settings, cassandra, pipeline)
+            return done
+
+
+def status(settings: Settings, pipeline: str) -> list[PartitionStatus]:
+    """Return how far each partition of the pipeline's topics is replicated, and what stops the next replication. Nothing is written.
+
+    Raises ConfigurationError: a named topic or the ledger's tables don't exist.
+    """
+    chosen = settings.kafka_journal(pipeline)
+    with Cassandra(settings.cassandra) as cassandra, Kafka(settings.kafka) as kafka:
+        tables = KafkaJournalTables(cassandra, chosen.keyspace)
+        found = places(kafka, pipeline, chosen.topics, chosen.topic_prefixes)
+        pointers = tables.pointers(found) if tables.there() else {}
+        before = TopicIds(cassandra, settings.cassandra.ledger_keyspace, pipeline).read()
+        anew = others(kafka.topic_ids({topic for topic, _ in pointers}), before, pointers)
+        replicated_to = {place: one.offset + 1 for place, one in pointers.items()}
+        return [_status(one) for one in kafka_positions(kafka, found, replicated_to, anew)]
+
+
+def _status(position: TopicPosition) -> PartitionStatus:
+    return PartitionStatus(
+        topic=position.topic,
+        partition=position.partition,
+        replicated_to=position.delivered_to,
+        first=position.log_start,
+        end=position.last_stable_offset,
+        waiting=position.waiting,
+        not_readable=position.not_readable,
+        problem=position.problem,
+    )
+
+
+def pending(settings: Settings, pipeline: str) -> bool:
+    """Return whether there are records to replicate, a sealed replication to write, or a problem that replicating would report."""
+    with Cassandra(settings.cassandra) as cassandra:
+        row = Replications(cassandra, settings.cassandra.ledger_keyspace, pipeline).newest()
+    return (row is not None and row.state == SEALED) or any(one.waiting or one.problem for one in status(settings, pipeline))
+
+
+class _Attempt:
+    """One attempt at replicating, under the lease."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        pipeline: str,
+        cassandra: Cassandra,
+        kafka: Kafka,
+        spark: Callable[[], SparkSession],
+        times: WriteTimes,
+        tell: Tell,
+    ) -> None:
+        self.settings, self.name, self.chosen = settings, pipeline, settings.kafka_journal(pipeline)
+        self.cassandra, self.kafka, self.spark, self.times, self.tell = cassandra, kafka, spark, times, tell
+        self.warnings, self.partitions = list[str](), Counter[str]()
+        self.moves: list[Move] | None = None
+        self.tables = KafkaJournalTables(cassandra, self.chosen.keyspace)
+        self.replications = Replications(cassandra, settings.cassandra.ledger_keyspace, pipeline)
+        self.apart = SetApart(cassandra, settings.cassandra.ledger_keyspace, pipeline)
+        self.files, self.home = RunFiles(settings.storage.root), f"{pipeline}/replications"
+        self.go_on = f"tagmill kafka-journal replicate --pipeline {pipeline} --accept-lost"
+
+    def run(self, owner: str, accept_lost: bool) -> ReplicationReport:
+        """Finish a sealed replication, then replicate piece by piece up to the end that Kafka had at the beginning."""
+        done = list[Manifest]()
+        row = self.replications.take_over(owner)
+        with self._fenced(row.fence):
+            if row.state == SEALED:
+                self._make_tables(owner)
+                self.tell(f"finishing replication {row.replication}")
+                done.append(_read(self.files, row))
+                if self.times.least > row.written_at:
+                    row = self.replications.restamp(row, self.times.least)
+                row = self._write(done[-1], row)
+            self._sweep()
+            chosen = places(self.kafka, self.name, self.chosen.topics, self.chosen.topic_prefixes)
+            self._make_tables(owner)
+            ends, self.partitions = self.kafka.spans(chosen), Counter(topic for topic, _ in chosen)
+            self.warnings += self._same_topics(ends, accept_lost)
+            while (next_piece := self._unread(ends, accept_lost))[0]:
+                manifest, row = self._seal(*next_piece, row)
+                row = self._write(manifest, row)
+                done.append(manifest)
+        return ReplicationReport(
+            pipeline=self.name, keyspace=self.chosen.keyspace, replications=len(done), ranges=_joined(done), counts=_sum(done),
+            warnings=list(dict.fromkeys([*self.warnings, *(text for one in done for text in one.warnings)])),
+        )  # fmt: skip
+
+    def _make_tables(self, owner: str) -> None:
+        """Create missing tables, and add columns that tables of an earlier release of Kafka Journal lack."""
+        there = self.tables.there()
+        self.tables.require_writable()
+        outdated = self.tables.outdated() if there else []
+        if outdated:
+            self.tell(f"adding to tables of an earlier release: {', '.join(outdated)}")
+        if outdated or not there:
+            replication = self.settings.cassandra.replication.options()
+            self.tables.create(replication, owner=owner, lock_seconds=self.chosen.lock_seconds)
+
+    def _same_topics(self, ends: Mapping[Place, Span], accept_lost: bool) -> list[str]:
+        ids = TopicIds(self.cassandra, self.settings.cassandra.ledger_keyspace, self.name)
+        read = self.tables.pointers(list(ends))
+        return same_topics(self.kafka, ids, self.name, read, ends, accept_lost=accept_lost, go_on=self.go_on)
+
+    def _unread(self, ends: Mapping[Place, Span], accept_lost: bool) -> tuple[list[Range], list[str]]:
+        """Return the ranges of the next piece to replicate, none if everything is replicated, and warnings."""
+        from tagmill.kafka_journal.pieces import cut, find_moves
+
+        read_to = {place: one.offset + 1 for place, one in self.tables.pointers(list(ends)).items()}
+        ranges, warnings = unread(self.name, ends, read_to, accept_lost=accept_lost, go_on=self.go_on)
+        pieces = capped(ranges, self.chosen.max_records_per_run)
+        if pieces == ranges:
+            return pieces, warnings
+        if self.moves is None:
+            self.tell("looking for ids that moved between partitions")
+            self.moves = find_moves(self.spark(), self.kafka, ranges, self.partitions)
+        return cut(pieces, self.moves), warnings
+
+    def _seal(self, ranges: list[Range], warnings: list[str], row: ReplicationRow) -> tuple[Manifest, ReplicationRow]:
+        from tagmill.kafka.spark_source import with_records
+        from tagmill.kafka_journal import staging
+        from tagmill.spark.connector import await_tables
+
+        folder, spark, largest = f"{self.home}/attempt-{uuid4().hex[:12]}", self.spark(), self.cassandra.largest_row
+        url = self.files.url(folder)
+        self.tell(f"reading {sum(one.end - one.first for one in ranges)} records of {len(ranges)} partitions")
+        checkpoints.reached("replicate.planned")
+        apart = Apart(records=within(self.apart.items(Kind.RECORD), ranges))
+        staged = with_records(
+            spark,
+            self.kafka,
+            ranges,
+            lambda raw: _fixed(spark, staging.decoded(raw, self.partitions, largest, apart.reasons), f"{url}/records"),
+        )
+        checkpoints.reached("replicate.staged")
+        self.tell("finding out what they do")
+        await_tables(spark, self.chosen.keyspace, {name: list(columns) for name, columns in ADDED.items()})
+        stands = staging.entries(spark, self.chosen.keyspace, staged)
+        folds = _fixed(spark, staging.folded(staged, stands, self.chosen.segment_size), f"{url}/folds")
+        counts, found = _counts(staged, folds)
+        written_at, told = self.times.choose(self._newest(folds), row.written_at + 2)
+        manifest = Manifest(
+            replication=row.replication + 1, folder=folder, written_at=written_at, ranges=ranges, counts=counts,
+            warnings=[*warnings, *apart.warnings(), *found, *told],
+        )  # fmt: skip
+        file = f"{folder}/manifest.json"
+        sha256 = write_document(self.files, file, manifest)
+        checkpoints.reached("replicate.before_commit")
+        sealed = self.replications.seal(row, file, sha256, manifest.written_at)
+        checkpoints.reached("replicate.after_commit")
+        return manifest, sealed
+
+    def _write(self, manifest: Manifest, row: ReplicationRow) -> ReplicationRow:
+        """Write everything that a sealed replication says, the pointers last, and finish the replication."""
+        from tagmill.kafka_journal.writer import Writing
+
+        writing = Writing(self.spark(), self.tables, self.files, manifest, row.written_at, self.times, self.tell)
+        writing.write()
+        if manifest.counts.unreadable:
+            DeadLetters(self.cassandra, self.settings.cassandra.ledger_keyspace, self.name).add(writing.dead_letters())
+        self._point(manifest.ranges, row.written_at + 1)
+        for topic, partition, offset, _ in within(self.apart.items(Kind.RECORD), manifest.ranges):
+            self.apart.remove(Kind.RECORD, f"{topic}/{partition}/{offset}")
+        checkpoints.reached("replicate.before_end")
+        done = self.replications.finish(row)
+        self._sweep()
+        return done
+
+    def _newest(self, folds: DataFrame) -> Overwritten | None:
+        """Return the entry with the latest write time among those that are written over; None if none is."""
+        from pyspark.sql import functions as F
+
+        changing = folds.where("(moved OR purged) AND overwritten IS NOT NULL")
+        row = changing.agg(F.max_by(F.struct("id", "overwritten"), "overwritten").alias("newest")).collect()[0]["newest"]
+        return Overwritten(f"the row of id {row['id']!r} in {self.tables.name}.metajournal", row["overwritten"]) if row else None
+
+    def _point(self, ranges: list[Range], written_at: int) -> None:
+        """Move the pointers, each with a later write time than it has, and read them back; raise GuardRefused if one did not move."""
+        places, now = [one.place for one in ranges], self.cassandra.now()
+        known, moved = self.tables.pointers(places), dict[Place, Pointer]()
+        for one in ranges:
+            before = known.get(one.place, Pointer(-1, now, 0))
+            if before.written >= written_at and before.offset != one.end - 1:
+                self.warnings.append(ahead(Overwritten(self._pointer(one.place), before.written)))
+            moved[one.place] = Pointer(one.end - 1, before.created, max(written_at, min(before.written + 1, HIGHEST)))
+        self.tables.point(moved.items())
+        standing = self.tables.pointers(places)
+        for place, pointer in moved.items():
+            if (now_there := standing.get(place)) is None or now_there.offset != pointer.offset:
+                raise self.times.outranked(self._pointer(place), now_there.written if now_there else None)
+
+    def _pointer(self, place: Place) -> str:
+        return f"the row of topic {place[0]}, partition {place[1]} in {self.tables.name}.pointer2"
+
+    def _sweep(self) -> None:
+        """Remove the files of all attempts: each is finished, or was never committed and can no longer be."""
+        for folder in self.files.folders(self.home):
+            self.files.remove_folder(f"{self.home}/{folder}")
+
+    @contextmanager
+    def _fenced(self, fence: int) -> Iterator[None]:
+        """Raise FenceRaised in place of an unexpected error if another process took over: it may have removed this attempt's files."""
+        try:
+            yield
+        except TagmillError:
+            raise
+        except Exception:
+            self.replications.current(fence)
+            raise
+
+
+def _read(files: RunFiles, row: ReplicationRow) -> Manifest:
+    of = f"replication {row.replication} of {row.pipeline}"
+    with way_out(row.pipeline):
+        return read_document(files, Manifest, str(row.manifest_file), row.manifest_sha256, of=of)
+
+
+def _fixed(spark: SparkSession, rows: DataFrame, url: str) -> DataFrame:
+    """Write rows to Parquet and read them back, so that later evaluations see the same rows; files of an earlier try are overwritten."""
+    rows.write.mode("overwrite").parquet(url)
+    return spark.read.schema(rows.schema).parquet(url)
+
+
+def _counts(staged: DataFrame, folds: DataFrame) -> tuple[Counts, list[str]]:
+    from pyspark.sql import functions as F
+
+    found = staged.groupBy("kind").agg(
+        F.count("*").alias("records"), F.sum(F.size("events")).alias("events"), F.count("warning").alias("warnings")
+    )
+    by_kind = {row["kind"]: row for row in found.collect()}
+
+    def count(kind: str) -> int:
+        return int(by_kind[kind]["records"]) if kind in by_kind else 0
+
+    ids = folds.agg(F.count("*").alias("ids"), F.coalesce(F.sum("applied"), F.lit(0)).alias("applied")).collect()[0]
+    warned = staged.where("warning IS NOT NULL").select("topic", "id", "warning").limit(NAMED_WARNINGS).collect()
+    append: Any = by_kind.get("append")
+    counts = Counts(
+        records=sum(int(row["records"]) for row in by_kind.values()), appends=count("append"), deletes=count("delete"),
+        purges=count("purge"), marks=count("mark"), skipped=count("none"), unreadable=count("broken"), applied=ids["applied"],
+        events=int(append["events"]) if append else 0, ids=ids["ids"], warnings=int(append["warnings"]) if append else 0,
+    )  # fmt: skip
+    return counts, [f"topic {row['topic']}, id {row['id']}: {row['warning']}" for row in warned]
+
+
+def _sum(done: list[Manifest]) -> Counts:
+    """Return the sum of what several replications counted; an id of two of them counts twice."""
+    total = Counts()
+    for one in done:
+        total = total.plus(one.counts)
+    return total
+
+
+def _joined(done: list[Manifest]) -> list[Range]:
+    """Join the ranges of successive pieces into one range for each partition."""
+    found: dict[tuple[str, int], Range] = {}
+    for one in (part for manifest in done for part in manifest.ranges):
+        place = (one.topic, one.partition)
+        found[place] = found[place].model_copy(update={"end": one.end}) if place in found else one
+    return [found[place] for place in sorted(found)]

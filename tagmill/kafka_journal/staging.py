@@ -1,0 +1,299 @@
+"""Decode the records of a replication in Spark, then fold them, id by id, into what they change.
+
+Decoding and folding are Python over Arrow batches, not Spark expressions: a payload has to stay as it was written, byte for byte, and the
+rules are those that a single id's query uses (docs/decisions/0019).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from tagmill.cassandra.write_limits import BESIDE_CELL, LARGEST_NAME
+from tagmill.delivery.topics.set_apart import Place
+from tagmill.kafka.partitioner import HOME, layout_of
+from tagmill.kafka_journal import wire_format
+from tagmill.kafka_journal.fold import Entry, Fold, Record, entry_segments
+from tagmill.kafka_journal.model import JOURNAL_KINDS
+from tagmill.kafka_journal.tables import uuid
+from tagmill.spark.arrow_chunks import in_python
+from tagmill.spark.connector import table
+
+KEY = ["topic", "id"]
+NOTHING: Mapping[Place, str] = {}
+EVENT = pa.struct(
+    {
+        "seq_nr": pa.int64(), "tags": pa.list_(pa.string()), "payload_type": pa.string(), "payload_txt": pa.string(),
+        "payload_bin": pa.binary(),
+    }
+)  # fmt: skip
+HEADERS = pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}))
+MOMENT = pa.timestamp("us", "UTC")
+# Columns of decoded records, one row a record. `kind`: append, delete, purge, mark, none (not a journal record) or broken. `layout`: see
+# partitioner.layout_of. `to`: the last seq_nr of an append, or the one that a delete names. reason, key, value and raw_headers: only of
+# broken records.
+STAGED = pa.schema(
+    {
+        "topic": pa.string(), "partition": pa.int32(), "offset": pa.int64(), "timestamp": MOMENT, "kind": pa.string(), "id": pa.string(),
+        "segment": pa.int64(), "old_segment": pa.int64(), "to": pa.int64(), "origin": pa.string(), "version": pa.string(),
+        "layout": pa.int32(), "expire_after_ms": pa.int64(), "metadata": pa.string(), "headers": pa.map_(pa.string(), pa.string()),
+        "events": pa.list_(EVENT), "warning": pa.string(), "reason": pa.string(), "key": pa.binary(), "value": pa.binary(),
+        "raw_headers": HEADERS,
+    }
+)  # fmt: skip
+# Bytes of an id, at most: Cassandra's limit of a partition key (65,535) without topic, segment and separators.
+LONGEST_ID = 65_535 - 249 - 8 - 9
+# Bytes of a record up to which Cassandra can hold its rows and names in any case.
+ALWAYS_FITS = 8 * 1024
+PAYLOAD = ("payload_type", "payload_txt", "payload_bin")
+# Columns of a record that its fold needs.
+FACTS = ["topic", "id", "partition", "offset", "timestamp", "kind", "to", "origin", "expire_after_ms", "segment", "layout"]
+# Columns of an id's existing entry, with the names that they get next to the record's columns.
+STANDS = {
+    "segment": "at", "partition": "e_partition", "offset": "e_offset", "segment_size": "e_segment_size", "seq_nr": "e_seq_nr",
+    "delete_to": "e_delete_to", "created": "e_created", "updated": "e_updated", "origin": "e_origin", "record_id": "e_record_id",
+    "expire_on": "e_expire_on", "written": "overwritten",
+}  # fmt: skip
+# Columns of a fold's outcome, one row an id: its entry afterwards (seq_nr null: none) and the entry's segment, what changes in it, which
+# events are deleted (doomed), and which are not to be written. old_segment and overwritten (the write time in microseconds) are those of
+# the entry that existed before.
+FOLDED = pa.schema(
+    {
+        "topic": pa.string(), "id": pa.string(), "segment": pa.int64(), "old_segment": pa.int64(), "partitions": pa.list_(pa.int32()),
+        "dropped": pa.struct({"turn": pa.int32(), "offset": pa.int64()}),
+        "deletes": pa.list_(pa.struct({"at": pa.struct({"turn": pa.int32(), "offset": pa.int64()}), "to": pa.int64()})),
+        "existed": pa.bool_(), "purged": pa.bool_(), "moved": pa.bool_(), "doomed_to": pa.int64(), "doomed_size": pa.int32(),
+        "old_delete_to": pa.int64(), "expiry": pa.bool_(),
+        "partition": pa.int32(), "offset": pa.int64(), "segment_size": pa.int32(), "seq_nr": pa.int64(), "delete_to": pa.int64(),
+        "created": MOMENT, "updated": MOMENT, "origin": pa.string(), "record_id": pa.string(), "expire_after_ms": pa.int64(),
+        "expire_on": pa.date32(), "applied": pa.int64(), "overwritten": pa.int64(),
+    }
+)  # fmt: skip
+# Columns of FOLDED that hold the entry afterwards.
+AFTERWARDS = (
+    "partition", "offset", "segment_size", "seq_nr", "delete_to", "created", "updated", "origin", "expire_after_ms", "expire_on",
+)  # fmt: skip
+
+
+def schema_of(columns: pa.Schema) -> StructType:
+    """Return the Spark schema of Arrow columns."""
+    return from_arrow_schema(columns)
+
+
+def decoded(raw: DataFrame, partitions: Mapping[str, int], largest: int, apart: Mapping[Place, str] = NOTHING) -> DataFrame:
+    """Decode records into STAGED, one row a record.
+
+    In: tagmill.kafka.spark_source.kafka_records; how many partitions each topic has; how many bytes a row of Cassandra may
+    have; why records are set apart.
+    """
+    read = raw.select("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+    work = partial(_decode, partitions=partitions, largest=largest, apart=dict(apart))
+    return in_python(read, work, schema_of(STAGED))
+
+
+def _decode(
+    batches: Iterable[pa.RecordBatch], partitions: Mapping[str, int], largest: int, apart: Mapping[Place, str]
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        records_of_batch = (decode(row, partitions[row["topic"]], largest, apart) for row in batch.to_pylist())
+        yield pa.RecordBatch.from_pylist(list(records_of_batch), STAGED)
+
+
+def decode(row: dict[str, Any], partitions: int, largest: int, apart: Mapping[Place, str] = NOTHING) -> dict[str, Any]:
+    """Decode one record into a row of STAGED; what can't be decoded becomes a row of kind broken.
+
+    In: topic, partition, offset, timestamp, key, value, headers; how many partitions the topic has; how many bytes a row may have; why
+    records are set apart.
+    """
+    place = {name: row[name] for name in ("topic", "partition", "offset", "timestamp")}
+    headers = row["headers"] or []
+    try:
+        if reason := apart.get((row["topic"], row["partition"], row["offset"])):
+            raise wire_format.Undecodable(reason)
+        action = wire_format.decode_action(next((one["value"] for one in headers if one["key"] == wire_format.ACTION), None))
+        if action is None:
+            return {**place, "kind": "none"}
+        if row["key"] is None:
+            raise wire_format.Undecodable("a journal record without a key")
+        if (size := len(row["key"])) > LONGEST_ID:
+            raise wire_format.Undecodable(f"an id of {size} bytes, more than Cassandra's keys hold")
+        layout = layout_of(row["key"], row["partition"], partitions)
+        read = {**place, "layout": layout, **_facts(row["key"].decode(), action), **_content(action, row["value"], headers)}
+        if _size(row["value"], *(part for one in headers for part in (one["key"], one["value"]))) > ALWAYS_FITS:
+            _must_fit(read, largest)
+        return read
+    except (wire_format.Undecodable, UnicodeDecodeError) as error:
+        raw = {"reason": str(error)[:1000], "key": row["key"], "value": row["value"], "raw_headers": headers}
+        return {**place, "kind": "broken", **raw}
+
+
+def _must_fit(read: dict[str, Any], largest: int) -> None:
+    """Raise Undecodable if Cassandra can't hold a row that is made from the record."""
+    headers = read.get("headers", ())
+    if any(_size(name) > LARGEST_NAME for name, _ in headers):
+        raise wire_format.Undecodable(
+            f"the name of a header has more than {LARGEST_NAME} bytes, and Cassandra holds no longer one"
+        )
+    shared = _size(read["id"], read["origin"], read["version"], read.get("metadata"))
+    shared += sum(_size(*header) + BESIDE_CELL for header in headers)
+    for event in read.get("events") or [{"seq_nr": None, "tags": []}]:
+        of_event = "" if event["seq_nr"] is None else f"event {event['seq_nr']}: "
+        if any(_size(tag) > LARGEST_NAME for tag in event["tags"]):
+            raise wire_format.Undecodable(f"{of_event}a tag of more than {LARGEST_NAME} bytes, and Cassandra holds no longer one")
+        size = shared + sum(_size(tag) + BESIDE_CELL for tag in event["tags"])
+        size += _size(event.get("payload_txt"), event.get("payload_bin"))
+        if size > largest:
+            raise wire_format.Undecodable(f"{of_event}a row of {size} bytes, and Cassandra takes {largest} in one write")
+
+
+def _size(*values: str | bytes | None) -> int:
+    """Return the total size of these values in bytes, text in UTF-8."""
+    return sum(len(value.encode() if isinstance(value, str) else value) for value in values if value)
+
+
+def _facts(key: str, action: wire_format.Action) -> dict[str, Any]:
+    segment, old_segment = entry_segments(key)
+    kind = wire_format.kind_of(action)
+    return {
+        "id": key, "segment": segment, "old_segment": old_segment, "kind": kind, "origin": action.origin, "version": action.version,
+        "to": action.to if isinstance(action, wire_format.Delete) else None,
+    }  # fmt: skip
+
+
+def _content(action: wire_format.Action, value: bytes | None, headers: list[dict[str, Any]]) -> dict[str, Any]:
+    if not isinstance(action, wire_format.Append):
+        return {}
+    found = wire_format.decode_events(action, value)
+    others = {one["key"]: _text(one["value"]) for one in headers if one["key"] != wire_format.ACTION}
+    return {
+        "to": found.last,
+        "expire_after_ms": found.expire_after_ms,
+        "metadata": wire_format.row_metadata(action, found),
+        "headers": list(others.items()),
+        "warning": found.warning,
+        "events": [
+            {"seq_nr": e.seq_nr, "tags": e.tags, "payload_type": e.payload_type, "payload_txt": e.text, "payload_bin": e.data}
+            for e in found.events
+        ],
+    }
+
+
+def _text(value: bytes | None) -> str:
+    return (value or b"").decode("utf-8", "backslashreplace")
+
+
+def entries(spark: SparkSession, keyspace: str, staged: DataFrame) -> DataFrame:
+    """Return the existing entries (KEY and STANDS) of the staged ids: those in today's segments, else those in segments of older rows."""
+    keys = staged.where(F.col("kind").isin(*JOURNAL_KINDS)).select(*KEY, "segment", "old_segment").distinct()
+    entries = table(spark, keyspace, "metajournal", directJoinSetting="on").where("seq_nr IS NOT NULL")
+    rows = entries.selectExpr("*", "writetime(offset) AS written").select(*KEY, *STANDS)
+    today = keys.select(*KEY, "segment").join(rows, [*KEY, "segment"])
+    older = keys.select(*KEY, F.col("old_segment").alias("segment")).join(rows, [*KEY, "segment"]).join(today, KEY, "left_anti")
+    both = today.unionByName(older)
+    return both.select(*KEY, *(F.col(name).alias(alias) for name, alias in STANDS.items()))
+
+
+def folded(staged: DataFrame, stands: DataFrame, segment_size: int) -> DataFrame:
+    """Fold the journal records of each id, marks included, into one row of FOLDED. In: STAGED, entries."""
+    of_id, in_partition = Window.partitionBy(*KEY), Window.partitionBy(*KEY, "partition")
+    first = F.unix_micros(F.min("timestamp").over(in_partition))
+    # Sorting by this puts an id's partitions into the same order as moved.in_turn.
+    turn = F.when(F.max("layout").over(of_id) == HOME, F.col("layout")).otherwise(first)
+    facts = staged.where(F.col("kind").isin(*JOURNAL_KINDS)).select(*FACTS)
+    known = facts.join(stands, KEY, "left").repartition(*KEY).withColumn("turn", turn)
+    in_order = known.sortWithinPartitions(*KEY, "turn", "partition", "offset")
+    return in_order.mapInArrow(partial(_fold, segment_size=segment_size), schema_of(FOLDED))
+
+
+def _fold(batches: Iterable[pa.RecordBatch], segment_size: int) -> Iterator[pa.RecordBatch]:
+    """Fold sorted records into rows of FOLDED: the records of an id follow each other, and may go on in the next batch."""
+    first: dict[str, Any] | None = None
+    fold, applied = Fold(None, segment_size), 0
+    for batch in batches:
+        done = []
+        for row in batch.to_pylist():
+            if first is None or (row["topic"], row["id"]) != (first["topic"], first["id"]):
+                if first is not None:
+                    done.append(_outcome(first, fold, applied))
+                first, fold, applied = row, Fold(_entry(row), segment_size), 0
+            applied += not fold.add(_record(row))
+        yield pa.RecordBatch.from_pylist(done, FOLDED)
+    if first is not None:
+        yield pa.RecordBatch.from_pylist([_outcome(first, fold, applied)], FOLDED)
+
+
+def _entry(row: dict[str, Any]) -> Entry | None:
+    if row["e_seq_nr"] is None:
+        return None
+    return Entry(
+        row["e_partition"], row["e_offset"], row["e_segment_size"], row["e_seq_nr"], row["e_delete_to"], row["e_created"], row["e_updated"],
+        row["e_origin"], uuid(row["e_record_id"]), None, row["e_expire_on"],
+    )  # fmt: skip
+
+
+def _record(row: dict[str, Any]) -> Record:
+    return Record(
+        row["kind"],
+        row["topic"],
+        row["partition"],
+        row["offset"],
+        row["timestamp"],
+        row["to"] or 0,
+        row["origin"],
+        row["expire_after_ms"],
+    )
+
+
+def _outcome(row: dict[str, Any], fold: Fold, applied: int) -> dict[str, Any]:
+    before, after = fold.before, fold.entry
+    doomed_to = before.seq_nr if before and fold.purged else fold.cut_to
+    found: dict[str, Any] = {
+        "topic": row["topic"], "id": row["id"], "old_segment": row["at"],
+        "segment": row["segment"] if before is None or fold.purged else row["at"],
+        "partitions": fold.partitions, "dropped": fold.dropped and _position(fold.dropped),
+        "deletes": [{"at": _position(at), "to": to} for at, to in fold.deletes],
+        "existed": before is not None, "purged": before is not None and fold.purged, "moved": after is not None and after != before,
+        "doomed_to": doomed_to or None, "doomed_size": before.segment_size if before else None,
+        "old_delete_to": before.delete_to if before else None, "applied": applied, "overwritten": row["overwritten"],
+    }  # fmt: skip
+    if after is not None:
+        found |= {name: getattr(after, name) for name in AFTERWARDS}
+        found["record_id"] = str(after.record_id) if after.record_id else None
+        expired = before is not None and not fold.purged and before.expire_on is not None
+        found["expiry"] = fold.appended and (expired or after.expire_on is not None)
+    return found
+
+
+def _position(at: Any) -> dict[str, int]:
+    return {"turn": at.turn, "offset": at.offset}
+
+
+def rows(staged: DataFrame, folds: DataFrame) -> DataFrame:
+    """Return the rows of `journal` to write, in the order of its partitions. In: STAGED and FOLDED of the same replication."""
+    chosen = folds.where("moved").select(
+        *KEY, "partitions", "dropped", "deletes", "segment_size", F.col("record_id").alias("meta_record_id")
+    )
+    appends = staged.where(F.col("kind") == "append").drop(
+        "segment", "old_segment", "kind", "to", "reason", "key", "value", "raw_headers"
+    )
+    at = F.struct(F.expr("int(array_position(partitions, partition) - 1)").alias("turn"), "offset")
+    kept = appends.join(chosen, KEY).withColumn("at", at).where(F.col("dropped").isNull() | (F.col("at") > F.col("dropped")))
+    # Of all deletes behind a record, the first one has the highest bound.
+    deleted_to = F.coalesce(F.filter("deletes", _behind(F.col("at")))[0]["to"], F.lit(0))
+    events = kept.withColumn("deleted_to", deleted_to).withColumn("event", F.explode("events")).where("event.seq_nr > deleted_to")
+    return events.select(
+        "id", "topic", F.expr("(event.seq_nr - 1) div segment_size").alias("segment"), "event.seq_nr", "partition", "offset", "timestamp",
+        "origin", "version", "meta_record_id", "event.tags", "metadata", *(f"event.{name}" for name in PAYLOAD), "headers",
+    ).sortWithinPartitions("topic", "id", "segment", "seq_nr")  # fmt: skip
+
+
+def _behind(at: Column) -> Any:
+    def behind(delete: Column) -> Column:
+        return delete["at"] > at
+
+    return behind

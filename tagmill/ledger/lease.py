@@ -1,0 +1,155 @@
+"""The lease of a pipeline, which lets one worker at a time in. The fence keeps data right; the lease only saves work.
+
+A lease expires by TTL unless its holder renews it. A holder on this machine whose process has ended loses it at once.
+"""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil
+import structlog
+
+from tagmill.cassandra.client import Cassandra
+from tagmill.domain import identifiers
+from tagmill.errors import LeaseTaken, TagmillError, TransientError
+
+log = structlog.get_logger()
+# Seconds between attempts to take a lease that another owner holds.
+POLL_SECONDS = 1.0
+# Immediate retries for a lease without a holder: it expired or was given back between our attempt and our read.
+FREE_TRIES = 5
+# Seconds by which a process's start may differ: it is computed from the boot time, which moves if the clock is set.
+START_TOLERANCE_SECONDS = 2
+
+
+def this_process() -> str:
+    """Return the owner name of this process: cli/<host>/<pid>/<start time>."""
+    return f"cli/{socket.gethostname()}/{os.getpid()}/{psutil.Process().create_time():.0f}"
+
+
+def is_dead(owner: str) -> bool:
+    """Return whether the owner is a process of this machine that has ended; False if that can't be known."""
+    parts = owner.split("/")
+    if len(parts) != 4 or parts[0] != "cli" or parts[1] != socket.gethostname():
+        return False
+    try:
+        process = psutil.Process(int(parts[2]))
+        another: bool = abs(process.create_time() - float(parts[3])) > START_TOLERANCE_SECONDS
+        return another or process.status() == psutil.STATUS_ZOMBIE
+    except (psutil.NoSuchProcess, ValueError):
+        return True
+
+
+class Lease:
+    """The lease of one pipeline for one owner."""
+
+    def __init__(self, cassandra: Cassandra, keyspace: str, pipeline: str, owner: str, seconds: int) -> None:
+        self.cassandra = cassandra
+        self.table = f"{identifiers.cql(keyspace)}.leases"
+        self.pipeline = pipeline
+        self.owner = owner
+        self.seconds = seconds
+        self._lock = threading.Lock()
+        self._given_back = False
+
+    def take(self, wait_seconds: float = 0) -> None:
+        """Take or renew the lease; raises LeaseTaken if another owner keeps it for longer than `wait_seconds`."""
+        end = time.monotonic() + wait_seconds
+        self._given_back = False
+        free = 0
+        while not self._try():
+            holder = self.holder()
+            if holder is None and free < FREE_TRIES:
+                free += 1
+                continue
+            if time.monotonic() >= end:
+                raise LeaseTaken(
+                    f"pipeline {self.pipeline}: {holder or 'another run'} is at work. Nothing was done; "
+                    f"try again later (a holder that died loses its lease within {self.seconds} s)"
+                )
+            time.sleep(POLL_SECONDS)
+
+    def holder(self) -> str | None:
+        """Return the owner that has the lease; None: it is free."""
+        rows = self.cassandra.execute(f"SELECT owner FROM {self.table} WHERE pipeline = ?", self.pipeline)
+        return rows[0].owner if rows else None
+
+    def give_back(self) -> None:
+        """Give the lease back if it is ours, and prevent a renewal under way from taking it again."""
+        with self._lock:
+            self._given_back = True
+            self.cassandra.transact(
+                f"DELETE FROM {self.table} WHERE pipeline = ? IF owner = ?", self.pipeline, self.owner, landed=lambda: True
+            )
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Renew the lease in the background while the block runs; afterwards it stays taken for the run's next step."""
+        done = threading.Event()
+        thread = threading.Thread(target=self._renew, args=(done,), name=f"lease-{self.pipeline}", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join(timeout=5)
+
+    @contextmanager
+    def for_a_step(self, wait_seconds: float) -> Iterator[None]:
+        """Take the lease and renew it while the block runs; afterwards it stays taken for the run's next step.
+
+        An error of Tagmill's that a rerun does not cure gives the lease back. Raises LeaseTaken.
+        """
+        try:
+            self.take(wait_seconds)
+            with self.kept():
+                yield
+        except TransientError:
+            raise
+        except TagmillError:
+            self.give_back()
+            raise
+
+    @contextmanager
+    def held(self, wait_seconds: float) -> Iterator[None]:
+        """Take the lease, renew it while the block runs, and give it back however the block ends; raises LeaseTaken."""
+        self.take(wait_seconds)
+        try:
+            with self.kept():
+                yield
+        finally:
+            self.give_back()
+
+    def _renew(self, done: threading.Event) -> None:
+        while not done.wait(self.seconds / 3):
+            try:
+                with self._lock:
+                    kept = self._given_back or self._try()
+                if not kept:
+                    log.warning("lease lost; the fence decides whose work counts", pipeline=self.pipeline, owner=self.owner)
+            except TagmillError as error:
+                log.warning("lease not renewed", pipeline=self.pipeline, error=str(error))
+
+    def _try(self) -> bool:
+        def mine() -> bool:
+            return self.holder() == self.owner
+
+        taken = self.cassandra.transact(
+            f"INSERT INTO {self.table} (pipeline, owner, taken_at) VALUES (?, ?, ?) IF NOT EXISTS USING TTL ?",
+            self.pipeline, self.owner, self.cassandra.now(), self.seconds, landed=lambda: False,
+        )  # fmt: skip
+        if taken:
+            return True
+        holder = self.holder()
+        if holder is None:
+            return False
+        if holder != self.owner and not is_dead(holder):
+            return False
+        return self.cassandra.transact(
+            f"UPDATE {self.table} USING TTL ? SET owner = ?, taken_at = ? WHERE pipeline = ? IF owner = ?",
+            self.seconds, self.owner, self.cassandra.now(), self.pipeline, holder, landed=mine,
+        )  # fmt: skip

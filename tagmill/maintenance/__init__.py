@@ -1,0 +1,1 @@
+"""Clean up views and journals, erase persistence ids, and bring a ledger forward."""

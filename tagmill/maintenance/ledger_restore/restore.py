@@ -1,0 +1,157 @@
+"""Brings a pipeline's ledger forward: for `tagmill ledger restore`, after the ledger's rows were restored or lost (docs/decisions/0036).
+
+Rows that another program has written get to be older than what runs write. Batches that ClickHouse has and no run of the ledger become
+known, with the progress that they made. The ledger's last run moves last: a restore that was killed is found wanting by the next delivery.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from tagmill.clickhouse.client import ClickHouse
+from tagmill.config.settings import Settings
+from tagmill.config.tag_views import PipelineSettings
+from tagmill.delivery.tag_views.model import Document
+from tagmill.delivery.topics.table_columns import layout
+from tagmill.domain.batches.layout import TAG_VIEWS
+from tagmill.domain.batches.states import RunState
+from tagmill.errors import GuardRefused
+from tagmill.ledger.audits import Audits
+from tagmill.ledger.dedup import Deduplication, Rules, shards_of
+from tagmill.ledger.lease import Lease
+from tagmill.ledger.preconditions import check_journal
+from tagmill.ledger.runs import Ledger
+from tagmill.ledger.sent_batches import DestinationBatches
+from tagmill.maintenance.ledger_restore import runs
+from tagmill.maintenance.ledger_restore.tag_views import ViewRestore
+from tagmill.maintenance.ledger_restore.topics import TopicRestore
+from tagmill.maintenance.ledger_restore.unknown_batches import UnknownBatch, known_batches, unknown_batches
+from tagmill.runs import checkpoints
+from tagmill.runs.storage import RunFiles
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Restored(Document):
+    """What a restore found, and does. `foreign`: rows with the write time of another program, `examples` some of them.
+
+    `runs`, `batches`, `rows`: what ClickHouse has and the ledger doesn't know; `last_run`: the ledger's last run then.
+    """
+
+    pipeline: str
+    foreign: int
+    examples: list[str]
+    runs: list[int]
+    batches: int
+    rows: int
+    last_run: int
+    dry_run: bool
+
+    @property
+    def message(self) -> str:
+        """Return it in a sentence."""
+        would = "would be" if self.dry_run else "is"
+        return (
+            f"pipeline {self.pipeline}: {self.foreign} rows of the ledger that another program has written; {self.batches} batches "
+            f"({self.rows} rows, {len(self.runs)} runs) that ClickHouse has and the ledger did not know. The ledger {would} brought "
+            f"forward to run {self.last_run}"
+        )
+
+
+class Restoring:
+    """One restore of one pipeline, of tag views, a topic or a Kafka Journal."""
+
+    def __init__(
+        self, settings: Settings, pipeline: str, owner: str, who: str, why: str, spark: Callable[[], SparkSession]
+    ) -> None:
+        self.settings, self.name, self.owner, self.who, self.why, self.spark = settings, pipeline, owner, who, why, spark
+        self.chosen = settings.streams.get(pipeline) or settings.pipeline(pipeline)
+        self.keyspace = settings.cassandra.ledger_keyspace
+
+    def run(self, *, dry_run: bool) -> Restored:
+        """Do it, under the pipeline's lease; with `dry_run` only say what would be done.
+
+        Raises GuardRefused: a sealed run has to be finished first, or the storage lacks what a topic's ledger needs.
+        """
+        of_views = isinstance(self.chosen, PipelineSettings)
+        of_batch = TAG_VIEWS if isinstance(self.chosen, PipelineSettings) else layout(self.chosen)
+        with Ledger(self.settings.cassandra) as ledger, ClickHouse(self.settings.clickhouse, of_batch) as clickhouse:
+            if dry_run:
+                return self._survey(ledger, clickhouse)[0]
+            lease = Lease(ledger.cassandra, self.keyspace, self.name, self.owner, self.chosen.lease_seconds)
+            with lease.held(self.chosen.lease_wait_seconds):
+                if of_views:
+                    check_journal(ledger.cassandra, self.settings, self.name)
+                return self._restored(ledger, clickhouse)
+
+    def _survey(self, ledger: Ledger, clickhouse: ClickHouse) -> tuple[Restored, list[UnknownBatch], int]:
+        """Return what is found, the unknown batches, and the newest write time of another program."""
+        clickhouse.sync_replica(self.chosen.destination)
+        clickhouse.check_destination(self.chosen.destination)
+        last = ledger.last_run(self.name)
+        limit, count, newest, examples = ledger.delivered.write_times.of(self.name, last), 0, 0, list[str]()
+        for what, written in self._written(ledger):
+            if written > limit:
+                count, newest = count + 1, max(newest, written)
+                examples += [what] if len(examples) < 3 else []
+        known = known_batches(ledger, self.keyspace, self.name)
+        files = RunFiles(self.settings.storage.root)
+        batches = unknown_batches(clickhouse, files, self.name, self.chosen.destination, known, last)
+        sent = DestinationBatches(clickhouse, self.chosen.destination).last_run()
+        found = Restored(
+            pipeline=self.name,
+            foreign=count,
+            examples=examples,
+            runs=sorted({batch.place.run for batch in batches}),
+            batches=len(batches),
+            rows=sum(batch.totals.rows for batch in batches),
+            last_run=max([last, sent, *(batch.place.run for batch in batches)]),
+            dry_run=True,
+        )
+        return found, batches, newest
+
+    def _restored(self, ledger: Ledger, clickhouse: ClickHouse) -> Restored:
+        found, batches, newest = self._survey(ledger, clickhouse)
+        is_behind = bool(batches) or found.last_run > ledger.last_run(self.name)
+        if is_behind and (row := ledger.open_run(self.name)) and row.state == RunState.SEALED:
+            raise GuardRefused(
+                f"run {row.run} of pipeline {self.name} is SEALED, and ClickHouse has more than it. Nothing was changed; first finish it: "
+                f"tagmill run deliver --pipeline {self.name}"
+            )
+        # also where no row is foreign: a deletion by another program has left none
+        base = ledger.delivered.write_times.raise_above(self.name, newest)
+        checkpoints.reached("restore.base_raised")
+        if is_behind:
+            if isinstance(self.chosen, PipelineSettings):
+                ViewRestore(self.settings, ledger, clickhouse, self.name, batches).run(found.last_run)
+            else:
+                TopicRestore(self.settings, ledger, self.name, batches, self.spark).run()
+            checkpoints.reached("restore.before_end")
+            runs.give_up_planned(ledger, self.name, self.owner)
+            runs.advance(ledger, self.name, found.last_run)
+        done = found.model_copy(update={"dry_run": False})
+        self._record(ledger, f"ledger restore (write times from {base} on): {done.message}")
+        return done
+
+    def _record(self, ledger: Ledger, text: str) -> None:
+        """Note who did it under a number of its own, or that of the run which is open and so has to be the last."""
+        if row := ledger.open_run(self.name):
+            ledger.record_intervention(self.name, row.run, self.who, text, self.why)
+            return
+        number = ledger.free_number(self.name)
+        ledger.add_intervention(self.name, number, owner=self.owner, who=self.who, action=text, why=self.why)
+
+    def _written(self, ledger: Ledger) -> Iterator[tuple[str, int]]:
+        """Yield the pipeline's rows that are written with a run's write time, each with its own."""
+        yield from ledger.delivered.write_times.small(self.name)
+        if isinstance(self.chosen, PipelineSettings):
+            yield from ledger.delivered.written(self.name, self.chosen.tags)
+            base, audits = ledger.delivered.write_times.base(self.name), Audits(ledger.cassandra, self.keyspace, self.name)
+            for audit, written in audits.words_written(self.chosen.view.key(self.name), self.chosen.tags):
+                if written > base + audit:
+                    yield f"the word of audit {audit}", written
+        elif self.chosen.rule and (rule := Rules(ledger.cassandra, self.keyspace, self.name).current()):
+            ids = Deduplication(ledger.cassandra, self.keyspace, self.name, rule.rule)
+            yield from ids.written(shards_of(rule.rule))

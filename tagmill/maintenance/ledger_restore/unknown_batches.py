@@ -1,0 +1,100 @@
+"""Finds what the destination has that the ledger doesn't know: batches, by run."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from uuid import UUID
+
+from tagmill.clickhouse.client import ClickHouse, Totals
+from tagmill.delivery.tag_views.run_files import Sealed
+from tagmill.domain import identifiers
+from tagmill.ledger.retired_batches import Retired
+from tagmill.ledger.runs import Ledger
+from tagmill.ledger.sent_batches import DestinationBatches, Place
+from tagmill.runs.storage import RunFiles
+
+# a batch that neither the destination's notes nor a manifest name gets a number behind all that a run has
+UNNAMED_FROM = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownBatch:
+    """A batch that ClickHouse has and no run of the ledger."""
+
+    batch_id: UUID
+    place: Place
+    totals: Totals
+
+
+def known_batches(ledger: Ledger, ledger_keyspace: str, pipeline: str) -> set[UUID]:
+    """Return the batches of all runs of the ledger, also past retention."""
+    retired, last = Retired(ledger.cassandra, ledger_keyspace, pipeline), ledger.last_run(pipeline)
+    of_runs = (batch.batch_id for run in range(retired.up_to() + 1, last + 1) for batch in ledger.batches(pipeline, run))
+    return {*of_runs, *(kept.batch_id for kept in retired.batches(last))}
+
+
+def unknown_batches(
+    clickhouse: ClickHouse, files: RunFiles, pipeline: str, destination: str, known: set[UUID], last_run: int
+) -> list[UnknownBatch]:
+    """Return what ClickHouse has besides the known batches, in the order of their runs."""
+    totals = {batch: total for batch, total in _totals(clickhouse, destination) if batch not in known}
+    if not totals:
+        return []
+    sent = DestinationBatches(clickhouse, destination)
+    places = {batch: place for batch, place in sent.places() if batch in totals}
+    if set(totals) - set(places):
+        places |= _from_storage(files, pipeline, set(totals) - set(places))
+    unnamed = sorted(set(totals) - set(places))
+    run = max([last_run, 1, *(place.run for place in places.values())])
+    tags = _tags(clickhouse, destination, unnamed) if unnamed else {}
+    for number, batch in enumerate(unnamed, start=UNNAMED_FROM):
+        places[batch] = Place(run, number, tags.get(batch, ""))
+    found = (UnknownBatch(batch, places[batch], total) for batch, total in totals.items())
+    return sorted(found, key=lambda one: (one.place.run, one.place.number))
+
+
+def manifest_files(files: RunFiles, pipeline: str, run: int) -> Iterator[str]:
+    """Yield the manifests in a run's folder, the last amended first."""
+    yield from reversed([file for file in files.below(files.folder(pipeline, run)) if file.endswith("/manifest.json")])
+
+
+def belongs(manifest: Sealed, batches: list[UnknownBatch]) -> bool:
+    """Return whether a manifest has these batches, with the rows and checksums that ClickHouse has."""
+    sealed = {UUID(batch.batch_id): batch for batch in manifest.batches}
+    return all(
+        (batch := sealed.get(one.batch_id)) is not None
+        and (batch.number, batch.rows, batch.checksum) == (one.place.number, one.totals.rows, one.totals.checksum)
+        for one in batches
+    )
+
+
+def _totals(clickhouse: ClickHouse, destination: str) -> Iterator[tuple[UUID, Totals]]:
+    """Yield rows and checksum of each batch from the projection; of several generations the newest."""
+    query = (
+        f"SELECT `batch_id`, `generation`, count(), sum({clickhouse.layout.row_checksum_sql()}) FROM {identifiers.sql(destination)} "
+        "GROUP BY `batch_id`, `generation` ORDER BY `batch_id`, `generation`"
+    )
+    for batch_id, generation, rows, checksum in clickhouse.rows(query):
+        yield UUID(str(batch_id)), Totals(int(generation), int(rows), int(checksum))
+
+
+def _from_storage(files: RunFiles, pipeline: str, batches: set[UUID]) -> dict[UUID, Place]:
+    """Return the places of batches that an earlier version has sent, from the manifests in the storage, the newest first."""
+    places: dict[UUID, Place] = {}
+    for folder in reversed([name for name in files.folders(pipeline) if name.startswith("run-")]):
+        run = int(folder.removeprefix("run-"))
+        for file in manifest_files(files, pipeline, run):
+            for batch in json.loads(files.read(file))["batches"]:
+                if (batch_id := UUID(batch["batch_id"])) in batches:
+                    places[batch_id] = Place(run, batch["number"], batch["tag"])
+        if len(places) == len(batches):
+            break
+    return places
+
+
+def _tags(clickhouse: ClickHouse, destination: str, batches: list[UUID]) -> dict[UUID, str]:
+    if not any(column.name == "tag" for column in clickhouse.layout.columns):
+        return {}
+    query = f"SELECT `batch_id`, toString(any(`tag`)) FROM {identifiers.sql(destination)} GROUP BY `batch_id`"
+    wanted = set(batches)
+    return {UUID(str(batch)): str(tag) for batch, tag in clickhouse.rows(query) if UUID(str(batch)) in wanted}

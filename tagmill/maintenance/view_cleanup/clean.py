@@ -1,0 +1,112 @@
+"""Cleanup of one pipeline, as the command line and Airflow call it: deletes what may go and reports what stays, and why."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from tagmill.clickhouse.client import ClickHouse
+from tagmill.config.settings import Settings
+from tagmill.config.tag_views import PipelineSettings
+from tagmill.errors import GuardRefused
+from tagmill.ledger.lease import Lease
+from tagmill.ledger.preconditions import check_journal
+from tagmill.ledger.runs import Ledger
+from tagmill.maintenance.view_cleanup.retention import Removed, Retention
+from tagmill.maintenance.view_cleanup.view import Found, ViewCleanup, beside, expiring
+from tagmill.runs.clock import agreed_now
+
+OLDER_THAN_NOT_SET = "cleanup.older_than_days is not set: rows of the view stay"
+
+
+def clean(
+    settings: Settings, pipeline: str, *, owner: str, delete: bool, tell: Callable[[str], None] = lambda _: None
+) -> dict[str, Any]:
+    """Clean up one pipeline: delete proven view partitions, and runs and audits past retention; without `delete`, only report them.
+
+    Out: dry_run, buckets and rows of the view that go, refused_buckets, runs, batches and audits past retention, more, `partitions` (one
+    line each), `refused` (one line a tag and reason), warnings, message. Raises GuardRefused for a deletion while cleanup.enabled is
+    false, LeaseTaken while the pipeline, or another one that delivers the same rows, is at work.
+    """
+    if pipeline in settings.streams:
+        return _of_stream(settings, pipeline, owner, delete)
+    chosen = settings.pipeline(pipeline)
+    if delete and not chosen.cleanup.enabled:
+        raise GuardRefused(
+            f"pipelines.{pipeline}.cleanup.enabled is false: nothing was deleted. Look what would be: "
+            f"tagmill cleanup --pipeline {pipeline} --dry-run; then set it to true"
+        )
+    with _ledger(settings, pipeline, owner, delete) as ledger:
+        now = agreed_now(settings, ledger.cassandra)
+        warnings = [*stated_ttl(chosen), *expiring(settings, ledger, pipeline)]
+        found = Found()
+        if chosen.cleanup.older_than_days is None:
+            warnings.append(OLDER_THAN_NOT_SET)
+        else:
+            with ClickHouse(settings.clickhouse) as clickhouse:
+                found = ViewCleanup(settings, ledger, clickhouse, pipeline, now).run(delete=delete, tell=tell)
+        tell("retention")
+        removed = Retention(settings, ledger, pipeline, now).run(delete=delete)
+    return _result(pipeline, found, removed, warnings, delete)
+
+
+def _of_stream(settings: Settings, pipeline: str, owner: str, delete: bool) -> dict[str, Any]:
+    """Clean up after a topic or a Kafka Journal: only what is past retention, since it has no view."""
+    chosen = settings.stream(pipeline)
+    with Ledger(settings.cassandra) as ledger, ExitStack() as kept:
+        if delete:
+            lease = Lease(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline, owner, chosen.lease_seconds)
+            kept.enter_context(lease.held(chosen.lease_wait_seconds))
+        removed = Retention(settings, ledger, pipeline, agreed_now(settings, ledger.cassandra)).run(delete=delete)
+    return _result(pipeline, Found(), removed, [], delete)
+
+
+def stated_ttl(pipeline: PipelineSettings) -> Iterator[str]:
+    """Yield a warning for each setting that exceeds the application's own TTL, so that rows expire before Tagmill is done with them."""
+    ttl, days = pipeline.cleanup.application_ttl_seconds, pipeline.cleanup.older_than_days
+    if ttl is None:
+        return
+    if days is not None and ttl < days * 86_400:
+        yield f"application_ttl_seconds ({ttl}) is shorter than older_than_days ({days}): the application deletes rows first, proven or not"
+    if ttl < pipeline.max_hold_age_seconds:
+        yield (
+            f"application_ttl_seconds ({ttl}) is shorter than max_hold_age_seconds ({pipeline.max_hold_age_seconds:g}): "
+            "rows may expire while they are held"
+        )
+
+
+@contextmanager
+def _ledger(settings: Settings, pipeline: str, owner: str, delete: bool) -> Iterator[Ledger]:
+    """Open the ledger, with the leases of all pipelines that deliver the same rows if `delete`; a dry run takes none.
+
+    The leases keep a withdrawal out, which needs those rows in the view.
+    """
+    with Ledger(settings.cassandra) as ledger, ExitStack() as kept:
+        for name in sorted([pipeline, *beside(settings, pipeline)]) if delete else ():
+            chosen = settings.pipeline(name)
+            lease = Lease(ledger.cassandra, settings.cassandra.ledger_keyspace, name, owner, chosen.lease_seconds)
+            kept.enter_context(lease.held(chosen.lease_wait_seconds))
+        check_journal(ledger.cassandra, settings, pipeline)
+        yield ledger
+
+
+def _result(pipeline: str, found: Found, removed: Removed, warnings: list[str], delete: bool) -> dict[str, Any]:
+    buckets, rows = len(found.gone), sum(line["rows"] for line in found.gone)
+    refused = sorted(found.refused.values(), key=lambda line: (line["tag"], line["reason"]))
+    stay = sum(line["buckets"] for line in refused)
+    done = "deleted" if delete else "would be deleted"
+    return {
+        "pipeline": pipeline,
+        "dry_run": not delete,
+        "buckets": buckets,
+        "rows": rows,
+        "refused_buckets": stay,
+        "runs": removed.runs,
+        "batches": removed.batches,
+        "audits": removed.audits,
+        "more": found.more or removed.more,
+        "partitions": found.gone,
+        "refused": refused,
+        "warnings": warnings,
+        "message": f"pipeline {pipeline}: {buckets} partitions of the view with {rows} rows {done}, {stay} stay; "
+        f"{removed.runs} runs and {removed.audits} audits past retention {done}",
+    }

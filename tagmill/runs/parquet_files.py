@@ -1,0 +1,71 @@
+"""Write Parquet files in row groups of bounded size: a reader of the file has a whole row group in memory."""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import BinaryIO
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tagmill.runs.storage import RunFiles
+
+GROUP_BYTES = 32 * 1024 * 1024
+# Options for Spark's writer, which checks a row group's size for the first time after this many rows: each may have 5 MB.
+BY_SPARK = {"parquet.block.size": str(GROUP_BYTES), "parquet.page.size.row.check.min": "10"}
+CODEC = {"compression": "zstd", "compression_level": 1}
+SLOTS = "slots"
+
+
+def fitting(rows: pa.RecordBatch | pa.Table, size: int) -> int:
+    """Return how many of these rows have `size` bytes together, if they are alike; at least one."""
+    return max(1, int(rows.num_rows * size // max(1, rows.nbytes)))
+
+
+def row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Yield the rows in tables of less than two GROUP_BYTES, but for a single row that is larger."""
+    waiting, size = list[pa.RecordBatch](), 0
+    for batch in batches:
+        at_once = fitting(batch, GROUP_BYTES)
+        for begin in range(0, batch.num_rows, at_once):
+            waiting.append(batch.slice(begin, at_once))
+            size += waiting[-1].nbytes
+            if size >= GROUP_BYTES:
+                yield pa.Table.from_batches(waiting)
+                waiting, size = [], 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
+def write_file(
+    files: RunFiles, folder: str, schema: pa.Schema, groups: Iterator[pa.Table], repeated: Sequence[str]
+) -> str | None:
+    """Write a file of row groups under a name that no other attempt has, and return the name; None if there are none.
+
+    `repeated`: columns whose values are the same in many rows. Raises StoreUnavailable.
+    """
+    first = next(groups, None)
+    if first is None:
+        return None
+    name = f"{folder}/{uuid4().hex}.parquet"
+    with files.create(name) as sink, pq.ParquetWriter(sink, schema, **CODEC, use_dictionary=list(repeated)) as writer:
+        for group in chain((first,), groups):
+            writer.write_table(group, group.num_rows)
+    return name
+
+
+def write_groups(sink: BinaryIO, schema: pa.Schema, groups: Iterable[tuple[int, pa.Table]]) -> None:
+    """Write a file of row groups, none of them empty, with the slot of each: a slot's rows in many files are read together."""
+    slots = list[int]()
+    with pq.ParquetWriter(sink, schema, **CODEC) as writer:
+        for slot, rows in groups:
+            writer.write_table(rows, rows.num_rows)
+            slots.append(slot)
+        writer.add_key_value_metadata({SLOTS: json.dumps(slots)})
+
+
+def slots_of(file: pq.ParquetFile) -> Sequence[int] | None:
+    """Return the slot of each row group; None if the file was written without slots."""
+    said = (file.metadata.metadata or {}).get(SLOTS.encode())
+    return json.loads(said) if said else None

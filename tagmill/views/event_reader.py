@@ -1,0 +1,254 @@
+"""Read the new events of each persistence_id by key, from where its build ended; if there are no records yet, read the whole table.
+
+An atomic write is in the partition of its highest sequence_nr, so partition_nr is never computed: behind an event of partition n,
+the next one is in n, n + 1 or, where a write fills the rest of n and all of n + 1, in n + 2. The connector can't look up ranges
+that differ from id to id, so new events of a known persistence_id are looked up sequence_nr by sequence_nr, in windows that
+grow eightfold while they are full. A persistence_id without a record, or with many new events, is read partition by partition.
+"""
+
+from functools import reduce
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tagmill.cassandra.client import Cassandra
+from tagmill.domain.journal_tables import OLD_TAGS
+from tagmill.journal.frames import ID, all_events, event_tags
+from tagmill.journal.tag_view_reader import SEARCHED_PARTITIONS
+from tagmill.spark.connector import table
+from tagmill.views.model import Tell
+from tagmill.views.staging import Staging
+
+REACH = 3
+# Sequence_nrs in the first window of an id: two, so that a missing event with another one behind it is noticed.
+FIRST_WINDOW = 2
+# A window of more sequence_nrs than LARGEST_WINDOW, or of at least 1/WHOLE_SHARE of those before it, is read by partition instead.
+LARGEST_WINDOW = 4096
+WHOLE_SHARE = 16
+# A task holds a page of each partition that it reads concurrently; the connector's defaults, 512 partitions of 5000 rows, wouldn't fit.
+BY_PARTITION = {"spark.cassandra.concurrent.reads": "32", "spark.cassandra.input.fetch.sizeInRows": "1000"}
+SCAN = {"spark.cassandra.input.fetch.sizeInRows": "1000"}
+# Persistence ids with more new events than LONG are read in slices of LONG sequence_nrs, SLICES_AT_ONCE at a time.
+LONG, SLICES_AT_ONCE = 100_000, 8
+
+
+class Reader:
+    """Stages the new events of many persistence ids, pass by pass, below one folder: `files`."""
+
+    def __init__(self, spark: SparkSession, cassandra: Cassandra, staging: Staging, folder: str, tell: Tell) -> None:
+        self.spark, self.cassandra, self.staging = spark, cassandra, staging
+        self.journal = journal = staging.journal
+        self.folder = folder
+        self.tell = tell
+        self.passes = 0
+        self.files: list[str] = []
+        self.numbered: DataFrame | None = None
+        by_key, messages = {"directJoinSetting": "on"}, journal.names.messages
+        self.messages = table(spark, journal.keyspace, messages, **by_key).select(*journal.columns)
+        self.partitions = table(spark, journal.keyspace, messages, **by_key, **BY_PARTITION).select(*journal.columns)
+
+    def stage(self, stands: DataFrame, *, adopt: bool) -> bool:
+        """Write all new events to files below `folder`/pass-N and return whether there are any. In: what tables.stands returns.
+
+        The files of a first build may have events of other persistence ids, too; numbering leaves them out. With `adopt`, an event of an
+        adopted persistence_id is written without the tags for which the application has numbered it.
+        """
+        open_ids = stands.where("not refused")
+        if adopt:
+            last = F.transform("progress", lambda line: F.struct(line["tag"], line["sequence_nr"]))
+            self.numbered = open_ids.where("adopted").select(ID, F.map_from_entries(last).alias("numbered"))
+        if not stands.where("known").take(1):
+            return self._whole_table(open_ids)
+        jumped = open_ids.where("deleted_to > sequence_nr").select(ID, "from_nr", F.col("partition_nr").alias("first"))
+        plain = open_ids.where("deleted_to <= sequence_nr").select(ID, "from_nr", F.col("partition_nr").alias("first"), "known")
+        known = plain.where("known").drop("known")
+        if known.take(1):
+            self._windows(known)
+        self._partitions(plain.where("not known").drop("known").unionByName(self._behind_deletions(jumped)))
+        return self.passes > 0
+
+    def stage_again(self, ids: DataFrame, *, by_key: bool) -> None:
+        """Write all events behind from_nr, as `stage` does. In: persistence_id, from_nr, `numbered_to` (sequence_nr, null: none).
+
+        Without `by_key`, the whole table is read, and the files have events of other persistence ids, too.
+        """
+        if not by_key:
+            self._whole_table(ids)
+            return
+        first = ids.select(ID, "from_nr", F.lit(0).cast("bigint").alias("first"))
+        self._partitions(first.where("from_nr = 0").unionByName(self._behind_deletions(first.where("from_nr > 0"))))
+        self._behind_gaps(ids)
+
+    def _behind_gaps(self, ids: DataFrame) -> None:
+        """Read on behind empty partitions where an event that was numbered has not been read: it is behind them, or is deleted.
+
+        Do so, too, where no event has been read or numbered, so that it isn't known whether all of them are deleted.
+        """
+        met = self._keys(self.files) if self.files else self.spark.createDataFrame([], EVENT_KEYS)
+        met = met.groupBy(ID).agg(F.max("sequence_nr").alias("last"), F.max("partition_nr").alias("partition_nr"))
+        from_nr, first = F.coalesce("last", "from_nr"), F.coalesce(F.col("partition_nr") + 1, F.lit(0).cast("bigint"))
+        further = ids.join(met, ID, "left").where(
+            "numbered_to > coalesce(last, from_nr) or (numbered_to is null and last is null)"
+        )
+        further = self._settled(further.select(ID, from_nr.alias("from_nr"), first.alias("first")))
+        if not further.take(1):
+            return
+        ahead = F.explode(F.sequence("first", F.col("first") + (SEARCHED_PARTITIONS - 1))).alias("partition_nr")
+        keys = self._spread(further.select(ID, "from_nr", ahead))
+        found = self._kept(keys.join(self.partitions, [ID, "partition_nr"]).where("sequence_nr > from_nr"))
+        if found is not None:
+            self._partitions(self._settled(_onward(further, found)))
+
+    def _whole_table(self, open_ids: DataFrame) -> bool:
+        """Read the whole table, which costs less than asking for each partition, and return whether it has any of these events."""
+        deleted = open_ids.where("from_nr > 0").select(ID, "from_nr")
+        some_deleted = bool(deleted.take(1))
+        if not some_deleted and self.numbered is None:
+            made = self.staging.of_table(self.spark, self.cassandra, self._next())
+            if made is not None:
+                return self._met(made) is not None
+        rows = all_events(self.spark, self.journal, **SCAN)
+        if some_deleted:
+            rows = rows.join(deleted, ID, "left").where("from_nr is null or sequence_nr > from_nr")
+        return self._kept(rows) is not None
+
+    def _behind_deletions(self, ids: DataFrame) -> DataFrame:
+        """Move `first` to the partition of the first event behind deleted_to; leave it where that event isn't found.
+
+        In and out: persistence_id, from_nr, first (partition_nr).
+        """
+        if not ids.take(1):
+            return ids
+        until = F.col("first") + F.least(F.col("from_nr"), F.lit(SEARCHED_PARTITIONS))
+        keys = ids.select(
+            ID,
+            "from_nr",
+            (F.col("from_nr") + 1).alias("sequence_nr"),
+            F.explode(F.sequence("first", until)).alias("partition_nr"),
+        )
+        found = self._looked_up(keys).select(ID, "from_nr", "partition_nr")
+        exact = found.groupBy(ID, "from_nr").agg(F.min("partition_nr").alias("first"))
+        # No event has the next sequence_nr: all are deleted, or there is a gap. Then only the first partitions are looked at.
+        rest = ids.join(exact.select(ID), ID, "left_anti")
+        return exact.unionByName(rest)
+
+    def _windows(self, ids: DataFrame) -> None:
+        """Look up sequence_nrs from from_nr + 1 on. In: persistence_id, from_nr, first (partition_nr of the last event built)."""
+        window, full = FIRST_WINDOW, ids
+        while True:
+            ahead = full.select(
+                ID,
+                "from_nr",
+                F.explode(F.sequence(F.col("from_nr") + 1, F.col("from_nr") + window)).alias("sequence_nr"),
+                F.col("first"),
+            ).select("*", F.explode(F.sequence("first", F.col("first") + (REACH - 1))).alias("partition_nr"))
+            found = self._kept(self._looked_up(ahead))
+            if found is None:
+                return
+            reached = found.groupBy(ID).agg(F.max("sequence_nr").alias("last"), F.max("partition_nr").alias("first"))
+            full = (
+                full.select(ID, "from_nr").join(reached, ID).where(F.col("last") == F.col("from_nr") + window)
+                .select(ID, F.col("last").alias("from_nr"), "first")
+            )  # fmt: skip
+            full = self._settled(full)
+            if not full.take(1):
+                return
+            window *= 8
+            whole = (F.lit(window) > LARGEST_WINDOW) | (F.lit(window * WHOLE_SHARE) >= F.col("from_nr"))
+            self._partitions(full.where(whole))
+            full = full.where(~whole)
+            if not full.take(1):
+                return
+
+    def _partitions(self, ids: DataFrame) -> None:
+        """Read whole partitions from `first` on, behind from_nr. In: persistence_id, from_nr, first."""
+        while ids.take(1):
+            long = self._long(ids)
+            if long is not None:
+                self._slices(long)
+                ids = ids.join(F.broadcast(long.select(ID)), ID, "left_anti")
+            keys = ids.select("*", F.explode(F.sequence("first", F.col("first") + (REACH - 1))).alias("partition_nr"))
+            found = self._kept(self._spread(keys).join(self.partitions, [ID, "partition_nr"]).where("sequence_nr > from_nr"))
+            if found is None:
+                return
+            ids = self._settled(_onward(ids, found))
+
+    def _long(self, ids: DataFrame) -> DataFrame | None:
+        """Return the ids that have the event LONG behind from_nr in the next REACH partitions, or None."""
+        keys = ids.select(
+            ID, "from_nr", "first", (F.col("from_nr") + LONG).alias("sequence_nr"),
+            F.explode(F.sequence("first", F.col("first") + (REACH - 1))).alias("partition_nr"),
+        )  # fmt: skip
+        long = self._settled(self._looked_up(keys).select(ID, "from_nr", "first").distinct())
+        return long if long.take(1) else None
+
+    def _slices(self, ids: DataFrame) -> None:
+        """Read long partitions in slices of LONG sequence_nrs, SLICES_AT_ONCE at a time, each a task of its own."""
+        lowest = ids.agg(F.min("from_nr")).first()[0] // LONG  # type: ignore[index]
+        keys = ids.select("*", F.explode(F.sequence("first", F.col("first") + (REACH - 1))).alias("partition_nr"))
+        while True:
+            frames = []
+            for part in range(lowest, lowest + SLICES_AT_ONCE):
+                within = self.partitions.where((F.col("sequence_nr") > part * LONG) & (F.col("sequence_nr") <= (part + 1) * LONG))
+                frames.append(self._spread(keys).join(within, [ID, "partition_nr"]).where("sequence_nr > from_nr"))
+            found = self._kept(reduce(DataFrame.unionAll, frames))
+            if found is None:
+                return
+            lowest += SLICES_AT_ONCE
+            reached = found.groupBy(ID).agg(F.max("sequence_nr").alias("last"), F.max("partition_nr").alias("first"))
+            going = reached.where(F.col("last") > (lowest - 1) * LONG)
+            keys = self._settled(
+                ids.select(ID, "from_nr").join(going, ID)
+                .select(ID, "from_nr", "first", F.explode(F.sequence("first", F.col("first") + (REACH - 1))).alias("partition_nr"))
+            )  # fmt: skip
+            self._partitions(self._settled(_onward(ids, found).join(going.select(ID), ID, "left_anti")))
+            if not keys.take(1):
+                return
+
+    def _looked_up(self, keys: DataFrame) -> DataFrame:
+        """Look up single events by key. In: persistence_id, partition_nr, sequence_nr, and columns to carry along."""
+        return self._spread(keys).join(self.messages, [ID, "partition_nr", "sequence_nr"])
+
+    def _spread(self, keys: DataFrame) -> DataFrame:
+        """Spread keys over all cores: Spark would see few bytes, but what the keys fetch is large."""
+        return keys.repartition(4 * self.spark.sparkContext.defaultParallelism)
+
+    def _settled(self, ids: DataFrame) -> DataFrame:
+        """Compute ids once, so that later evaluations see the same rows whatever the application writes meanwhile."""
+        return ids.localCheckpoint()
+
+    def _kept(self, rows: DataFrame) -> DataFrame | None:
+        """Write the rows of a pass and return their keys, or None when there are none."""
+        if self.numbered is not None:
+            rows = rows.join(self.numbered, ID, "left")
+            ahead = F.filter(
+                event_tags(self.journal.columns), lambda tag: F.coalesce(F.col("numbered")[tag], F.lit(0)) < F.col("sequence_nr")
+            )
+            rows = rows.withColumn("tags", ahead).drop("numbered", *OLD_TAGS)
+        columns = [name for name in self.journal.columns if name in rows.columns]
+        return self._met(self.staging.of_rows(rows.select(*columns), self._next()))
+
+    def _next(self) -> str:
+        """Return the folder of the next pass."""
+        return f"{self.folder}/pass-{self.passes + 1}"
+
+    def _met(self, made: list[str]) -> DataFrame | None:
+        """Count a pass by its files and return their keys, or None when there are none."""
+        if not made:
+            return None
+        self.passes += 1
+        self.files += made
+        self.tell(f"reading, pass {self.passes}")
+        return self._keys(made)
+
+    def _keys(self, files: list[str]) -> DataFrame:
+        return self.spark.read.schema(EVENT_KEYS).parquet(*map(self.staging.files.url, files))
+
+
+EVENT_KEYS = f"{ID} string, partition_nr bigint, sequence_nr bigint"
+
+
+def _onward(ids: DataFrame, found: DataFrame) -> DataFrame:
+    """Return the ids with events behind the first partition that was read; their next `first` is behind the last partition found."""
+    reached = found.groupBy(ID).agg(F.max("partition_nr").alias("last"))
+    return ids.join(reached, ID).where("last > first").select(ID, "from_nr", (F.col("last") + 1).alias("first"))

@@ -1,0 +1,407 @@
+"""Rebucket the view of one journal, for the command line and Airflow. Each step may be killed at any instruction and run again.
+
+No step relies on what a killed one left. Sums show what differs between the two tables, and that is copied. When nothing differs while
+the application is stopped, one conditional update makes the new table the view in force. The old table stays until it is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+from uuid import UUID, uuid4
+
+from tagmill.config.settings import Settings
+from tagmill.domain import identifiers
+from tagmill.domain.journal_tables import WRITERS_TABLES
+from tagmill.domain.time_buckets import BucketSize
+from tagmill.errors import DataQualityStop, GuardRefused
+from tagmill.ledger.erasures import Erasures
+from tagmill.ledger.journal_tables import JournalTableIds
+from tagmill.ledger.lease import Lease
+from tagmill.ledger.runs import Ledger
+from tagmill.ledger.view_builds import Builds
+from tagmill.ledger.view_tables import JournalViews, Standing
+from tagmill.runs import checkpoints
+from tagmill.runs.storage import RunFiles
+from tagmill.views.rebucket import advice
+from tagmill.views.rebucket.situation import Situation, look, must_say
+from tagmill.views.rebucket.tables import ViewTables
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tagmill.views.model import Tell
+    from tagmill.views.rebucket.table_diff import Rows, Survey
+
+Result = dict[str, Any]
+# Passes of comparing and copying before a switch gives up. Usually one is enough, or two after a kill or a deletion.
+ROUNDS = 3
+NAMED = 20
+
+
+def rebucket(
+    settings: Settings,
+    pipeline: str,
+    *,
+    to: BucketSize,
+    owner: str,
+    spark: SparkSession,
+    table: str | None = None,
+    offline: bool = False,
+    drop_old: bool = False,
+    dry_run: bool = True,
+    tell: Tell | None = None,
+) -> Result:
+    """Copy the view of a pipeline's journal into a table with buckets of the size `to`: all its tags, for all pipelines on it.
+
+    With `dry_run`, the default, it only counts. Without `offline` it copies while the application writes; with it (the application
+    stopped) it copies what was written since, verifies, and switches. `drop_old` drops the old table after a switch. `table`: the new
+    table's name.
+
+    Out: step ("counted", "copied", "switched" or "dropped"), dry_run, source and target, tags (one line each), totals, lines (the
+    configuration, once switched), warnings, message. Raises GuardRefused, DataQualityStop when the tables don't agree, FenceRaised,
+    LeaseTaken.
+    """
+    from tagmill.spark.errors import explained
+
+    with _at_work(settings, pipeline, owner, offline=not dry_run and (offline or drop_old)) as ledger:
+        work = _Rebucket(settings, pipeline, ledger, owner, to, table, spark, tell or (lambda _: None))
+        with explained(ledger.cassandra.where, "Rows that were copied stay"), work.files():
+            if work.situation.is_switched:
+                return work.drop(dry_run=dry_run) if drop_old else work.already(dry_run=dry_run)
+            if drop_old:
+                raise GuardRefused(
+                    f"journal {work.journal}: its view is in {work.source}, there was no switch to {to.value}. Nothing was dropped"
+                )
+            if dry_run:
+                return work.count()
+            return work.switch() if offline else work.copy()
+
+
+def check(settings: Settings, pipeline: str, to: BucketSize, table: str | None = None) -> None:
+    """Refuse, before Spark is started, a rebucket that can't be done; raises GuardRefused, ConfigurationError."""
+    with Ledger(settings.cassandra) as ledger:
+        look(settings, pipeline, *_tables(settings, pipeline, ledger), to, table)
+
+
+def abandon(settings: Settings, pipeline: str, *, owner: str, dry_run: bool = True) -> Result:
+    """Give up a rebucket that is under way and drop the table that it was filling; with `dry_run`, the default, only say so.
+
+    Raises GuardRefused when no rebucket is under way.
+    """
+    with _at_work(settings, pipeline, owner, offline=not dry_run) as ledger:
+        views, tables = _tables(settings, pipeline, ledger)
+        standing = views.standing()
+        if standing is None or standing.filling is None:
+            raise GuardRefused(f"journal {views.journal}: no rebucket is under way. Nothing was dropped")
+        target = standing.filling
+        if not dry_run:
+            standing = views.take_over(owner, standing.view)
+            # The table is dropped before the record: after a kill in between, the rebucket is still known and copies again.
+            if target.table in tables.there():
+                tables.drop(target.table)
+                JournalTableIds(ledger.cassandra, settings.cassandra.ledger_keyspace, views.journal).forget(target.table)
+            views.give_up(standing)
+        done = "would be dropped" if dry_run else "is dropped"
+        return {
+            "step": "abandoned", "dry_run": dry_run, "pipeline": pipeline, "journal": views.journal, "tags": [], "warnings": [],
+            "lines": [], "message": f"journal {views.journal}: {target} {done}; its view stays in {standing.view}",
+        }  # fmt: skip
+
+
+def _tables(settings: Settings, pipeline: str, ledger: Ledger) -> tuple[JournalViews, ViewTables]:
+    journal = settings.pipeline(pipeline).keyspace
+    views = JournalViews(ledger.cassandra, settings.cassandra.ledger_keyspace, journal)
+    return views, ViewTables(ledger.cassandra, journal)
+
+
+@contextmanager
+def _at_work(settings: Settings, pipeline: str, owner: str, *, offline: bool) -> Iterator[Ledger]:
+    """Hold the lease of the journal's rebuckets and yield the ledger; with `offline`, also hold the leases of all its pipelines."""
+    chosen = settings.pipeline(pipeline)
+    leases = [f"{chosen.keyspace}/rebucket", *(settings.on_journal(chosen.keyspace) if offline else [])]
+    with Ledger(settings.cassandra) as ledger, ExitStack() as kept:
+        for name in leases:
+            lease = Lease(ledger.cassandra, settings.cassandra.ledger_keyspace, name, owner, chosen.lease_seconds)
+            kept.enter_context(lease.held(chosen.lease_wait_seconds))
+        Erasures(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace).check(pipeline)
+        yield ledger
+
+
+class _Rebucket:
+    """One rebucket: one journal, one target, one Spark session."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        name: str,
+        ledger: Ledger,
+        owner: str,
+        to: BucketSize,
+        table: str | None,
+        spark: SparkSession,
+        tell: Tell,
+    ) -> None:
+        from tagmill.views.rebucket.table_diff import Rows
+
+        self.settings, self.name, self.ledger, self.owner = settings, name, ledger, owner
+        self.spark, self.tell = spark, tell
+        self.pipeline = settings.pipeline(name)
+        self.journal = self.pipeline.keyspace
+        self.views, self.tables = _tables(settings, name, ledger)
+        self.situation: Situation = look(settings, name, self.views, self.tables, to, table)
+        self.source, self.target = self.situation.source, self.situation.target
+        self.store = RunFiles(settings.storage.root)
+        self.folder = f"{name}/rebucket/{uuid4().hex[:12]}"
+        self.rows: Rows = Rows(spark, self.journal, self.source, self.target, self.store.url(self.folder))
+
+    @contextmanager
+    def files(self) -> Iterator[None]:
+        """Remove the pipeline's intermediate files of rebuckets on entry and on exit: those that killed ones left, and its own."""
+        home = f"{self.name}/rebucket"
+        self.store.remove_folder(home)
+        try:
+            yield
+        finally:
+            self.store.remove_folder(home)
+
+    # -- the steps
+
+    def count(self) -> Result:
+        """Count the view's rows and report the partitions that the target would have, without changing anything."""
+        begun = self.situation.is_begun and self.target.table in self.tables.there()
+        self._known(self.source.table, *([self.target.table] if begun else []))
+        survey = self._surveyed()
+        lines = self.rows.lines(survey, with_target=begun)
+        done = self._result("counted", survey, lines)
+        done["bytes_on_disk"] = survey.bytes * self.tables.replicas()
+        largest = f"the largest of {done['largest_rows']} rows and {done['largest_bytes'] >> 20} MiB"
+        state = f"{done['differing']} of them differ yet" if begun else "None is there yet"
+        done["message"] = (
+            f"journal {self.journal}: {survey.rows} rows of {self.source} would be {done['partitions']} partitions of {self.target}, "
+            f"{largest}; about {done['bytes_on_disk'] >> 20} MiB on the cluster's disks before compression. {state}. Nothing was changed"
+        )
+        return done
+
+    def copy(self) -> Result:
+        """Create the target and copy into it what differs, once, while the application may write."""
+        self._begin()
+        survey = self._surveyed()
+        lines = self._compared(survey)
+        self._copy(survey, lines)
+        done = self._result("copied", survey, lines) | {"copied_rows": self._differing(lines)}
+        done["message"] = (
+            f"journal {self.journal}: {done['copied_rows']} rows of {self.source} copied into {self.target}, {done['differing']} of "
+            f"{done['partitions']} partitions. Stop the application, then: tagmill views rebucket --pipeline {self.name} "
+            f"--to {self.target.size.value} --offline --yes"
+        )
+        return done
+
+    def switch(self) -> Result:
+        """Copy what still differs while the application is stopped, verify, and make the target the view in force."""
+        from tagmill.views.rebucket import guards
+        from tagmill.views.rebucket.table_diff import numbered
+
+        guards.must_be_finished(self.settings, self.ledger, self.journal, self.source, self.settings.on_journal(self.journal))
+        self._stop_builders()
+        standing = self._begin()
+        writers = [name for name in WRITERS_TABLES if name in self.tables.there()]
+        self._known(*writers)
+        self.tell("looking where the plugin's writers are")
+        before = self.rows.fixed(numbered(self.spark, self.journal, writers))
+        survey, lines, copied, removed = self._agreed(standing)
+        guards.must_not_have_moved(numbered(self.spark, self.journal, writers), before, self.journal)
+        checkpoints.reached("rebucket.verified")
+        self.views.switch(standing)
+        checkpoints.reached("rebucket.switched")
+        self._tell_builders()
+        done = self._result("switched", survey, lines) | {"copied_rows": copied, "removed": removed, "lines": self._lines()}
+        done["message"] = (
+            f"journal {self.journal}: {self.target} has every row of {self.source} ({survey.rows - survey.twice} rows, "
+            f"{done['partitions']} partitions, verified) and is the view in force. Change the configurations before anything starts again"
+        )
+        return done
+
+    def already(self, *, dry_run: bool) -> Result:
+        """Return the configuration lines again after a switch; unless `dry_run`, set the builds to the new bucket size, too."""
+        if not dry_run:
+            self._tell_builders()
+        message = f"journal {self.journal}: {self.target} is the view in force already; the configurations have to say so"
+        return self._named("switched") | {
+            "dry_run": dry_run,
+            "tags": [],
+            "warnings": [],
+            "lines": self._lines(),
+            "message": message,
+        }
+
+    def drop(self, *, dry_run: bool) -> Result:
+        """Drop the table that the view was in, if the one in force has every row of it."""
+        from tagmill.views.rebucket.report import tags
+
+        must_say(self.settings, self.views, self.target)
+        result = self._named("dropped") | {"dry_run": dry_run, "tags": [], "warnings": [], "lines": []}
+        if self.source.table in self.tables.there():
+            survey, lines, taken = self._still_agrees()
+            result["tags"] = tags(survey, lines)
+            if taken:
+                result["warnings"] = [
+                    f"{taken} rows of {self.source.table} were deleted with their events, or replaced, in {self.target.table} since"
+                ]
+        if not dry_run:
+            self.tables.drop(self.source.table)
+            JournalTableIds(self.ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.journal).forget(
+                self.source.table
+            )
+            self.views.dropped(self.source.table)
+        done = "would be dropped" if dry_run else "is dropped"
+        result["message"] = f"journal {self.journal}: {self.source} {done}; {self.target} has every row of it"
+        return result
+
+    # -- parts of the steps
+
+    def _begin(self) -> Standing:
+        """Take the rebucket over from any earlier attempt, and create the target table if it is missing."""
+        standing = self.views.take_over(self.owner, self.source)
+        if standing.copying is None:
+            standing = self.views.begin(standing, self.target)
+        checkpoints.reached("rebucket.begun")
+        self.tables.create(self.source.table, self.target.table)
+        self._known(self.source.table, self.target.table)
+        return standing
+
+    def _known(self, *tables: str) -> None:
+        for name in tables:
+            self.rows.wait_for(name)
+
+    def _surveyed(self) -> Survey:
+        from tagmill.views.rebucket import guards
+
+        self.tell(f"reading {self.source.table}")
+        survey = self.rows.survey()
+        guards.must_have_buckets(survey, self.rows, self.pipeline)
+        return survey
+
+    def _compared(self, survey: Survey) -> DataFrame:
+        self.tell(f"comparing {self.source.table} and {self.target.table}")
+        return self.rows.lines(survey, with_target=True)
+
+    def _copy(self, survey: Survey, lines: DataFrame) -> None:
+        if lines.where("differs and rows > 0").take(1):
+            self.tell(f"copying into {self.target.table}")
+            self.rows.copy(survey, lines)
+        checkpoints.reached("rebucket.copied")
+
+    def _agreed(self, standing: Standing) -> tuple[Survey, DataFrame, int, list[str]]:
+        """Compare, remove what only the target has and copy what differs, until only rows that expired in between differ.
+
+        Returns the last survey and lines, how many rows were copied, and texts that name removed rows. Raises DataQualityStop when the
+        tables still differ after ROUNDS passes.
+        """
+        from pyspark.sql.functions import lit
+
+        copied, removed = 0, list[str]()
+        for again in range(ROUNDS):
+            survey = self._surveyed()
+            lines = self._compared(survey)
+            if not lines.where("differs").take(1):
+                return survey, lines, copied, removed
+            removed += self._remove_strays(survey, lines, standing)
+            if again and not self.rows.lost(survey, lines).take(1):
+                return survey, lines.withColumn("differs", lit(False)), copied, removed
+            copied += self._differing(lines)
+            self._copy(survey, lines)
+        line = lines.where("differs").orderBy("tag_name", "bucket").collect()[0]
+        raise DataQualityStop(
+            f"journal {self.journal}: after {ROUNDS} passes {self.target} still differs from {self.source}, first at tag "
+            f"{line['tag_name']!r}, timebucket {line['bucket']} ({line['rows']} rows, {line['t_rows']} there). Nothing was switched, the "
+            f"view stays in {self.source}. Does anybody write? Else begin anew: {self._way_out()}"
+        )
+
+    def _remove_strays(self, survey: Survey, lines: DataFrame, standing: Standing) -> list[str]:
+        """Remove copied rows from the target that the source no longer has; return texts that name the first NAMED."""
+        from tagmill.views.rebucket import guards
+        from tagmill.views.rebucket.table_diff import living
+
+        strays = self.rows.strays(survey, lines)
+        begun_at = standing.tables[self.target.table].begun_at
+        if begun_at is None or not strays.take(1):
+            return []
+        guards.must_be_ours(living(strays, self._deleted()), self.rows, begun_at, self._way_out())
+        self.tell(f"removing rows that {self.source.table} has no longer")
+        self.ledger.cassandra.write_many(
+            f"DELETE FROM {identifiers.cql_table(self.journal, self.target.table)} USING TIMESTAMP ?"
+            " WHERE tag_name = ? AND timebucket = ? AND timestamp = ? AND persistence_id = ? AND tag_pid_sequence_nr = ?",
+            _deletions(strays),
+        )
+        named = strays.orderBy("tag_name", "persistence_id", "tag_pid_sequence_nr").limit(NAMED).collect()
+        return [f"tag {r['tag_name']!r}, {r['persistence_id']!r}, number {r['tag_pid_sequence_nr']}" for r in named]
+
+    def _still_agrees(self) -> tuple[Survey, DataFrame, int]:
+        """Raise GuardRefused when the old table has a row that the view in force lacks and that was not removed on purpose.
+
+        Returns the survey, the lines, and how many rows were removed on purpose, not counting those that cleanups have deleted.
+        """
+        from tagmill.views.rebucket import guards
+
+        self._known(self.source.table, self.target.table)
+        survey = self._surveyed()
+        lines = self._compared(survey)
+        lost = self.rows.lost(survey, lines, self.rows.cleaned(self.settings.cassandra.ledger_keyspace))
+        if not lost.take(1):
+            return survey, lines, 0
+        guards.must_be_there(self.rows.missed(lost, self._deleted()), self.rows, self.name)
+        return survey, lines, lost.count()
+
+    def _deleted(self) -> DataFrame:
+        metadata = self.pipeline.journal.metadata
+        return self.rows.deleted(self.settings.cassandra.ledger_keyspace, metadata if metadata in self.tables.there() else None)
+
+    def _builds(self) -> Builds:
+        return Builds(self.ledger.cassandra, self.settings.cassandra.ledger_keyspace, self.journal)
+
+    def _stop_builders(self) -> None:
+        """Raise the fence of the journal's builds, so that a frozen builder can no longer commit."""
+        builds = self._builds()
+        if (newest := builds.newest()) is not None:
+            builds.take_over(self.owner, newest.bucket_size)
+
+    def _tell_builders(self) -> None:
+        """Set the journal's builds to the target's bucket size, if Tagmill builds its view."""
+        builds = self._builds()
+        newest = builds.newest()
+        if newest is not None and newest.bucket_size != self.target.size.value:
+            builds.rebucketed(builds.take_over(self.owner, newest.bucket_size), self.target.size.value)
+
+    # -- results and messages
+
+    def _way_out(self) -> str:
+        return f"tagmill views rebucket --pipeline {self.name} --to {self.target.size.value} --abandon"
+
+    def _lines(self) -> list[str]:
+        return advice.switched(self.target, self.settings.on_journal(self.journal))
+
+    def _differing(self, lines: DataFrame) -> int:
+        return int(lines.selectExpr("coalesce(sum(if(differs, rows, 0)), 0) AS rows").collect()[0]["rows"])
+
+    def _named(self, step: str) -> Result:
+        return {
+            "step": step, "pipeline": self.name, "journal": self.journal, "dry_run": step == "counted",
+            "source": {"table": self.source.table, "bucket_size": self.source.size.value},
+            "target": {"table": self.target.table, "bucket_size": self.target.size.value},
+        }  # fmt: skip
+
+    def _result(self, step: str, survey: Survey, lines: DataFrame) -> Result:
+        from tagmill.views.rebucket import report
+
+        warnings = list(report.warnings(survey, lines, self.source, self.target, self.pipeline))
+        return {**self._named(step), **report.figures(survey, lines), "warnings": warnings, "lines": []}
+
+
+def _deletions(strays: DataFrame) -> Iterator[tuple[Any, ...]]:
+    """Yield the values of the DELETE; its timestamp is the row's write time, so a row that is written again later stays."""
+    for r in strays.toLocalIterator():
+        yield (
+            r["written"], r["tag_name"], r["timebucket"], UUID(r["timestamp"]), r["persistence_id"], r["tag_pid_sequence_nr"]
+        )  # fmt: skip

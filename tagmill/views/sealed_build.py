@@ -1,0 +1,183 @@
+"""Number a journal's events in three phases: write the numbers to files, commit them, write them to Cassandra.
+
+Builds, rebuilds and deletions share this code. The commit is one conditional update in view_builds. Before it, nothing is written into the
+journal's keyspace. After it, nothing is computed again: an attempt that goes on writes the same rows, with the same timestamp, from the
+same files (docs/decisions/0010).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from tagmill.cassandra.write_limits import BESIDE_VIEW_ROW
+from tagmill.config.settings import Settings
+from tagmill.delivery.tag_views.run_files import read_document, way_out, write_document
+from tagmill.errors import TagmillError
+from tagmill.ledger.view_builds import BuildRow, Builds, BuildState
+from tagmill.runs import checkpoints
+from tagmill.runs.storage import RunFiles
+from tagmill.spark.session import setting
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tagmill.journal.frames import Journal
+    from tagmill.views.event_reader import Reader
+    from tagmill.views.model import Manifest, Tell
+    from tagmill.views.run_numbering import Sums
+
+
+class Attempt:
+    """One attempt at numbering events of one journal, with one Spark session."""
+
+    def __init__(
+        self, settings: Settings, pipeline: str, builds: Builds, journal: Journal, spark: SparkSession, tell: Tell
+    ) -> None:
+        self.settings = settings
+        self.name = pipeline
+        self.pipeline = settings.pipeline(pipeline)
+        self.builds = builds
+        self.journal = journal
+        self.spark = spark
+        self.tell = tell
+        self.files = RunFiles(settings.storage.root)
+        self.home = f"{pipeline}/views"
+
+    def finish_left(self, row: BuildRow) -> tuple[BuildRow, Manifest | None]:
+        """Write what an earlier attempt has committed and not finished; return the build's row then, and the manifest written or None."""
+        finished = None
+        if row.state == BuildState.SEALED:
+            finished = self._read(row)
+            self.tell(f"finishing build {row.build}")
+            self.write(finished, row)
+            row = self.builds.current(row.fence)
+        self.sweep()
+        return row, finished
+
+    def sweep(self) -> None:
+        """Remove the files of builds that are done or were never committed: their builders can no longer commit."""
+        for folder in self.files.folders(self.home):
+            self.files.remove_folder(f"{self.home}/{folder}")
+
+    # -- before the commit
+
+    def new_folder(self) -> str:
+        """Return a new name for the folder of this attempt's files."""
+        return f"{self.home}/attempt-{uuid4().hex[:12]}"
+
+    def reader(self, folder: str, until: int) -> Reader:
+        """Return a reader that stages events below `folder`/events; events after `until` (ticks) are too young to be numbered."""
+        from tagmill.views.event_reader import Reader
+        from tagmill.views.staging import Staging
+
+        staging = Staging(self.journal, self.files, until, self.builds.cassandra.largest_write - BESIDE_VIEW_ROW)
+        return Reader(self.spark, self.builds.cassandra, staging, f"{folder}/events", self.tell)
+
+    def runs(self, folder: str, staged: list[str]) -> DataFrame:
+        """Find the runs in staged files, write them below `folder`/runs, and return them (counting.RUNS)."""
+        from tagmill.views import run_numbering
+
+        run_numbering.find_runs(self.files, staged, f"{folder}/runs")
+        return self.of_files(f"{folder}/runs", run_numbering.RUNS)
+
+    def numbered(
+        self, folder: str, staged: list[str], runs: DataFrame, ends: DataFrame, stands: DataFrame
+    ) -> tuple[DataFrame, Sums]:
+        """Number the staged events up to `ends`; return the new records (numbering.records) and the totals (counting.Sums)."""
+        from tagmill.views import numbering, run_numbering
+
+        url = self.files.url(folder)
+        numbering.starts(runs, ends, stands).repartition("file").write.partitionBy("file").parquet(f"{url}/starts")
+        sums = run_numbering.number_rows(
+            self.files, staged, folder, self.pipeline.bucket_size,
+            meta=self.journal.meta, first_ticks=self.pipeline.first_ticks,
+        )  # fmt: skip
+        reached = self.of_files(f"{folder}/reached", run_numbering.REACHED)
+        return numbering.records(reached, ends, stands), sums
+
+    def of_files(self, folder: str, columns: pa.Schema) -> DataFrame:
+        """Return the rows that counting wrote to a folder; none if no event was staged."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        schema = from_arrow_schema(columns)
+        if not self.files.names(folder):
+            return self.spark.createDataFrame([], schema)
+        return self.spark.read.schema(schema).parquet(self.files.url(folder))
+
+    def fixed(self, rows: DataFrame, url: str) -> DataFrame:
+        """Write rows to Parquet and read them back, so that later evaluations see the same rows."""
+        rows.write.mode("overwrite").parquet(url)
+        return self.spark.read.schema(rows.schema).parquet(url)
+
+    # -- the commit and what follows it
+
+    def commit(self, manifest: Manifest, row: BuildRow) -> BuildRow:
+        """Commit the manifest: from then on its numbers are final. Raises FenceRaised."""
+        file = f"{manifest.folder}/manifest.json"
+        sha256 = write_document(self.files, file, manifest)
+        checkpoints.reached("build.before_commit")
+        sealed = self.builds.seal(row, file, sha256, manifest.written_at)
+        checkpoints.reached("build.after_commit")
+        return sealed
+
+    def write(self, manifest: Manifest, row: BuildRow) -> None:
+        """Write a committed build into Cassandra, note its late rows, mark it as done and remove its files."""
+        from tagmill.views import writer
+
+        writer.write(self.spark, self.builds.cassandra, self.files, manifest, self.tell)
+        self.builds.add_late(manifest.build, manifest.late_from)
+        checkpoints.reached("build.before_end")
+        self.builds.finish(row, manifest.until)
+        self.sweep()
+
+    def _read(self, row: BuildRow) -> Manifest:
+        from tagmill.views.model import Manifest
+
+        file, of = str(row.manifest_file), f"build {row.build}, journal {row.journal}"
+        with way_out(self.name):
+            return read_document(self.files, Manifest, file, row.manifest_sha256, of=of)
+
+
+@contextmanager
+def at_the_numbers(
+    settings: Settings, pipeline: str, *, owner: str, spark: SparkSession
+) -> Iterator[tuple[Builds, Journal, BuildRow]]:
+    """Hold the lease and the fence of a pipeline's journal, so that nothing else numbers it; give the lease back on success.
+
+    Raises FenceRaised: another builder took over. LeaseTaken: the pipeline is at work. ConfigurationError: a table is missing.
+    """
+    from tagmill.delivery.tag_views.steps import leased
+    from tagmill.journal.frames import Journal
+    from tagmill.spark.errors import explained
+
+    chosen = settings.pipeline(pipeline)
+    with leased(settings, pipeline, owner, wait=chosen.lease_wait_seconds) as (ledger, lease):
+        builds = Builds(ledger.cassandra, settings.cassandra.ledger_keyspace, chosen.keyspace)
+        journal = Journal.look(ledger.cassandra, chosen.journal)
+        row = builds.take_over(owner, chosen.bucket_size.value)
+        with _wide_joins(spark), _fenced(builds, row), explained(ledger.cassandra.where, builds.untouched):
+            yield builds, journal, row
+        lease.give_back()
+
+
+@contextmanager
+def _fenced(builds: Builds, row: BuildRow) -> Iterator[None]:
+    """Raise FenceRaised in place of an unexpected error if another builder took over, since it may have removed this builder's files."""
+    try:
+        yield
+    except TagmillError:
+        raise
+    except Exception:
+        builds.current(row.fence)
+        raise
+
+
+@contextmanager
+def _wide_joins(spark: SparkSession) -> Iterator[None]:
+    """Let joins use rows that are partitioned by only some of the keys, without another shuffle."""
+    with setting(spark, "spark.sql.requireAllClusterKeysForCoPartition", "false"):
+        yield

@@ -1,0 +1,109 @@
+"""Write a sealed build into Cassandra: tag_views, then tag_write_progress, then Tagmill's own record. All of it may be repeated.
+
+A rebuild deletes wrong rows first, with a timestamp that is a microsecond older than that of the rows written after.
+
+Every row is written with the build's own timestamp, so a builder that was frozen and resumes after a later build can't overwrite newer
+rows.
+"""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tagmill.cassandra import uuids
+from tagmill.cassandra.bulk_writer import Target
+from tagmill.cassandra.client import Cassandra
+from tagmill.domain import identifiers
+from tagmill.runs import checkpoints
+from tagmill.runs.storage import RunFiles
+from tagmill.spark.bulk_load import load_merged
+from tagmill.spark.connector import CASSANDRA
+from tagmill.views.model import VIEW_KEY, Manifest, Tell
+from tagmill.views.run_numbering import SLOTS
+
+ID = "persistence_id"
+DELETED_AT_ONCE = 10_000
+# Options of the connector that keep an unlogged batch of one partition below Cassandra's batch_size_fail_threshold (50 KiB).
+BATCHES = {
+    "spark.cassandra.output.batch.size.bytes": "32768",
+    "spark.cassandra.output.batch.grouping.key": "partition",
+    "spark.cassandra.output.batch.grouping.buffer.size": "200",
+    "spark.cassandra.output.concurrent.writes": "16",
+}
+
+
+def write(spark: SparkSession, cassandra: Cassandra, files: RunFiles, manifest: Manifest, tell: Tell) -> None:
+    """Write everything that the manifest's files hold, deletions first."""
+    url = files.url(manifest.folder)
+    if manifest.removed:
+        tell(f"deleting {manifest.removed} rows of {manifest.view_table}")
+        _delete(cassandra, files, manifest, "removed", manifest.view_table, VIEW_KEY)
+    if manifest.forgotten:
+        tell(f"deleting {manifest.forgotten} lines of tag_write_progress")
+        _delete(cassandra, files, manifest, "forgotten", "tag_write_progress", (ID, "tag"))
+        if "tag_scanning" in (cassandra.tables(manifest.journal) or ()):
+            # Without tag_write_progress, a recovery would number only the events behind a remaining tag_scanning.
+            _delete(cassandra, files, manifest, "forgotten", "tag_scanning", (ID,))
+    if manifest.rows:
+        tell(f"writing {manifest.rows} rows of {manifest.view_table}")
+        to = Target(manifest.journal, manifest.view_table, manifest.written_at, manifest.ttl_seconds)
+        of_view = files.parquet(f"{manifest.folder}/{manifest.rows_in}")
+        load_merged(spark, cassandra.settings, files, of_view, to, SLOTS, in_order)
+    checkpoints.reached("build.after_views")
+    records = spark.read.parquet(f"{url}/records")
+    tell(f"writing the progress of {manifest.moved} persistence ids")
+    progress = records.select(ID, "new", F.explode("progress").alias("line")).where(F.array_contains("new", F.col("line.tag")))
+    append(
+        progress.select(
+            ID, F.col("line.tag").alias("tag"), F.col("line.offset").alias("offset"),
+            F.col("line.sequence_nr").alias("sequence_nr"), F.col("line.number").alias("tag_pid_sequence_nr"),
+        ),
+        manifest.journal, "tag_write_progress", manifest.written_at,
+    )  # fmt: skip
+    checkpoints.reached("build.after_progress")
+    if manifest.recorded:
+        append(_as_records(records, manifest), cassandra.settings.ledger_keyspace, "view_progress", manifest.written_at)
+
+
+def in_order(rows: pa.Table) -> npt.NDArray[np.int64]:
+    """Return the indices that sort the view's rows by tag, timebucket and time, as their table does."""
+    tags = rows["tag_name"].combine_chunks().dictionary_encode().indices.to_numpy()
+    times = uuids.ticks(uuids.of_text(rows["timestamp"].combine_chunks()))
+    return np.lexsort((times, rows["timebucket"].to_numpy(), tags))
+
+
+def _delete(cassandra: Cassandra, files: RunFiles, manifest: Manifest, folder: str, table: str, key: Sequence[str]) -> None:
+    where = " AND ".join(f"{name} = ?" for name in key)
+    statement = f"DELETE FROM {identifiers.cql(manifest.journal)}.{table} USING TIMESTAMP ? WHERE {where}"
+    for part in files.record_batches(f"{manifest.folder}/{folder}", DELETED_AT_ONCE, list(key)):
+        rows = part.to_pylist()
+        cassandra.write_many(
+            statement, ((manifest.written_at - 1, *(UUID(row[n]) if n == "timestamp" else row[n] for n in key)) for row in rows)
+        )
+
+
+def _as_records(records: DataFrame, manifest: Manifest) -> DataFrame:
+    """Return the records of a build as rows of view_progress."""
+    maps = [
+        F.expr(f"map_from_entries(transform(progress, line -> struct(line.tag, line.{field}))) AS {name}")
+        for name, field in (("numbers", "number"), ("sequence_nrs", "sequence_nr"), ("offsets", "offset"))
+    ]
+    return records.select(
+        F.lit(manifest.journal).alias("journal"), ID, "sequence_nr", "partition_nr", "scanned",
+        F.lit(manifest.build).cast("bigint").alias("build"), *maps,
+    )  # fmt: skip
+
+
+def append(rows: DataFrame, keyspace: str, table: str, written_at: int, *, large: bool = False) -> None:
+    """Write rows with the given timestamp (microseconds), in BATCHES.
+
+    `large`: a row may have a megabyte; such rows have to be sorted by partition, since fewer batches are filled at once.
+    """
+    few = {"spark.cassandra.output.batch.grouping.buffer.size": "10"} if large else {}
+    options = {**BATCHES, **few, "spark.cassandra.output.timestamp": str(written_at), "keyspace": keyspace, "table": table}
+    rows.write.format(CASSANDRA).options(**options).mode("append").save()

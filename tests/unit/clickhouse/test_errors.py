@@ -1,0 +1,29 @@
+"""What an exception of ClickHouse means: whether the same request may succeed later."""
+
+import pytest
+from clickhouse_connect.driver.exceptions import DatabaseError
+
+from tagmill.clickhouse.client import ClickHouse
+from tagmill.errors import ConfigurationError, StoreUnavailable
+
+
+def raised(code: int | None) -> None:
+    """Raise an exception of ClickHouse, as the client raises it, where Tagmill explains it."""
+    clickhouse = ClickHouse.__new__(ClickHouse)  # The constructor would connect to a server.
+    clickhouse.where = "ClickHouse at nowhere"
+    with clickhouse._explained("could not answer"):  # noqa: SLF001
+        raise DatabaseError(f"Code: {code}. DB::Exception: so it is", code=code)
+
+
+@pytest.mark.parametrize("code", [None, 209, 225, 236, 241, 286, 722])
+def test_what_passes_is_worth_another_try(code: int | None) -> None:
+    """Errors that may pass, or that have no code, say to run the same command again."""
+    with pytest.raises(StoreUnavailable, match="Run the same command again"):
+        raised(code)
+
+
+@pytest.mark.parametrize("code", [47, 60, 62, 497])
+def test_permanent_error_is_configuration_error(code: int) -> None:
+    """Errors that a person has to correct are not tried again."""
+    with pytest.raises(ConfigurationError):
+        raised(code)

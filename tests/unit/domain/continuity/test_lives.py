@@ -1,0 +1,75 @@
+"""Rows with delivered numbers that belong to another life of the persistence_id."""
+
+from dataclasses import replace
+
+import pytest
+
+from tagmill.domain.continuity.lives import is_in_doubt, is_other_life
+from tagmill.domain.continuity.merging import merge
+from tagmill.domain.continuity.model import Progress
+from tagmill.domain.continuity.rules import judge
+from tests.unit.domain.continuity.journals import policy, progress, row, told
+
+NEW = [row(number, at=1000 + number, writer="w-2") for number in (1, 2, 3, 4)]
+
+
+@pytest.mark.parametrize(
+    ("seen", "doubt"),
+    [
+        (row(2), False),
+        (row(3), False),
+        (replace(row(3), offset="another"), True),
+        (row(2, at=1000), True),
+        (row(4), False),
+    ],
+    ids=["earlier", "last", "other in its place", "later than the last", "not delivered"],
+)
+def test_doubt_of_delivered_number(seen, doubt):
+    assert is_in_doubt(progress(3), seen) == doubt
+
+
+def test_doubt_without_known_time_is_none():
+    """Numbers that a person gave up have no known time that could tell lives apart."""
+    assert not is_in_doubt(Progress(3, 30, 0, ""), row(2, at=1000))
+
+
+def test_copy_of_delivered_event_is_same_life():
+    copy = replace(row(2), ticks=row(2).ticks + 1, offset="copy")
+    assert not is_other_life([row(2), copy], {"copy"})
+    assert is_other_life([row(2), replace(copy, writer_uuid="w-2")], {"copy"})
+
+
+def test_judge_new_life_holds_all():
+    """Numbers 1 to 3 of the earlier life are delivered; numbers 1 to 4 of the later life wait for a person."""
+    judgement = judge(progress(3), NEW, policy(), strangers={one.offset for one in NEW[:3]})
+    assert told(judgement) == [f"{number} hold another_life" for number in (1, 2, 3, 4)]
+    assert judgement.progress == progress(3) and judgement.held
+
+
+def test_judge_new_life_with_open_gap_keeps_hold():
+    """Numbers 4 and 5 of the old life are missing; those of the new life must not take their place."""
+    known = [row(6), *NEW, row(5, at=1005, writer="w-2")]
+    judgement = judge(progress(3), known, policy(), strangers={one.offset for one in NEW[:3]})
+    assert {decision.action.value for decision in judgement.decisions} == {"hold"}
+
+
+def test_judge_late_number_in_doubt_is_delivered():
+    """Numbers that were given up were never delivered, so a later time does not make them another life's."""
+    late = row(2, at=1000)
+    judgement = judge(progress(3, (2, 2)), [late], policy(), strangers={late.offset})
+    assert told(judgement) == ["2 late below_first_or_closed"]
+
+
+@pytest.mark.parametrize(
+    ("ledger", "destination", "merged"),
+    [
+        (None, progress(3, (1, 1)), progress(3, (1, 1))),
+        (progress(2), progress(5), progress(5)),
+        (progress(3, (2, 2)), progress(5, (2, 2), (4, 4)), progress(5, (2, 2), (4, 4))),
+        (progress(3), progress(5, (2, 2)), progress(5)),
+        (progress(6, (5, 6)), progress(4), progress(6, (5, 6))),
+    ],
+    ids=["lost", "behind", "same gaps", "delivered of old", "given up"],
+)
+def test_merge_of_ledger_and_destination(ledger, destination, merged):
+    assert merge(ledger, destination) == merged

@@ -1,0 +1,54 @@
+"""Files that can't be written or read are reported in one line that names them."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from tagmill.errors import SealedFileDamaged, StoreUnavailable
+from tagmill.runs.storage import RunFiles
+
+
+def test_what_can_t_be_written_is_named(tmp_path: Path) -> None:
+    """Name a file that can't be written, and say that nothing was committed."""
+    (tmp_path / "p").touch()
+    files = RunFiles(str(tmp_path))
+    with pytest.raises(StoreUnavailable, match=f"file://{tmp_path}/p/run/one.parquet can't be written: .*Nothing was committed"):
+        files.write("p/run/one.parquet", b"")
+
+
+def test_a_disk_that_gets_full_meanwhile_is_named(tmp_path: Path) -> None:
+    (tmp_path / "full").symlink_to("/dev/full")
+    with (
+        pytest.raises(StoreUnavailable, match="full can't be written: .*No space left on device"),
+        RunFiles(str(tmp_path)).create("full") as sink,
+    ):
+        sink.write(b"x")
+
+
+def test_files_are_kept_from_others(tmp_path: Path) -> None:
+    """Hide files from other users whatever the process's umask is: an Airflow worker's is not Tagmill's to set."""
+    before = os.umask(0)
+    try:
+        RunFiles(str(tmp_path / "root")).write("p/run/one.parquet", b"x")
+    finally:
+        os.umask(before)
+    written = [path for path in (tmp_path / "root", *(tmp_path / "root").rglob("*"))]
+    assert [stat.filemode(path.stat().st_mode) for path in written] == ["drwxr-x---"] * 3 + ["-rw-r-----"]
+
+
+def test_what_is_gone_is_named(tmp_path: Path) -> None:
+    """Name a sealed file that is gone, however it is opened."""
+    for read in (RunFiles.read, RunFiles.open, lambda files, name: files.open_sealed(name, "0" * 64)):
+        with pytest.raises(SealedFileDamaged, match=f"file://{tmp_path}/one is gone"):
+            read(RunFiles(str(tmp_path)), "one")
+
+
+def test_other_bytes_than_were_sealed_are_not_read(tmp_path: Path) -> None:
+    files = RunFiles(str(tmp_path))
+    sha256 = files.write("one", b"sealed")
+    assert files.open_sealed("one", sha256).read() == b"sealed"
+    (tmp_path / "one").write_bytes(b"SEALED")
+    with pytest.raises(SealedFileDamaged, match="has other bytes than were sealed"):
+        files.open_sealed("one", sha256)

@@ -1,0 +1,60 @@
+"""JVM flags of a job: those that Tagmill adds give way to the configuration."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tagmill.config.settings import Settings
+from tagmill.spark.session import HOT, JAVA_OPTIONS, spark_conf
+
+
+def options(folder: Path, *, conf: str = "", archive: str = "") -> str:
+    (folder / "one.jar").touch()
+    file = folder / "tagmill.toml"
+    file.write_text(f'[spark]\njars = "{folder}"\n{archive}\n[spark.conf]\n{conf}\n', encoding="utf-8")
+    return spark_conf(Settings.load(file)).get(JAVA_OPTIONS, "")
+
+
+@pytest.fixture(params=[1, 2, 4])
+def processors(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(os, "cpu_count", lambda: request.param)
+    return int(request.param)
+
+
+COLLECTOR, COMPILER = "-XX:+UseSerialGC", [f"-XX:Tier4{name}={value}" for name, value in HOT.items()]
+
+
+def test_options_few_processors_use_serial_collector(processors: int, tmp_path: Path) -> None:
+    """Jobs with one or two processors use the serial collector and compile less."""
+    assert options(tmp_path).split() == ([COLLECTOR, *COMPILER] if processors <= 2 else [])
+
+
+def test_job_has_its_own_temporary_folder(tmp_path: Path) -> None:
+    (tmp_path / "one.jar").touch()
+    (tmp_path / "tagmill.toml").write_text(f'[spark]\njars = "{tmp_path}"\n')
+    conf = spark_conf(Settings.load(tmp_path / "tagmill.toml"), tmp_path / "job-1")
+    assert f"-Djava.io.tmpdir={tmp_path}/job-1" in conf[JAVA_OPTIONS].split()
+    assert conf["spark.hadoop.fs.permissions.umask-mode"] == "027"
+
+
+def test_a_chosen_collector_is_the_only_one(processors: int, tmp_path: Path) -> None:
+    found = options(tmp_path, conf=f'"{JAVA_OPTIONS}" = "-XX:+UseG1GC -Da=b"').split()
+    assert found == (COMPILER if processors <= 2 else []) + ["-XX:+UseG1GC", "-Da=b"]
+
+
+def test_other_options_stay_and_come_last(processors: int, tmp_path: Path) -> None:
+    assert options(tmp_path, conf=f'"{JAVA_OPTIONS}" = "-Da=b"').split() == (
+        [COLLECTOR, *COMPILER] if processors <= 2 else []
+    ) + ["-Da=b"]
+
+
+def test_an_archive_that_is_there_is_used(tmp_path: Path) -> None:
+    """Use a class archive if its file exists and its path has no blank."""
+    assert "SharedArchiveFile" not in options(tmp_path, archive='class_archive = "classes.jsa"')
+    (tmp_path / "classes.jsa").touch()
+    assert f"-XX:SharedArchiveFile={tmp_path}/classes.jsa" in options(tmp_path, archive='class_archive = "classes.jsa"')
+    apart = tmp_path / "a b"
+    apart.mkdir()
+    (apart / "classes.jsa").touch()
+    assert "SharedArchiveFile" not in options(apart, archive='class_archive = "classes.jsa"')
