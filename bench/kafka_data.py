@@ -16,9 +16,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tagmill.cassandra.client import Cassandra
 from tagmill.config.settings import Settings
 from tagmill.ledger.schema import statements
+from tagmill.spark.cassandra_append import BATCHES
 from tagmill.spark.connector import CASSANDRA, table
 from tagmill.spark.session import session
-from tagmill.views.writer import BATCHES
 
 TOPIC, PARTITIONS, IDS, AT_ONCE, MARK_EVERY = "bench", 4, 20_000, 2, 20
 

@@ -32,8 +32,8 @@ from tagmill.kafka.spark_source import kafka_records
 from tagmill.ledger import schema
 from tagmill.runs.storage import RunFiles
 from tagmill.spark.bulk_load import Part, load
+from tagmill.spark.cassandra_append import append
 from tagmill.spark.session import session
-from tagmill.views.writer import append
 
 PIPELINE, PARTITIONS, BYTES, TWICE_EVERY = "bench", 4, 300, 20
 LEDGER = ("pipelines", "runs", "topic_offsets", "deduplication", "leases", "dead_letters", "dead_letter_places")

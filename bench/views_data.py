@@ -17,9 +17,9 @@ from bench import data
 from tagmill.cassandra.client import Cassandra
 from tagmill.config.settings import Settings
 from tagmill.ledger.schema import create_journal
+from tagmill.spark.cassandra_append import BATCHES
 from tagmill.spark.connector import CASSANDRA, table
 from tagmill.spark.session import session
-from tagmill.views.writer import BATCHES
 
 VIEW_KEY = ["tag_name", "timebucket", "timestamp", "persistence_id", "tag_pid_sequence_nr"]
 

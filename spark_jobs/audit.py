@@ -8,7 +8,7 @@ from functools import partial
 from tagmill.audit.audit import audit, raise_unless_it_agrees, told
 from tagmill.audit.repair import audit_and_repair
 from tagmill.config.settings import Settings
-from tagmill.runs.job_report import job_arguments, job_report
+from tagmill.spark.job_report import job_arguments, job_report
 from tagmill.spark.session import spark_session
 
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from tagmill.config.settings import Settings
-from tagmill.runs.job_report import job_arguments, job_report
+from tagmill.spark.job_report import job_arguments, job_report
 from tagmill.spark.session import spark_session
 from tagmill.views.build import build, check
 

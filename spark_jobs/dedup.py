@@ -8,7 +8,7 @@ from functools import partial
 from tagmill.config.settings import Settings
 from tagmill.delivery.topics.expire_ids import expire
 from tagmill.delivery.topics.rekey_ids import rekey
-from tagmill.runs.job_report import job_arguments, job_report
+from tagmill.spark.job_report import job_arguments, job_report
 from tagmill.spark.session import session_when_asked
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from tagmill.config.settings import Settings
 from tagmill.domain.time_buckets import BucketSize
 from tagmill.errors import ConfigurationError
-from tagmill.runs.job_report import job_arguments, job_report
+from tagmill.spark.job_report import job_arguments, job_report
 from tagmill.spark.session import spark_session
 from tagmill.views.rebucket.rebucket import abandon, check, rebucket
 

@@ -10,7 +10,7 @@ from typing import Any
 from tagmill.config.settings import Settings
 from tagmill.kafka_journal.purge import purge_expired
 from tagmill.kafka_journal.replicate import replicate
-from tagmill.runs.job_report import job_arguments, job_report
+from tagmill.spark.job_report import job_arguments, job_report
 from tagmill.spark.session import session_when_asked
 
 

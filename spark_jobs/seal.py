@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tagmill.config.settings import Settings
 from tagmill.delivery.tag_views import steps
 from tagmill.delivery.topics import steps as topic_steps
-from tagmill.runs.job_report import job_arguments, job_report
+from tagmill.spark.job_report import job_arguments, job_report
 from tagmill.spark.session import spark_session
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from tagmill.config.settings import Settings
-from tagmill.runs.job_report import job_arguments, job_report
+from tagmill.spark.job_report import job_arguments, job_report
 from tagmill.spark.session import spark_session
 from tagmill.views.delete import delete, truncate
 from tagmill.views.migrate import migrate

@@ -164,7 +164,7 @@ class JobOperator(SparkSubmitOperator):
 
         A driver on a cluster inherits neither the environment of this process nor its folder for temporary files.
         """
-        from tagmill.runs.job_report import write_arguments
+        from tagmill.spark.job_report import write_arguments
         from tagmill.spark.session import names_disks, spark_conf
 
         secrets = connections.spark_environment(settings, *self.stores)

@@ -17,6 +17,7 @@ from tagmill.config.settings import Settings
 from tagmill.domain.batches.states import RunState
 from tagmill.domain.timeuuid import TICKS_PER_MILLISECOND, TICKS_PER_SECOND, from_datetime
 from tagmill.errors import AuditDiffers, ConfigurationError
+from tagmill.journal.frames import deleted_for_good
 from tagmill.journal.tag_view_reader import Views
 from tagmill.ledger import audits
 from tagmill.ledger.audits import AuditRow, Audits, AuditState
@@ -28,13 +29,14 @@ from tagmill.ledger.view_tables import JournalViews
 from tagmill.runs import checkpoints
 from tagmill.runs.clock import agreed_now
 from tagmill.runs.storage import RunFiles
+from tagmill.spark.materialize import materialize
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tagmill.audit.model import AuditReport
     from tagmill.audit.staging import Scope
-    from tagmill.views.model import Tell
+    from tagmill.runs.progress import Tell
 
 log = structlog.get_logger()
 Result = dict[str, Any]
@@ -213,10 +215,10 @@ class _Audit:
         self.tell("adding up in ClickHouse")
         stored = Stored(self.spark, self.clickhouse, self.pipeline.destination, self.files, self.folder, scope)
         in_clickhouse, ids = stored.sums(), stored.ids()
-        for_good = staging.deleted_for_good(self.spark, self.ledger_keyspace, self.journal.keyspace)
+        for_good = deleted_for_good(self.spark, self.ledger_keyspace, self.journal.keyspace)
         deleted = staging.stage_deleted(self.spark, self.journal, events, view, for_good, scope, self._url("deleted"))
         self.tell("comparing")
-        lines = staging.kept(bucket_sums.bucket_sums(events, view, in_clickhouse, deleted, cleaned, scope), self._url("lines"))
+        lines = materialize(bucket_sums.bucket_sums(events, view, in_clickhouse, deleted, cleaned, scope), self._url("lines"))
         found = [row_comparison.misplaced(view, scope), row_comparison.unreadable(events, view, scope)]
         differing = lines.where("differs")
         if differing.take(1):
@@ -224,15 +226,15 @@ class _Audit:
             holds = self._holds(scope)
             quiet = self._deliveries() == self.deliveries
             compared = row_comparison.compared(events, view, rows, deleted, holds, cleaned, differing, scope, quiet=quiet)
-            compared = self._of_tagged(staging.kept(compared, self._url("compared")), events)
+            compared = self._of_tagged(materialize(compared, self._url("compared")), events)
             found.append(self._looked_again(compared, stored))
         self.tell("checking numbers and progress")
-        broken = staging.kept(numbers.broken_journals(events, scope), self._url("broken"))
-        of_journal = staging.kept(numbers.journal_findings(events, broken, deleted, scope), self._url("of-journal"))
-        by_rows = staging.kept(_all(found), self._url("by-rows"))
+        broken = materialize(numbers.broken_journals(events, scope), self._url("broken"))
+        of_journal = materialize(numbers.journal_findings(events, broken, deleted, scope), self._url("of-journal"))
+        by_rows = materialize(_all(found), self._url("by-rows"))
         doubtful = by_rows.select("persistence_id").union(numbers.unproven(events, view, scope)).distinct()
         doubtful = doubtful.join(of_journal.select("persistence_id").distinct(), "persistence_id", "left_anti")
-        expected = staging.kept(
+        expected = materialize(
             numbers.expected(events, view, deleted, doubtful, self._numbered(doubtful), scope), self._url("expected")
         )
         wrong = numbers.wrong_numbers(view, expected, scope)
@@ -240,19 +242,19 @@ class _Audit:
         event = ["tag", "persistence_id", "sequence_nr"]
         findings = _all([by_rows, of_journal, wrong, lagging]).join(expected, event, "left")
         findings = findings.withColumn("expected_number", F.coalesce("expected_number", "expected"))
-        findings = staging.kept(findings.select(*row_comparison.FINDING), self._url("findings"))
+        findings = materialize(findings.select(*row_comparison.FINDING), self._url("findings"))
         return Judged(events, view, deleted, lines, findings, self.untagged, audited_at, self.files.url(self.folder))
 
     def _of_tagged(self, found: DataFrame, events: DataFrame) -> DataFrame:
         """Return the findings without rows of events that have no tags; set `untagged` to the number of these."""
         from pyspark.sql import functions as F
 
-        from tagmill.audit import row_comparison, staging
+        from tagmill.audit import row_comparison
         from tagmill.audit.model import Kind
 
         if not found.where(F.col("kind") == Kind.EXTRA_IN_VIEW.value).take(1):
             return found
-        left = staging.kept(row_comparison.without_untagged(found, events), self._url("of-tagged"))
+        left = materialize(row_comparison.without_untagged(found, events), self._url("of-tagged"))
         self.untagged = found.count() - left.count()
         return left
 

@@ -7,7 +7,7 @@ in.
 from datetime import datetime
 from enum import StrEnum
 
-from tagmill.delivery.tag_views.model import Document
+from tagmill.domain.documents import Document
 
 
 class Kind(StrEnum):

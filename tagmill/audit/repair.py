@@ -18,21 +18,23 @@ from tagmill.audit.audit import audit as run_audit
 from tagmill.audit.model import FINDING_SCHEMA, AuditReport, Kind
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.settings import Settings
+from tagmill.delivery.batch_verification import stored
 from tagmill.delivery.tag_views import steps
 from tagmill.delivery.tag_views.interventions import Interventions
-from tagmill.delivery.tag_views.model import Document
-from tagmill.delivery.tag_views.verification import stored
+from tagmill.delivery.tag_views.run_files import read_manifest
 from tagmill.delivery.tag_views.withdraw import Event
 from tagmill.domain.batches.states import BatchState, RunState
+from tagmill.domain.documents import Document
 from tagmill.domain.time_buckets import first_ticks
 from tagmill.errors import GuardRefused, SealedFileDamaged
 from tagmill.journal.frames import Journal
 from tagmill.ledger.audits import AuditRow, Audits, folder
 from tagmill.ledger.runs import Ledger
 from tagmill.runs import checkpoints
+from tagmill.runs.leased import leased
+from tagmill.runs.progress import Tell
 from tagmill.runs.storage import RunFiles
 from tagmill.spark.errors import explained
-from tagmill.views.model import Tell
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -187,7 +189,7 @@ class _Repair:
 
     def _mend(self) -> view_repair.Mended:
         """Repair the view under the pipeline's lease, so that no build of ours gives numbers meanwhile."""
-        with steps.leased(self.settings, self.name, self.owner, wait=self.pipeline.lease_wait_seconds) as (ledger, lease):
+        with leased(self.settings, self.name, self.owner, wait=self.pipeline.lease_wait_seconds) as (ledger, lease):
             audited = self._audited(ledger)
             journal = Journal.look(ledger.cassandra, self.pipeline.journal)
             kinds = [kind for kind in view_repair.IN_VIEW if audited.findings.get(kind)]
@@ -240,7 +242,7 @@ class _Repair:
             return []
         self.tell("holding ClickHouse's batches against the sealed ones")
         with Ledger(self.settings.cassandra) as ledger, ClickHouse(self.settings.clickhouse) as clickhouse:
-            batches, unknown = stored(self.settings, self.name, ledger, clickhouse, self.pipeline.destination)
+            batches, unknown = stored(self.settings, self.name, ledger, clickhouse, self.pipeline.destination, read_manifest)
         for batch in unknown:
             self._leave(Kind.EXTRA_IN_CLICKHOUSE, "no run has this batch; whose rows are they?", f"batch {batch}")
         done: list[UUID] = []

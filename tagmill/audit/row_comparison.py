@@ -12,8 +12,8 @@ from pyspark.sql import functions as F
 from tagmill.audit.model import FINDING_SCHEMA, Kind
 from tagmill.audit.staging import Scope, exploded
 from tagmill.domain.timeuuid import TICKS_PER_MILLISECOND
+from tagmill.journal.flaws import Reason
 from tagmill.journal.frames import CleanedOf, with_cleaned
-from tagmill.views.model import Reason
 
 EVENT = ["tag", "persistence_id", "sequence_nr"]
 BUCKET = ["tag", "bucket"]

@@ -10,14 +10,16 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tagmill.delivery.tag_views.scan import FUTURE_TICKS, as_batch_rows, checksum, signed, xxhash64
+from tagmill.delivery.tag_views.scan import as_batch_rows, checksum
 from tagmill.domain.batches import layout
 from tagmill.domain.time_buckets import BucketSize, View
-from tagmill.domain.timeuuid import TICKS_PER_MILLISECOND
+from tagmill.domain.timeuuid import FUTURE_TICKS, TICKS_PER_MILLISECOND
+from tagmill.journal.flaws import Reason
 from tagmill.journal.frames import CleanedOf, Journal, all_events, bucket, cleaned, event_tags
 from tagmill.journal.tag_view_reader import VIEW_COLUMNS
+from tagmill.spark.columns import signed, xxhash64
 from tagmill.spark.connector import table
-from tagmill.views.model import Reason
+from tagmill.spark.materialize import materialize
 
 ID = "persistence_id"
 # Value of deleted_to for a persistence_id that the journal knows nothing of.
@@ -94,7 +96,7 @@ def stage_journal(spark: SparkSession, journal: Journal, scope: Scope, url: str)
         ID, "also.partition_nr", "sequence_nr", "offset", "ticks", bucket(scope.size), "writer_uuid", "also.tags",
         "also.tag_count", F.when(tagged, checksum(layout.EVENT)).alias("event_hash"), flaw.alias("flaw"),
     )  # fmt: skip
-    return kept(staged, url)
+    return materialize(staged, url)
 
 
 def _unread(journal: Journal) -> Column:
@@ -126,17 +128,12 @@ def stage_view(spark: SparkSession, journal: Journal, scope: Scope, url: str) ->
         bucket(scope.size), "timebucket", "writer_uuid", "size", "event_hash",
         with_number(F.col("event_hash"), F.col("tag_pid_sequence_nr")).alias("row_hash"), F.col("offset_broken").alias("broken"),
     )  # fmt: skip
-    return kept(staged, url)
+    return materialize(staged, url)
 
 
 def with_number(event_hash: Column, number: Column) -> Column:
     """Return the hash of a row with its number, as stored.ROW_HASH computes it in ClickHouse."""
     return xxhash64(event_hash * F.lit(signed(layout.FACTOR)) + number)
-
-
-def deleted_for_good(spark: SparkSession, ledger_keyspace: str, journal: str) -> DataFrame:
-    """Return the persistence ids that `journal clean` has deleted for good, as only the ledger knows. Out: persistence_id, deleted_to."""
-    return table(spark, ledger_keyspace, "deleted_ids").where(F.col("journal") == journal).select(ID, "deleted_to")
 
 
 def stage_deleted(
@@ -155,7 +152,7 @@ def stage_deleted(
     if journal.names.metadata in journal.tables:
         noted = table(spark, journal.keyspace, journal.names.metadata).select(ID, "deleted_to").where("deleted_to > 0")
         deleted = deleted.unionByName(noted)
-    return kept(deleted.groupBy(ID).agg(F.min("deleted_to").alias("deleted_to")), url)
+    return materialize(deleted.groupBy(ID).agg(F.min("deleted_to").alias("deleted_to")), url)
 
 
 def stage_progress(spark: SparkSession, ledger_keyspace: str, scope: Scope, url: str) -> DataFrame:
@@ -174,7 +171,9 @@ def stage_progress(spark: SparkSession, ledger_keyspace: str, scope: Scope, url:
     rows = table(spark, ledger_keyspace, "progress").where(
         (F.col("pipeline") == scope.pipeline) & F.col("tag").isin(list(scope.tags))
     )
-    return kept(rows.select("tag", ID, F.col("tag_pid_sequence_nr").alias("number"), "sequence_nr", length.alias("missing")), url)
+    return materialize(
+        rows.select("tag", ID, F.col("tag_pid_sequence_nr").alias("number"), "sequence_nr", length.alias("missing")), url
+    )
 
 
 def stage_cleaned(
@@ -185,13 +184,9 @@ def stage_cleaned(
     See tables.cleaned.
     """
     of_sizes = cleaned(spark, ledger_keyspace, journal, views).items()
-    return {size: kept(starts.where(F.col("tag").isin(list(scope.tags))), f"{url}/{size.value}") for size, starts in of_sizes}
-
-
-def kept(rows: DataFrame, url: str) -> DataFrame:
-    """Write rows to Parquet and read them back, so that later evaluations see the same rows."""
-    rows.write.mode("overwrite").parquet(url)
-    return rows.sparkSession.read.schema(rows.schema).parquet(url)
+    return {
+        size: materialize(starts.where(F.col("tag").isin(list(scope.tags))), f"{url}/{size.value}") for size, starts in of_sizes
+    }
 
 
 def exploded(journal: DataFrame, deleted: DataFrame) -> DataFrame:

@@ -18,12 +18,12 @@ from cassandra import ConsistencyLevel, ProtocolVersion
 from cassandra.protocol import BatchMessage, ProtocolHandler
 from cassandra.query import BatchStatement, BatchType, PreparedStatement
 
+from tagmill.arrow import fitting
 from tagmill.cassandra.client import Cassandra
 from tagmill.cassandra.encoding import LENGTH, Part, encoded, one
 from tagmill.cassandra.write_limits import BESIDE_VALUES
 from tagmill.domain import identifiers
 from tagmill.errors import ConfigurationError
-from tagmill.runs.parquet_files import fitting
 
 Rows: TypeAlias = pa.RecordBatch | pa.Table
 Numbers = npt.NDArray[np.int64]

@@ -16,10 +16,10 @@ from cassandra.numpy_parser import NumpyParser
 from cassandra.parsing import ParseDesc
 from cassandra.protocol import cython_protocol_handler
 
+from tagmill.arrow import fitting
 from tagmill.cassandra.client import PASSING, Cassandra, explained
 from tagmill.cassandra.uuids import same_length
 from tagmill.errors import TagmillError
-from tagmill.runs.parquet_files import fitting
 
 # Rows of the first page (few, since each may have megabytes) and of any page at most; bytes of a page; growth from page to page.
 FIRST_PAGE, LARGEST_PAGE, PAGE_BYTES, GROWTH = 50, 5000, 4 * 1024 * 1024, 8

@@ -7,11 +7,11 @@ outcome, or a person, can then say whether the views have them (docs/decisions/0
 from collections.abc import Callable
 
 from tagmill.clickhouse.client import ClickHouse
-from tagmill.delivery.tag_views.run_files import Sealed
 from tagmill.errors import ConfigurationError, GuardRefused, TagmillError, ViewsUnknown
 from tagmill.ledger.runs import BatchRow, Ledger, RunRow
 from tagmill.ledger.view_inserts import Outcome, ViewInsert, ViewInserts
 from tagmill.runs import checkpoints
+from tagmill.runs.sealed_files import Sealed
 
 DESPITE_VIEWS = "--despite-views"
 

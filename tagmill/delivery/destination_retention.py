@@ -17,10 +17,10 @@ import pyarrow.parquet as pq
 
 from tagmill.clickhouse.client import ClickHouse, Totals
 from tagmill.config.settings import Settings
-from tagmill.delivery.tag_views.model import Batch
 from tagmill.domain import identifiers
 from tagmill.domain.batches.layout import Column
 from tagmill.domain.batches.states import BatchState
+from tagmill.domain.documents import Batch
 from tagmill.errors import SealedFileDamaged
 from tagmill.ledger.batch_times import BatchTimes, Times
 from tagmill.ledger.retired_batches import Retired

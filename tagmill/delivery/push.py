@@ -20,20 +20,20 @@ from tagmill.clickhouse.client import ClickHouse, Totals
 from tagmill.config.settings import Settings
 from tagmill.delivery.dependent_views import DependentViews
 from tagmill.delivery.destination_retention import Expiry, Within, times_in
-from tagmill.delivery.tag_views.model import Batch, Manifest
-from tagmill.delivery.tag_views.run_files import Sealed, all_batches, read_manifest
 from tagmill.domain.batches.layout import TAG_VIEWS, Layout
-from tagmill.domain.batches.states import BatchState, RunState
+from tagmill.domain.batches.states import BatchState
+from tagmill.domain.documents import Batch
 from tagmill.errors import BatchDiffers, SealedFileDamaged, StoreUnavailable, TagmillError
 from tagmill.ledger.batch_times import BatchTimes
 from tagmill.ledger.runs import BatchRow, Ledger
 from tagmill.ledger.sent_batches import DestinationBatches
 from tagmill.ledger.two_offsets import TwoOffsets
 from tagmill.runs import checkpoints
+from tagmill.runs.sealed_files import Sealed, all_batches
 from tagmill.runs.storage import RunFiles
 
 log = structlog.get_logger()
-Progress = Callable[[int, int], None]
+PushProgress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +46,6 @@ class Destination:
     seconds_between: float = 0
 
 
-def push(settings: Settings, ledger: Ledger, name: str, run: int, fence: int, progress: Progress | None = None) -> Manifest:
-    """Send every NEW batch of a sealed run to ClickHouse and verify it; call `progress` with (batches done, batches in all).
-
-    Raises BatchDiffers, SealedFileDamaged, DestinationDiffers (nothing more is pushed), FenceRaised.
-    """
-    files = RunFiles(settings.storage.root)
-    row = ledger.current(name, run, fence)
-    manifest = read_manifest(files, row)
-    if row.state != RunState.SEALED:
-        return manifest
-    push_batches(settings, ledger, files, manifest, fence, destination_of(settings, name), progress)
-    return manifest
-
-
 def push_batches(
     settings: Settings,
     ledger: Ledger,
@@ -67,7 +53,7 @@ def push_batches(
     manifest: Sealed,
     fence: int,
     to: Destination,
-    progress: Progress | None = None,
+    progress: PushProgress | None = None,
 ) -> None:
     """Push the NEW batches of a manifest that was read before; see `push`."""
     _Pushing(settings, ledger, files, manifest, fence, to, progress or (lambda done, of: None)).run()
@@ -99,7 +85,7 @@ class _Pushing:
         manifest: Sealed,
         fence: int,
         to: Destination,
-        progress: Progress,
+        progress: PushProgress,
     ) -> None:
         self.settings, self.to = settings, to
         self.pause = 0.0

@@ -6,11 +6,11 @@ from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.settings import Settings
 from tagmill.delivery.dependent_views import despite, require_no_views
 from tagmill.delivery.push import Destination, push_one
-from tagmill.delivery.tag_views.model import Batch
-from tagmill.delivery.tag_views.run_files import Sealed
 from tagmill.domain.batches.states import BatchState, RunState
+from tagmill.domain.documents import Batch
 from tagmill.errors import GuardRefused, StoreUnavailable
 from tagmill.ledger.runs import BatchRow, Ledger, RunRow
+from tagmill.runs.sealed_files import Sealed
 
 EVERY_GENERATION = 2**32 - 1
 

@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 TICKS_PER_SECOND = 10_000_000
+# Ticks after the plan from which an offset can't be the time of an event.
+FUTURE_TICKS = 86_400 * TICKS_PER_SECOND
 TICKS_PER_MILLISECOND = 10_000
 # Ticks from 1582-10-15, when the time of version 1 UUIDs begins, to 1970-01-01 (RFC 4122, 4.1.4).
 GREGORIAN_TICKS = 0x01B21DD213814000

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from enum import IntEnum
+from typing import Any
 
 EXACTLY_ONCE = "exactly once"
 COUNTS_AGREE = "counts agree"
@@ -231,3 +232,9 @@ def _settled(facts: Facts) -> Reason:
     for proof in proofs:
         return Reason(Level.COUNTED, f"{facts.settled}; {EXACTLY_ONCE} when {proof}, up to {proof.up_to}")
     return Reason(facts.settled_level, facts.settled)
+
+
+def judged(line: dict[str, Any], facts: Facts) -> dict[str, Any]:
+    """Return the line with the verdict on these facts and its level."""
+    verdict = judge(facts)
+    return {**line, "verdict": verdict.word, "level": verdict.level.label}

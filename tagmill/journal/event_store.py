@@ -12,6 +12,7 @@ from uuid import UUID
 from cassandra import ConsistencyLevel
 
 from tagmill.cassandra.client import Cassandra
+from tagmill.config.tag_views import PipelineSettings
 from tagmill.domain import identifiers
 from tagmill.domain.journal_tables import WRITERS_TABLES, JournalTables, event_tags, tag_columns
 from tagmill.errors import ConfigurationError, GuardRefused
@@ -19,6 +20,10 @@ from tagmill.journal.tag_view_reader import SEARCHED_PARTITIONS, partitions_of
 
 # Deletions of one persistence id that are under way at once.
 DELETES_AT_ONCE = 16
+# Persistence ids that are cleaned or erased at the same time, and those that are taken from their list per group.
+IDS_SIDE_BY_SIDE, IDS_AT_ONCE = 8, 64
+# Rows of the view that are read into memory before they are deleted together.
+ROWS_AT_ONCE = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,3 +210,8 @@ class DeletedIds:
         self.cassandra.write_many(
             f"DELETE FROM {self.table} WHERE journal = ? AND persistence_id = ?", [(self.journal, persistence_id)]
         )
+
+
+def snapshots_of(pipeline: PipelineSettings) -> tuple[str, str]:
+    """Return keyspace and table of the application's snapshots."""
+    return pipeline.snapshot_keyspace or f"{pipeline.keyspace}_snapshot", pipeline.snapshot_table

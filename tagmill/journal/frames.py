@@ -309,3 +309,8 @@ def _deleted(spark: SparkSession, journal: Journal) -> DataFrame:
     if journal.names.metadata not in journal.tables:
         return spark.range(0).select(F.col("id").cast("string").alias(ID), F.col("id").alias("deleted_to"))
     return table(spark, journal.keyspace, journal.names.metadata).select(ID, "deleted_to")
+
+
+def deleted_for_good(spark: SparkSession, ledger_keyspace: str, journal: str) -> DataFrame:
+    """Return the persistence ids that `journal clean` has deleted for good, as only the ledger knows. Out: persistence_id, deleted_to."""
+    return table(spark, ledger_keyspace, "deleted_ids").where(F.col("journal") == journal).select(ID, "deleted_to")

@@ -1,11 +1,10 @@
 """Choose the records that a run reads: from the end of the last read to the last record that is committed in Kafka now."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from tagmill.delivery.tag_views.model import Document
+from tagmill.domain.documents import Document
 from tagmill.errors import ConfigurationError, GuardRefused
 from tagmill.kafka.client import Kafka, Place, Span
-from tagmill.ledger.topic_ids import TopicIds
 
 OWN_TABLES = "Give the new topic a pipeline and tables of its own"
 
@@ -36,57 +35,6 @@ def places(kafka: Kafka, pipeline: str, topics: Sequence[str], prefixes: Sequenc
         )
     found = {*topics, *(topic for topic in there if topic.startswith(tuple(prefixes)))}
     return [(topic, partition) for topic in sorted(found) for partition in range(there[topic])]
-
-
-def same_topics(
-    kafka: Kafka,
-    known: TopicIds,
-    pipeline: str,
-    read_to: Collection[Place],
-    places: Collection[Place],
-    *,
-    accept_lost: bool,
-    go_on: str,
-    ways_on: str = OWN_TABLES,
-) -> list[str]:
-    """Record the ids of these places' topics, and return a warning for each topic that was read and was created again since.
-
-    Args:
-        kafka: the cluster.
-        known: the record of the topics' ids.
-        pipeline: the pipeline's name, for the message.
-        read_to: the places of which something was read.
-        places: the places whose topics are read now.
-        accept_lost: accept that a topic is another one under the same name.
-        go_on: the command that accepts it.
-        ways_on: what else the operator can do.
-
-    Raises GuardRefused: a topic that was read is another one under the same name by now, and `accept_lost` is not set.
-    """
-    now, before = kafka.topic_ids({topic for topic, _ in places}), known.read()
-    warnings = list(others(now, before, read_to).values())
-    if warnings and not accept_lost:
-        raise GuardRefused(
-            f"{pipeline}: {warnings[0]}. Nothing was read. {ways_on}. To go on where the old one was left, without the records before "
-            f"that: {go_on}"
-        )
-    known.write({topic: one for topic, one in now.items() if before.get(topic) != one})
-    return warnings
-
-
-def others(now: Mapping[str, str], before: Mapping[str, str], read_to: Collection[Place]) -> dict[str, str]:
-    """Return a text for each topic that was read and is another one under the same name by now.
-
-    Args:
-        now: the topics' ids now.
-        before: the topics' ids when they were read last.
-        read_to: the places of which something was read.
-    """
-    return {
-        topic: f"topic {topic} was made anew since it was read: its first records are not those that were"
-        for topic in sorted({topic for topic, _ in read_to})
-        if topic in now and before.get(topic, now[topic]) != now[topic]
-    }
 
 
 def unread(
@@ -153,7 +101,7 @@ def went(ranges: Iterable[Range], spans: Mapping[Place, Span]) -> list[str]:
 
 
 def capped(ranges: Sequence[Range], most: int) -> list[Range]:
-    """Shorten ranges to `most` records in total, in equal shares; a range shorter than its share leaves the rest to the others.
+    """Shorten ranges to `most` records in total, in equal shares; a range shorter than its share leaves the rest to the recreated_topics.
 
     Each range keeps at least one record, even if the total then exceeds `most`.
     """

@@ -7,8 +7,8 @@ written again with a later time.
 from collections.abc import Sequence
 
 from tagmill.config.settings import Settings
-from tagmill.delivery.topics.set_apart import record_of
 from tagmill.errors import ConfigurationError, GuardRefused
+from tagmill.kafka.set_apart import record_of
 from tagmill.ledger.lease import Lease
 from tagmill.ledger.replications import SEALED, Replications
 from tagmill.ledger.runs import Ledger

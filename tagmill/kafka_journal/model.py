@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from datetime import date, datetime
 
-from tagmill.delivery.tag_views.model import Document
+from tagmill.domain.documents import Document
 from tagmill.kafka.offset_ranges import Range
 
 Tell = Callable[[str], None]

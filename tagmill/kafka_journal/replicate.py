@@ -16,12 +16,11 @@ from uuid import uuid4
 
 from tagmill.cassandra.client import Cassandra
 from tagmill.config.settings import Settings
-from tagmill.delivery.tag_views.run_files import read_document, way_out, write_document
-from tagmill.delivery.topics.set_apart import Apart, within
 from tagmill.errors import TagmillError
 from tagmill.kafka.client import Kafka, Place, Span
-from tagmill.kafka.offset_ranges import Range, capped, others, places, same_topics, unread
+from tagmill.kafka.offset_ranges import Range, capped, places, unread
 from tagmill.kafka.positions import TopicPosition, kafka_positions
+from tagmill.kafka.set_apart import Apart, within
 from tagmill.kafka_journal.model import Counts, Manifest, PartitionStatus, ReplicationReport, Tell
 from tagmill.kafka_journal.tables import ADDED, KafkaJournalTables, Pointer
 from tagmill.kafka_journal.write_times import Overwritten, WriteTimes, ahead
@@ -30,8 +29,9 @@ from tagmill.ledger.failures import forget_failures, noted
 from tagmill.ledger.lease import Lease
 from tagmill.ledger.replications import SEALED, ReplicationRow, Replications
 from tagmill.ledger.set_apart import Kind, SetApart
-from tagmill.ledger.topic_ids import TopicIds
+from tagmill.ledger.topic_ids import TopicIds, recreated_topics, same_topics
 from tagmill.runs import checkpoints
+from tagmill.runs.sealed_files import read_document, way_out, write_document
 from tagmill.runs.storage import RunFiles
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def status(settings: Settings, pipeline: str) -> list[PartitionStatus]:
         found = places(kafka, pipeline, chosen.topics, chosen.topic_prefixes)
         pointers = tables.pointers(found) if tables.there() else {}
         before = TopicIds(cassandra, settings.cassandra.ledger_keyspace, pipeline).read()
-        anew = others(kafka.topic_ids({topic for topic, _ in pointers}), before, pointers)
+        anew = recreated_topics(kafka.topic_ids({topic for topic, _ in pointers}), before, pointers)
         replicated_to = {place: one.offset + 1 for place, one in pointers.items()}
         return [_status(one) for one in kafka_positions(kafka, found, replicated_to, anew)]
 

@@ -15,8 +15,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from tagmill.cassandra.write_limits import BESIDE_CELL, LARGEST_NAME
-from tagmill.delivery.topics.set_apart import Place
 from tagmill.kafka.partitioner import HOME, layout_of
+from tagmill.kafka.set_apart import Place
 from tagmill.kafka_journal import wire_format
 from tagmill.kafka_journal.fold import Entry, Fold, Record, entry_segments
 from tagmill.kafka_journal.model import JOURNAL_KINDS

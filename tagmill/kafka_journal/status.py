@@ -4,9 +4,8 @@ from typing import Any
 
 from tagmill.cassandra.client import Cassandra
 from tagmill.config.settings import Settings
-from tagmill.delivery.tag_views.verification import judged
 from tagmill.domain import clock
-from tagmill.domain.verdict import Facts, Level, OpenRun, moment
+from tagmill.domain.verdict import Facts, Level, OpenRun, judged, moment
 from tagmill.kafka_journal.model import PartitionStatus
 from tagmill.kafka_journal.replicate import status
 from tagmill.ledger.dead_letters import DeadLetters

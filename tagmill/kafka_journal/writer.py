@@ -19,8 +19,8 @@ from tagmill.kafka_journal.write_times import WriteTimes
 from tagmill.ledger.dead_letters import DeadLetter
 from tagmill.runs import checkpoints
 from tagmill.runs.storage import RunFiles
+from tagmill.spark.cassandra_append import append
 from tagmill.spark.connector import table
-from tagmill.views.writer import append
 
 # Rows of FOLDED that are read at once.
 AT_ONCE = 10_000

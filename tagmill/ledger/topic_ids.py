@@ -1,9 +1,12 @@
 """The topics that a pipeline reads, by the ids that Kafka gave them: a topic that is created again has another id under its name."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from tagmill.cassandra.client import Cassandra, needs_tables
 from tagmill.domain import identifiers
+from tagmill.errors import GuardRefused
+from tagmill.kafka.client import Kafka, Place
+from tagmill.kafka.offset_ranges import OWN_TABLES
 
 
 class TopicIds:
@@ -25,3 +28,54 @@ class TopicIds:
             f"INSERT INTO {self.table} (pipeline, topic, topic_id) VALUES (?, ?, ?)",
             ((self.pipeline, *one) for one in ids.items()),
         )
+
+
+def same_topics(
+    kafka: Kafka,
+    known: TopicIds,
+    pipeline: str,
+    read_to: Collection[Place],
+    places: Collection[Place],
+    *,
+    accept_lost: bool,
+    go_on: str,
+    ways_on: str = OWN_TABLES,
+) -> list[str]:
+    """Record the ids of these places' topics, and return a warning for each topic that was read and was created again since.
+
+    Args:
+        kafka: the cluster.
+        known: the record of the topics' ids.
+        pipeline: the pipeline's name, for the message.
+        read_to: the places of which something was read.
+        places: the places whose topics are read now.
+        accept_lost: accept that a topic is another one under the same name.
+        go_on: the command that accepts it.
+        ways_on: what else the operator can do.
+
+    Raises GuardRefused: a topic that was read is another one under the same name by now, and `accept_lost` is not set.
+    """
+    now, before = kafka.topic_ids({topic for topic, _ in places}), known.read()
+    warnings = list(recreated_topics(now, before, read_to).values())
+    if warnings and not accept_lost:
+        raise GuardRefused(
+            f"{pipeline}: {warnings[0]}. Nothing was read. {ways_on}. To go on where the old one was left, without the records before "
+            f"that: {go_on}"
+        )
+    known.write({topic: one for topic, one in now.items() if before.get(topic) != one})
+    return warnings
+
+
+def recreated_topics(now: Mapping[str, str], before: Mapping[str, str], read_to: Collection[Place]) -> dict[str, str]:
+    """Return a text for each topic that was read and is another one under the same name by now.
+
+    Args:
+        now: the topics' ids now.
+        before: the topics' ids when they were read last.
+        read_to: the places of which something was read.
+    """
+    return {
+        topic: f"topic {topic} was made anew since it was read: its first records are not those that were"
+        for topic in sorted({topic for topic, _ in read_to})
+        if topic in now and before.get(topic, now[topic]) != now[topic]
+    }

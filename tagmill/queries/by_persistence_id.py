@@ -16,8 +16,7 @@ from tagmill.cassandra.client import Cassandra
 from tagmill.journal.frames import ID, Journal, event_tags
 from tagmill.journal.tag_view_reader import EMPTY_PARTITIONS_AT_END, SEARCHED_PARTITIONS
 from tagmill.queries import columns, gaps
-from tagmill.spark.connector import table
-from tagmill.views.event_reader import BY_PARTITION
+from tagmill.spark.connector import BY_PARTITION, table
 
 COLUMNS = (ID, "sequence_nr", "offset", "event_time", "tags", "partition_nr", *columns.PAYLOAD)
 # Partitions of each persistence_id that are looked at in one round of queries.

@@ -7,15 +7,14 @@ from uuid import UUID
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from tagmill.delivery.tag_views.scan import offset_ticks
 from tagmill.domain.time_buckets import BucketSize
 from tagmill.domain.timeuuid import highest, ticks
 from tagmill.journal.frames import ID, Journal
 from tagmill.journal.tag_view_reader import VIEW_COLUMNS
 from tagmill.queries import gaps
 from tagmill.queries.columns import PAYLOAD, as_events
-from tagmill.spark.connector import table
-from tagmill.views.event_reader import BY_PARTITION
+from tagmill.spark.columns import offset_ticks
+from tagmill.spark.connector import BY_PARTITION, table
 
 NUMBER = "tag_pid_sequence_nr"
 COLUMNS = ("tag", ID, "sequence_nr", NUMBER, "offset", "event_time", "timebucket", *PAYLOAD)

@@ -5,8 +5,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from tagmill.delivery.tag_views.scan import offset_ticks
 from tagmill.journal.frames import META
+from tagmill.spark.columns import offset_ticks
 
 PAYLOAD = ("writer_uuid", "ser_id", "ser_manifest", "event_manifest", "event", *META)
 META_TYPES = {"meta_ser_id": "int", "meta_ser_manifest": "string", "meta": "binary"}

@@ -9,33 +9,12 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tagmill.arrow import CODEC, GROUP_BYTES
 from tagmill.runs.storage import RunFiles
 
-GROUP_BYTES = 32 * 1024 * 1024
 # Options for Spark's writer, which checks a row group's size for the first time after this many rows: each may have 5 MB.
 BY_SPARK = {"parquet.block.size": str(GROUP_BYTES), "parquet.page.size.row.check.min": "10"}
-CODEC = {"compression": "zstd", "compression_level": 1}
 SLOTS = "slots"
-
-
-def fitting(rows: pa.RecordBatch | pa.Table, size: int) -> int:
-    """Return how many of these rows have `size` bytes together, if they are alike; at least one."""
-    return max(1, int(rows.num_rows * size // max(1, rows.nbytes)))
-
-
-def row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Yield the rows in tables of less than two GROUP_BYTES, but for a single row that is larger."""
-    waiting, size = list[pa.RecordBatch](), 0
-    for batch in batches:
-        at_once = fitting(batch, GROUP_BYTES)
-        for begin in range(0, batch.num_rows, at_once):
-            waiting.append(batch.slice(begin, at_once))
-            size += waiting[-1].nbytes
-            if size >= GROUP_BYTES:
-                yield pa.Table.from_batches(waiting)
-                waiting, size = [], 0
-    if waiting:
-        yield pa.Table.from_batches(waiting)
 
 
 def write_file(

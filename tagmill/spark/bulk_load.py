@@ -17,10 +17,11 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from tagmill.arrow import fitting
 from tagmill.cassandra.bulk_writer import PIECE_BYTES, Rows, Target, write_rows
 from tagmill.cassandra.client import connected
 from tagmill.config.settings import CassandraSettings
-from tagmill.runs.parquet_files import fitting, slots_of
+from tagmill.runs.parquet_files import slots_of
 from tagmill.runs.storage import RunFiles
 
 # Rows that are read at once, at most: if many rows share a large value, the file's size says nothing about theirs.

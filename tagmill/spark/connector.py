@@ -39,3 +39,7 @@ def await_tables(spark: SparkSession, keyspace: str, columns: Mapping[str, Seque
 
 def _select(spark: SparkSession, keyspace: str, name: str, columns: Sequence[str]) -> None:
     table(spark, keyspace, name).select(*columns)
+
+
+# A task holds a page of each partition that it reads concurrently; the connector's defaults, 512 partitions of 5000 rows, wouldn't fit.
+BY_PARTITION = {"spark.cassandra.concurrent.reads": "32", "spark.cassandra.input.fetch.sizeInRows": "1000"}

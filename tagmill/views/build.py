@@ -1,4 +1,4 @@
-"""Build a view once: number the new events of a journal. A build is safe to kill or freeze at any instruction (attempt.py)."""
+"""Build a view once: number the new events of a journal. A build is safe to kill or freeze at any instruction (sealed_build.py)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from tagmill.views.sealed_build import Attempt, at_the_numbers
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tagmill.views.model import Manifest, Tell, Waiting
+    from tagmill.runs.progress import Tell
+    from tagmill.views.model import Manifest, Waiting
 
 log = structlog.get_logger()
 Result = dict[str, Any]
@@ -86,8 +87,9 @@ class _Builder(Attempt):
         from pyspark.sql import functions as F
 
         from tagmill.journal import frames
+        from tagmill.journal.flaws import Reason
         from tagmill.views import diff, numbering
-        from tagmill.views.model import Manifest, Reason
+        from tagmill.views.model import Manifest
 
         until = from_datetime(self.builds.cassandra.now() - timedelta(seconds=self.pipeline.eventual_consistency_delay_seconds))
         folder = self.new_folder()
@@ -138,7 +140,8 @@ class _Builder(Attempt):
         """Return the first persistence ids that wait for another reason than being too young, at most EXAMPLES."""
         from pyspark.sql import functions as F
 
-        from tagmill.views.model import Reason, Waiting
+        from tagmill.journal.flaws import Reason
+        from tagmill.views.model import Waiting
 
         waits = ends.where(F.col("reason").isNotNull() & (F.col("reason") != Reason.YOUNG.value))
         return [

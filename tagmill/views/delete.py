@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tagmill.ledger.view_builds import BuildRow
-    from tagmill.views.model import Manifest, Tell
+    from tagmill.runs.progress import Tell
+    from tagmill.views.model import Manifest
 
 
 def delete(

@@ -3,12 +3,13 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from tagmill.delivery.tag_views.scan import offset_ticks
 from tagmill.domain.time_buckets import BucketSize
 from tagmill.domain.timeuuid import TICKS_PER_MILLISECOND
+from tagmill.journal.flaws import Reason
 from tagmill.journal.frames import CleanedOf, with_cleaned
 from tagmill.journal.tag_view_reader import view_columns
-from tagmill.views.model import VIEW_KEY, Difference, Reason
+from tagmill.spark.columns import offset_ticks
+from tagmill.views.model import VIEW_KEY, Difference
 
 ID = "persistence_id"
 

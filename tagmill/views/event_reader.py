@@ -15,8 +15,8 @@ from tagmill.cassandra.client import Cassandra
 from tagmill.domain.journal_tables import OLD_TAGS
 from tagmill.journal.frames import ID, all_events, event_tags
 from tagmill.journal.tag_view_reader import SEARCHED_PARTITIONS
-from tagmill.spark.connector import table
-from tagmill.views.model import Tell
+from tagmill.runs.progress import Tell
+from tagmill.spark.connector import BY_PARTITION, table
 from tagmill.views.staging import Staging
 
 REACH = 3
@@ -25,8 +25,6 @@ FIRST_WINDOW = 2
 # A window of more sequence_nrs than LARGEST_WINDOW, or of at least 1/WHOLE_SHARE of those before it, is read by partition instead.
 LARGEST_WINDOW = 4096
 WHOLE_SHARE = 16
-# A task holds a page of each partition that it reads concurrently; the connector's defaults, 512 partitions of 5000 rows, wouldn't fit.
-BY_PARTITION = {"spark.cassandra.concurrent.reads": "32", "spark.cassandra.input.fetch.sizeInRows": "1000"}
 SCAN = {"spark.cassandra.input.fetch.sizeInRows": "1000"}
 # Persistence ids with more new events than LONG are read in slices of LONG sequence_nrs, SLICES_AT_ONCE at a time.
 LONG, SLICES_AT_ONCE = 100_000, 8

@@ -7,10 +7,10 @@ refuses persistence ids whose progress was written. For those, `views build --ad
 from dataclasses import dataclass
 
 from tagmill.config.settings import Settings
-from tagmill.delivery.tag_views.run_files import read_document
 from tagmill.errors import SealedFileDamaged
 from tagmill.ledger.runs import Ledger
 from tagmill.ledger.view_builds import BuildRow, Builds, BuildState
+from tagmill.runs.sealed_files import read_document
 from tagmill.runs.storage import RunFiles
 from tagmill.views.model import Manifest
 

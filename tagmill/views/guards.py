@@ -4,10 +4,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tagmill.config.tag_views import PipelineSettings
-from tagmill.delivery.tag_views.scan import offset_ticks
 from tagmill.domain.time_buckets import BucketSize
 from tagmill.errors import DataQualityStop
 from tagmill.journal.frames import bucket
+from tagmill.spark.columns import offset_ticks
 
 # Least number of rows in buckets of another size that shows a wrong bucket size: fewer rows may be there by chance.
 MIN_MISPLACED = 20

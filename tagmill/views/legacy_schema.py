@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from tagmill.cassandra.client import Cassandra
-from tagmill.delivery.tag_views.model import Document
 from tagmill.domain import identifiers
+from tagmill.domain.documents import Document
 from tagmill.domain.journal_tables import OLD_TAGS, WRITERS_TABLES, JournalTables
 from tagmill.errors import ConfigurationError, StoreUnavailable
 from tagmill.ledger.schema import journal_tables

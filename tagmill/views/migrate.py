@@ -14,11 +14,12 @@ from tagmill.cassandra.client import Cassandra
 from tagmill.config.settings import Settings
 from tagmill.domain.journal_tables import OLD_TAGS, tag_columns
 from tagmill.errors import ConfigurationError, GuardRefused
+from tagmill.journal.flaws import Reason
 from tagmill.runs import checkpoints
 from tagmill.views import legacy_schema
 from tagmill.views.legacy_schema import Change, Layout
 from tagmill.views.migration_plan import MigrationReport, Plan
-from tagmill.views.model import Difference, Reason, Step
+from tagmill.views.model import Difference, Step
 from tagmill.views.persistence_ids import IdsReport, rebuild_ids
 from tagmill.views.rebuild import rebuild
 from tagmill.views.selection import EXAMPLES, Chosen, Left, TagChange, Unknown, ViewReport, nobody
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tagmill.journal.frames import Journal
-    from tagmill.views.model import Tell
+    from tagmill.runs.progress import Tell
 
 ID = "persistence_id"
 
@@ -100,7 +101,7 @@ class _Migrator:
         return self._layout().due(self.plan.steps)
 
     def _change_schema(self) -> None:
-        from tagmill.delivery.tag_views.steps import leased
+        from tagmill.runs.leased import leased
 
         wait = self.settings.pipeline(self.pipeline).lease_wait_seconds
         with leased(self.settings, self.pipeline, self.owner, wait=wait) as (_, lease):
@@ -228,7 +229,7 @@ class _Migrator:
             return old, reason
         if reason:
             raise GuardRefused(f"journal {self.keyspace}: {reason}. Nothing was dropped; what was migrated before stays")
-        from tagmill.delivery.tag_views.steps import leased
+        from tagmill.runs.leased import leased
 
         with leased(self.settings, self.pipeline, self.owner) as (_, lease):
             self._run(old)

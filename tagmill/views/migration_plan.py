@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tagmill.delivery.tag_views.model import Document
+from tagmill.domain.documents import Document
 from tagmill.errors import ConfigurationError
 from tagmill.views.legacy_schema import Change
 from tagmill.views.model import Step

@@ -2,13 +2,13 @@
 
 The plugin numbers the events of one persistence_id and tag 1, 2, 3 … in the order of their sequence_nr (TagWriter in
 akka-persistence-cassandra and pekko-persistence-cassandra). So an event's number is the sum of three: the last number written, the count
-of events with the tag in earlier runs, and the event's place in its own run (counting.py).
+of events with the tag in earlier runs, and the event's place in its own run (run_numbering.py).
 """
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from tagmill.views.model import Reason
+from tagmill.journal.flaws import Reason
 
 ID = "persistence_id"
 

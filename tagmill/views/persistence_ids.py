@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tagmill.config.settings import Settings
-from tagmill.delivery.tag_views.model import Document
+from tagmill.domain.documents import Document
 from tagmill.errors import ConfigurationError, GuardRefused
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tagmill.views.model import Tell
+    from tagmill.runs.progress import Tell
 
 
 class IdsReport(Document):

@@ -2,7 +2,7 @@
 
 Rows that are right are not written again. After deleted events, the numbers are counted back from tag_write_progress. Rows of events that
 the journal no longer has, or whose tags it no longer knows, are left alone. A rebuild is numbered, committed and written like a build
-(attempt.py), so it may be killed at any instruction: the next build or rebuild finishes it.
+(sealed_build.py), so it may be killed at any instruction: the next build or rebuild finishes it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tagmill.ledger.view_builds import BuildRow
-    from tagmill.views.model import Manifest, Tell
+    from tagmill.runs.progress import Tell
+    from tagmill.views.model import Manifest
 
 
 def rebuild(

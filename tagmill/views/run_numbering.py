@@ -18,10 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tagmill.arrow import fitting
 from tagmill.domain.time_buckets import BucketSize
 from tagmill.domain.timeuuid import TICKS_PER_MILLISECOND
 from tagmill.journal.tag_view_reader import view_columns
-from tagmill.runs.parquet_files import fitting, write_groups
+from tagmill.runs.parquet_files import write_groups
 from tagmill.runs.storage import RunFiles
 
 Numbers = npt.NDArray[np.int64]

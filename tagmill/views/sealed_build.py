@@ -14,10 +14,10 @@ from uuid import uuid4
 
 from tagmill.cassandra.write_limits import BESIDE_VIEW_ROW
 from tagmill.config.settings import Settings
-from tagmill.delivery.tag_views.run_files import read_document, way_out, write_document
 from tagmill.errors import TagmillError
 from tagmill.ledger.view_builds import BuildRow, Builds, BuildState
 from tagmill.runs import checkpoints
+from tagmill.runs.sealed_files import read_document, way_out, write_document
 from tagmill.runs.storage import RunFiles
 from tagmill.spark.session import setting
 
@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tagmill.journal.frames import Journal
+    from tagmill.runs.progress import Tell
     from tagmill.views.event_reader import Reader
-    from tagmill.views.model import Manifest, Tell
+    from tagmill.views.model import Manifest
     from tagmill.views.run_numbering import Sums
 
 
@@ -150,8 +151,8 @@ def at_the_numbers(
 
     Raises FenceRaised: another builder took over. LeaseTaken: the pipeline is at work. ConfigurationError: a table is missing.
     """
-    from tagmill.delivery.tag_views.steps import leased
     from tagmill.journal.frames import Journal
+    from tagmill.runs.leased import leased
     from tagmill.spark.errors import explained
 
     chosen = settings.pipeline(pipeline)

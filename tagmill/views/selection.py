@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tagmill.delivery.tag_views.model import Document
 from tagmill.domain import identifiers
+from tagmill.domain.documents import Document
 from tagmill.errors import ConfigurationError
 from tagmill.views.model import Difference
 

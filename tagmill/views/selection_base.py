@@ -208,7 +208,8 @@ class OfChosen(Attempt):
         """
         from pyspark.sql import functions as F
 
-        from tagmill.views.model import Difference, Reason
+        from tagmill.journal.flaws import Reason
+        from tagmill.views.model import Difference
 
         waiting = left.count()
         self._must_know_some(unknown, unknown.ids == manifest.persistence_ids)
@@ -252,7 +253,7 @@ def counts(lines: DataFrame) -> tuple[list[TagChange], dict[str, int]]:
     """
     from pyspark.sql import functions as F
 
-    from tagmill.delivery.tag_views.scan import offset_ticks
+    from tagmill.spark.columns import offset_ticks
     from tagmill.views.model import Difference
 
     found: dict[str, dict[str, int]] = {}

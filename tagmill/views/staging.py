@@ -16,18 +16,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from tagmill.arrow import row_groups
 from tagmill.cassandra.client import Cassandra, connected
 from tagmill.cassandra.paging import Pages, token_ranges
 from tagmill.cassandra.uuids import of_binary, text, ticks, versions
 from tagmill.config.settings import CassandraSettings
-from tagmill.delivery.tag_views.scan import FUTURE_TICKS
 from tagmill.domain import identifiers
 from tagmill.domain.journal_tables import OLD_TAGS
+from tagmill.domain.timeuuid import FUTURE_TICKS
+from tagmill.journal.flaws import Reason
 from tagmill.journal.frames import ID, META, Journal
-from tagmill.runs.parquet_files import row_groups, write_file
+from tagmill.runs.parquet_files import write_file
 from tagmill.runs.storage import RunFiles
 from tagmill.spark.arrow_chunks import in_python
-from tagmill.views.model import Reason
 
 EVENT = {
     "event": pa.binary(), "event_manifest": pa.string(), "ser_id": pa.int32(), "ser_manifest": pa.string(), "writer_uuid": pa.string(),

@@ -20,21 +20,15 @@ from tagmill.cassandra.bulk_writer import Target
 from tagmill.cassandra.client import Cassandra
 from tagmill.domain import identifiers
 from tagmill.runs import checkpoints
+from tagmill.runs.progress import Tell
 from tagmill.runs.storage import RunFiles
 from tagmill.spark.bulk_load import load_merged
-from tagmill.spark.connector import CASSANDRA
-from tagmill.views.model import VIEW_KEY, Manifest, Tell
+from tagmill.spark.cassandra_append import append
+from tagmill.views.model import VIEW_KEY, Manifest
 from tagmill.views.run_numbering import SLOTS
 
 ID = "persistence_id"
 DELETED_AT_ONCE = 10_000
-# Options of the connector that keep an unlogged batch of one partition below Cassandra's batch_size_fail_threshold (50 KiB).
-BATCHES = {
-    "spark.cassandra.output.batch.size.bytes": "32768",
-    "spark.cassandra.output.batch.grouping.key": "partition",
-    "spark.cassandra.output.batch.grouping.buffer.size": "200",
-    "spark.cassandra.output.concurrent.writes": "16",
-}
 
 
 def write(spark: SparkSession, cassandra: Cassandra, files: RunFiles, manifest: Manifest, tell: Tell) -> None:
@@ -97,13 +91,3 @@ def _as_records(records: DataFrame, manifest: Manifest) -> DataFrame:
         F.lit(manifest.journal).alias("journal"), ID, "sequence_nr", "partition_nr", "scanned",
         F.lit(manifest.build).cast("bigint").alias("build"), *maps,
     )  # fmt: skip
-
-
-def append(rows: DataFrame, keyspace: str, table: str, written_at: int, *, large: bool = False) -> None:
-    """Write rows with the given timestamp (microseconds), in BATCHES.
-
-    `large`: a row may have a megabyte; such rows have to be sorted by partition, since fewer batches are filled at once.
-    """
-    few = {"spark.cassandra.output.batch.grouping.buffer.size": "10"} if large else {}
-    options = {**BATCHES, **few, "spark.cassandra.output.timestamp": str(written_at), "keyspace": keyspace, "table": table}
-    rows.write.format(CASSANDRA).options(**options).mode("append").save()

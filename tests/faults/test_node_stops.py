@@ -16,7 +16,7 @@ SEALED = "is sealed and perhaps half written; the next one finishes it"
 
 @pytest.mark.parametrize(
     ("work", "words"),
-    [("tagmill.views.event_reader.Reader.stage", "Nothing was sealed"), ("tagmill.views.writer.append", SEALED)],
+    [("tagmill.views.event_reader.Reader.stage", "Nothing was sealed"), ("tagmill.spark.cassandra_append.append", SEALED)],
     ids=["while it reads", "while it writes"],
 )
 def test_build_spark_fails_says_what_is_sealed(

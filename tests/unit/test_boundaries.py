@@ -46,9 +46,9 @@ def test_job_ends_with_report(file) -> None:
 
 
 def test_sessions_begin_in_one_place() -> None:
-    pattern = re.compile(r"SparkSession\.builder|sparksession import session$|sparksession\.session\(", re.MULTILINE)
+    pattern = re.compile(r"SparkSession\.builder|spark\.session import session$|\bsession\.session\(", re.MULTILINE)
     sources = [*(ROOT / "tagmill").rglob("*.py"), *(ROOT / "spark_jobs").glob("*.py")]
-    assert {file.name for file in sources if pattern.search(file.read_text())} == {"sparksession.py"}
+    assert [file for file in sources if pattern.search(file.read_text())] == [ROOT / "tagmill" / "spark" / "session.py"]
 
 
 def test_command_interrupted_while_it_imports_says_nothing() -> None:

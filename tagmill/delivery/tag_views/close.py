@@ -5,7 +5,6 @@ not read back as written, the close stops and the run stays SEALED.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -17,19 +16,19 @@ import pyarrow.parquet as pq
 
 from tagmill.config.settings import Settings
 from tagmill.config.tag_views import PipelineSettings
+from tagmill.delivery.closing import read_back
 from tagmill.delivery.tag_views.look_back import read_hours
 from tagmill.delivery.tag_views.model import HourRows, Manifest, Plan, TagOutcome
 from tagmill.delivery.tag_views.run_files import read_manifest, read_plan
 from tagmill.domain import identifiers
 from tagmill.domain.batches.states import BatchState, RunState, may_close
 from tagmill.domain.continuity.model import Hole, Progress
-from tagmill.errors import FenceRaised, TransientError
+from tagmill.errors import TransientError
 from tagmill.journal.tag_view_reader import view_columns
 from tagmill.ledger.hour_counts import HourCount, HourCounts, hour_counts
 from tagmill.ledger.progress import HoldRow, Watermark, read_intervals
 from tagmill.ledger.runs import BatchRow, Ledger, RunRow
 from tagmill.ledger.view_builds import Builds
-from tagmill.ledger.write_times import ForeignWriteTime
 from tagmill.runs import checkpoints
 from tagmill.runs.storage import RunFiles
 
@@ -63,17 +62,6 @@ def close(settings: Settings, ledger: Ledger, name: str, run: int, fence: int) -
     ledger.finish_run(name, run, fence, RunState.SEALED, RunState.CLOSED)
     files.remove_attempts(name, run, but=manifest.attempt)
     return manifest
-
-
-@contextmanager
-def read_back(ledger: Ledger, name: str, run: int, fence: int) -> Iterator[None]:
-    """Raise FenceRaised instead of ForeignWriteTime if another process has closed the run: later runs may have written since."""
-    try:
-        yield
-    except ForeignWriteTime:
-        if (state := ledger.current(name, run, fence).state) != RunState.SEALED:
-            raise FenceRaised(f"run {run} of pipeline {name} is {state} already. This step changed nothing that counts") from None
-        raise
 
 
 def _note_hours(counts: HourCounts, manifest: Manifest, tag: str, again: list[HourRows], planned_at: datetime) -> None:

@@ -5,10 +5,11 @@ from dataclasses import replace
 from datetime import datetime
 
 from tagmill.config.settings import Settings
-from tagmill.delivery.tag_views.run_files import if_readable, read_manifest
+from tagmill.delivery.tag_views.run_files import read_manifest
 from tagmill.domain.timeuuid import TICKS_PER_SECOND, from_datetime
 from tagmill.ledger.progress import Watermark
 from tagmill.ledger.runs import Ledger
+from tagmill.runs.sealed_files import if_readable
 from tagmill.runs.storage import RunFiles
 
 

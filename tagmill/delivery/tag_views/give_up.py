@@ -19,7 +19,7 @@ from tagmill.delivery.run_repairs import take_back, unsealed
 from tagmill.delivery.tag_views import holds, stops, withdraw, withdrawn_events
 from tagmill.delivery.tag_views.close import close, count_delivered
 from tagmill.delivery.tag_views.model import Manifest
-from tagmill.delivery.tag_views.run_files import all_batches, if_readable, read_manifest, read_plan, write_document
+from tagmill.delivery.tag_views.run_files import read_manifest, read_plan
 from tagmill.domain import identifiers
 from tagmill.domain.batches.states import BatchState, RunState
 from tagmill.domain.continuity.model import Progress, Reason
@@ -32,6 +32,7 @@ from tagmill.ledger.preconditions import check_journal
 from tagmill.ledger.progress import HoldRow
 from tagmill.ledger.runs import BatchRow, Ledger, RunRow
 from tagmill.runs import checkpoints
+from tagmill.runs.sealed_files import all_batches, if_readable, write_document
 from tagmill.runs.storage import RunFiles
 from tagmill.views import give_up as buildgiveup
 

@@ -17,10 +17,10 @@ from tagmill.delivery.tag_views.holds import gap_buckets
 from tagmill.delivery.tag_views.judge import Key
 from tagmill.delivery.tag_views.look_back import HOUR_TICKS
 from tagmill.delivery.tag_views.model import Plan
-from tagmill.delivery.tag_views.scan import offset_ticks
 from tagmill.domain.timeuuid import TICKS_PER_MILLISECOND
 from tagmill.ledger.progress import HoldRow, Watermark
 from tagmill.ledger.runs import Ledger
+from tagmill.spark.columns import offset_ticks
 from tagmill.spark.connector import table
 
 KEY = list(suspects.KEY)

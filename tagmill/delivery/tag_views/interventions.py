@@ -17,7 +17,7 @@ from tagmill.delivery.run_repairs import batch_of, run_in, send_again, void_wait
 from tagmill.delivery.tag_views import stops, withdraw
 from tagmill.delivery.tag_views.close import close
 from tagmill.delivery.tag_views.model import Manifest, Plan
-from tagmill.delivery.tag_views.run_files import all_batches, read_manifest, read_plan
+from tagmill.delivery.tag_views.run_files import read_manifest, read_plan
 from tagmill.delivery.tag_views.same_tables import accept_journal
 from tagmill.delivery.tag_views.withdraw import Event
 from tagmill.domain.batches.states import BatchState, RunState
@@ -33,6 +33,7 @@ from tagmill.ledger.progress import HoldRow
 from tagmill.ledger.retired_batches import Retired
 from tagmill.ledger.runs import BatchRow, Ledger, RunRow
 from tagmill.runs import checkpoints
+from tagmill.runs.sealed_files import all_batches
 from tagmill.runs.storage import RunFiles
 
 CLOSABLE = ("hole", "first_seen", "too_many_missing", "null_event", "broken_offset", "two_events_one_number", "broken_key")

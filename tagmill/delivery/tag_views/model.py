@@ -4,15 +4,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from tagmill.domain.continuity.model import Hole
-
-
-class Document(BaseModel):
-    """A part of a plan or a manifest."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+from tagmill.domain.documents import Batch, Document
 
 
 class Slice(Document):
@@ -144,22 +137,6 @@ class Plan(Document):
     def rows(self) -> int:
         """New rows counted."""
         return sum(unit.rows for unit in self.units if unit.kind == "new")
-
-
-class Batch(Document):
-    """A sealed batch: its file (relative to the storage root) and the figures that prove it."""
-
-    number: int
-    batch_id: str
-    tag: str
-    file: str
-    rows: int
-    bytes: int
-    sha256: str
-    checksum: int
-    first_offset: str
-    last_offset: str
-    mended: bool = False
 
 
 class TagOutcome(Document):

@@ -9,12 +9,10 @@ from pyspark.sql import functions as F
 
 from tagmill.delivery.tag_views.model import Plan, Slice, Unit
 from tagmill.domain.batches import layout as batch_columns
-from tagmill.domain.timeuuid import GREGORIAN_TICKS, TICKS_PER_SECOND, from_datetime
+from tagmill.domain.timeuuid import FUTURE_TICKS, from_datetime
 from tagmill.journal.tag_view_reader import VIEW_COLUMNS, bounds
+from tagmill.spark.columns import is_time_uuid, offset_ticks, signed, xxhash64
 from tagmill.spark.connector import table
-
-# Ticks after the plan from which an offset can't be the time of an event.
-FUTURE_TICKS = 86_400 * TICKS_PER_SECOND
 
 
 def stage(spark: SparkSession, plan: Plan, keyspace: str, view_table: str, target: str, batch_rows: int) -> None:
@@ -96,25 +94,6 @@ def as_batch_rows(rows: DataFrame, latest_ticks: int, *also: str) -> DataFrame:
     )
 
 
-def offset_ticks(offset: Column) -> Column:
-    """Return the ticks since 1970 (bigint) of a TimeUUID given as text; meaningless unless its version is 1.
-
-    It costs more than most expressions: as a column of its own, to which other expressions refer, it is computed once.
-    """
-    digits = F.concat(_part(offset, 16, 3), _part(offset, 10, 4), _part(offset, 1, 8)).cast("string")
-    return F.conv(digits, 16, 10).cast("bigint") - F.lit(GREGORIAN_TICKS)
-
-
-def is_time_uuid(offset: Column) -> Column:
-    """Return whether a UUID given as text is a TimeUUID, which has version 1."""
-    return _part(offset, 15, 1) == F.lit(b"1")
-
-
-def _part(text: Column, position: int, length: int) -> Column:
-    """Return a part of a text as bytes: of a string, Spark would count all characters first."""
-    return F.substring(text.cast("binary"), position, length)
-
-
 def with_checksums(rows: DataFrame) -> DataFrame:
     """Add `row_checksum` (bigint, the bits of ClickHouse's UInt64; see tagmill.domain.batches.layout)."""
     return rows.withColumn("row_checksum", checksum())
@@ -134,18 +113,3 @@ def checksum(chosen: Iterable[batch_columns.Column] = batch_columns.COLUMNS) -> 
             value = F.when(absent, F.lit(signed(batch_columns.NULL_VALUE))).otherwise(value)
         folded = folded * F.lit(signed(batch_columns.FACTOR)) + value
     return xxhash64(folded)
-
-
-def xxhash64(value: Column) -> Column:
-    """Return XXH64 with seed 0, as ClickHouse computes it; Spark's own function always has seed 42."""
-    context = value._jc  # noqa: SLF001 - pyspark has no other way to the expression
-    from pyspark import SparkContext
-
-    jvm = SparkContext._active_spark_context._jvm  # type: ignore[union-attr]  # noqa: SLF001
-    expression = jvm.org.apache.spark.sql.catalyst.expressions.XxHash64(jvm.PythonUtils.toSeq([context.expr()]), 0)  # type: ignore[union-attr]
-    return Column(jvm.org.apache.spark.sql.Column(expression))  # type: ignore[union-attr]
-
-
-def signed(value: int) -> int:
-    """Return the signed number that has the same 64 bits."""
-    return value - 2**64 if value >= 2**63 else value

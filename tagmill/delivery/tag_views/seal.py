@@ -20,7 +20,7 @@ from tagmill.delivery.tag_views.gap_evidence import Investigation
 from tagmill.delivery.tag_views.held_row_counts import Recount
 from tagmill.delivery.tag_views.judge import JUDGED_SCHEMA, judged
 from tagmill.delivery.tag_views.model import Manifest, Plan
-from tagmill.delivery.tag_views.run_files import add_batches, read_manifest, read_plan, write_document
+from tagmill.delivery.tag_views.run_files import read_manifest, read_plan
 from tagmill.domain.batches.states import RunState
 from tagmill.domain.time_buckets import BucketSize
 from tagmill.errors import DataQualityStop, FenceRaised, GuardRefused
@@ -33,6 +33,7 @@ from tagmill.quality.expectations import preload
 from tagmill.quality.model import GateVerdict, Reports, SchemaColumn
 from tagmill.quality.report import newly_held, read_reports
 from tagmill.runs import checkpoints
+from tagmill.runs.sealed_files import add_batches, write_document
 from tagmill.runs.storage import RunFiles
 from tagmill.spark.errors import explained
 

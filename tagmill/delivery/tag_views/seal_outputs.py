@@ -20,9 +20,10 @@ from tagmill.delivery.tag_views.file_summaries import FileTotal
 from tagmill.delivery.tag_views.gap_evidence import MAX_HOLES, Healed
 from tagmill.delivery.tag_views.judge import FROM_JOURNAL, Key
 from tagmill.delivery.tag_views.look_back import HOUR_TICKS
-from tagmill.delivery.tag_views.model import Batch, HourRows, Manifest, Plan, TagOutcome
+from tagmill.delivery.tag_views.model import HourRows, Manifest, Plan, TagOutcome
 from tagmill.delivery.tag_views.suspects import KEY
 from tagmill.domain.continuity.model import FirstSeen, Hole, Policy
+from tagmill.domain.documents import Batch
 from tagmill.domain.timeuuid import TICKS_PER_MILLISECOND, TICKS_PER_SECOND, from_datetime
 from tagmill.journal.tag_view_reader import VIEW_COLUMNS
 from tagmill.ledger.progress import HoldRow

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -20,14 +19,13 @@ from tagmill.domain.batches.states import RunState
 from tagmill.domain.timeuuid import to_datetime
 from tagmill.errors import ConfigurationError, StoreUnavailable, TerminalError
 from tagmill.journal.tag_view_reader import Views
-from tagmill.ledger.failures import forget_failures, noted
+from tagmill.ledger.failures import forget_failures
 from tagmill.ledger.hour_counts import hour_counts
-from tagmill.ledger.lease import Lease
-from tagmill.ledger.preconditions import check_journal
 from tagmill.ledger.runs import Ledger, RunRow
 from tagmill.ledger.view_builds import Builds, BuildState
 from tagmill.runs import checkpoints
 from tagmill.runs.clock import agreed_now
+from tagmill.runs.leased import leased
 from tagmill.runs.storage import RunFiles
 
 if TYPE_CHECKING:
@@ -57,7 +55,7 @@ def plan(
     """
     from tagmill.delivery.tag_views import stops
     from tagmill.delivery.tag_views.plan import Planner
-    from tagmill.delivery.tag_views.run_files import write_document
+    from tagmill.runs.sealed_files import write_document
 
     chosen = settings.pipeline(pipeline)
     wanted = wanted_tags(pipeline, chosen.tags, tags)
@@ -131,7 +129,7 @@ def push(
     settings: Settings, pipeline: str, run: int, fence: int, *, owner: str, progress: Callable[[int, int], None] | None = None
 ) -> Result:
     """Send the batches of a sealed run to ClickHouse and verify each."""
-    from tagmill.delivery.push import push as push_run
+    from tagmill.delivery.tag_views.push import push as push_run
 
     with leased(settings, pipeline, owner, step="push", run=run) as (ledger, _):
         manifest = push_run(settings, ledger, pipeline, run, fence, progress)
@@ -148,19 +146,6 @@ def close(settings: Settings, pipeline: str, run: int, fence: int, *, owner: str
         held = ledger.delivered.held_rows(pipeline, settings.pipeline(pipeline).tags)
         lease.give_back()
         return _summary(manifest, "closed", held)
-
-
-@contextmanager
-def leased(
-    settings: Settings, pipeline: str, owner: str, *, wait: float = 0, step: str = "", run: int | None = None
-) -> Iterator[tuple[Ledger, Lease]]:
-    """Yield the ledger and the pipeline's lease (Lease.for_a_step), and note the failure of a delivery's `step`."""
-    chosen = settings.pipeline(pipeline)
-    with Ledger(settings.cassandra) as ledger:
-        lease = Lease(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline, owner, chosen.lease_seconds)
-        with lease.for_a_step(wait), noted(settings, ledger.cassandra, pipeline, step, run):
-            check_journal(ledger.cassandra, settings, pipeline)
-            yield ledger, lease
 
 
 def _brought_back(settings: Settings, ledger: Ledger, pipeline: str, tags: list[str], now: datetime) -> dict[str, Watermark]:

@@ -8,11 +8,12 @@ import structlog
 
 from tagmill.delivery.tag_views.close import write_holds
 from tagmill.delivery.tag_views.model import Manifest
-from tagmill.delivery.tag_views.run_files import read_manifest, write_document
+from tagmill.delivery.tag_views.run_files import read_manifest
 from tagmill.domain.batches.states import RunState
 from tagmill.errors import SealedFileDamaged
 from tagmill.ledger.runs import Ledger, RunRow
 from tagmill.runs import checkpoints
+from tagmill.runs.sealed_files import write_document
 from tagmill.runs.storage import RunFiles
 
 log = structlog.get_logger()

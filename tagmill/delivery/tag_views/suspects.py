@@ -10,8 +10,8 @@ Only the files' summaries are compared here: a persistence_id with a million row
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from tagmill.delivery.tag_views.scan import offset_ticks
 from tagmill.domain import identifiers
+from tagmill.spark.columns import offset_ticks
 from tagmill.spark.connector import table
 
 KEY = ("tag", "persistence_id")

@@ -1,38 +1,26 @@
 """Report on a pipeline: how much is delivered, held, and in ClickHouse, and whether ledger and ClickHouse agree row for row."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
-from uuid import UUID
 
-from tagmill.clickhouse.client import ClickHouse, Totals
+from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.settings import Settings
 from tagmill.config.tag_views import PipelineSettings
+from tagmill.delivery.batch_verification import Finding, differences, runs_with_new, stored, unfinished_of
 from tagmill.delivery.destination_retention import ExpiredRows
 from tagmill.delivery.ledger_comparison import destination_ahead
 from tagmill.delivery.pipeline_facts import UNTOLD, collect, contents, now, record_checks
 from tagmill.delivery.tag_views.future_watermarks import watermarks_ahead
-from tagmill.delivery.tag_views.run_files import Sealed, read_manifest
+from tagmill.delivery.tag_views.run_files import read_manifest
 from tagmill.delivery.tag_views.same_tables import changed_tables
 from tagmill.domain import clock, identifiers
-from tagmill.domain.batches.states import BatchState
-from tagmill.domain.verdict import Facts, judge
+from tagmill.domain.verdict import Facts, judged
 from tagmill.errors import ConfigurationError
 from tagmill.journal.tag_view_reader import Views
 from tagmill.ledger.cleanups import Cleaned
 from tagmill.ledger.erasures import Erasures
 from tagmill.ledger.preconditions import check_view
-from tagmill.ledger.retired_batches import Retired
-from tagmill.ledger.runs import BatchRow, Ledger, RunRow
-from tagmill.runs.storage import RunFiles
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A disagreement, in a sentence."""
-
-    tag: str
-    text: str
+from tagmill.ledger.runs import Ledger
 
 
 def tag_table(settings: Settings, pipeline: str, *, count_view: bool = True, verify: bool = True) -> list[dict[str, Any]]:
@@ -96,12 +84,6 @@ def tag_table(settings: Settings, pipeline: str, *, count_view: bool = True, ver
         return table
 
 
-def judged(line: dict[str, Any], facts: Facts) -> dict[str, Any]:
-    """Return the line with the verdict on these facts and its level."""
-    verdict = judge(facts)
-    return {**line, "verdict": verdict.word, "level": verdict.level.label}
-
-
 def _must_have_view(ledger: Ledger, pipeline: str, configured: PipelineSettings) -> None:
     """Raise ConfigurationError if the view does not exist: no run of the pipeline would succeed."""
     metadata = ledger.cassandra.cluster.metadata.keyspaces.get(configured.keyspace)
@@ -160,7 +142,7 @@ def check(settings: Settings, pipeline: str, ledger: Ledger, clickhouse: ClickHo
     """
     chosen = settings.pipeline(pipeline)
     yield from against_the_world(settings, pipeline, ledger, clickhouse)
-    batches, unknown = stored(settings, pipeline, ledger, clickhouse, chosen.destination)
+    batches, unknown = stored(settings, pipeline, ledger, clickhouse, chosen.destination, read_manifest)
     yield from differences(pipeline, batches)
     for batch_id in unknown:
         yield Finding("", f"batch {batch_id} is in {chosen.destination}, and no run of pipeline {pipeline} has it")
@@ -182,127 +164,10 @@ def wrong_times(settings: Settings, pipeline: str, ledger: Ledger) -> Iterator[F
         )
 
 
-def _stored(clickhouse: ClickHouse, table: str) -> dict[UUID, list[Totals]]:
-    """Return the totals of every batch in the table, read from its columns and not from the projection."""
-    rows = clickhouse.rows(
-        f"SELECT `batch_id`, `generation`, count(), sum({clickhouse.layout.row_checksum_sql()}) "
-        f"FROM {identifiers.sql(table)} GROUP BY `batch_id`, `generation`",
-        settings={"optimize_use_projections": 0},
-    )
-    found: dict[UUID, list[Totals]] = {}
-    for batch_id, generation, count, checksum in rows:
-        found.setdefault(UUID(str(batch_id)), []).append(Totals(int(generation), int(count), int(checksum)))
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A batch of the ledger and what ClickHouse has of it; `expected` is empty for a batch that must not be there, or not yet.
-
-    `open`: its run is open, so the next delivery pushes it if it is NEW. `expired`: rows that are gone, past the destination's
-    retention.
-    """
-
-    run: int
-    batch: BatchRow
-    expected: list[Totals]
-    there: list[Totals]
-    past_retention: bool = False
-    open: bool = False
-    expired: int = 0
-
-    @property
-    def agrees(self) -> bool:
-        """Whether ClickHouse has exactly the sealed rows, once, except those past the destination's retention."""
-        return self.there == self.expected or self.expired > 0
-
-
-def stored(
-    settings: Settings,
-    pipeline: str,
-    ledger: Ledger,
-    clickhouse: ClickHouse,
-    table: str,
-    read: Callable[[RunFiles, RunRow], Sealed] = read_manifest,
-) -> tuple[list[Stored], list[UUID]]:
-    """Return every batch of every run with its rows read again from the columns of `table`, and the batch ids that no run has.
-
-    Batches past retention are included.
-    """
-    found = _stored(clickhouse, table)
-    files = RunFiles(settings.storage.root)
-    retired, last = Retired(ledger.cassandra, settings.cassandra.ledger_keyspace, pipeline), ledger.last_run(pipeline)
-    expired = ExpiredRows.declared(settings, pipeline, ledger, clickhouse)
-    batches: dict[UUID, Stored] = {}
-    for number in range(retired.up_to() + 1, last + 1):
-        row = ledger.run(pipeline, number)
-        if row is None or not row.manifest_file:
-            continue
-        sealed = {batch.number: batch for batch in read(files, row).batches}
-        for batch in ledger.batches(pipeline, number):
-            wanted = sealed[batch.number]
-            expected = [Totals(batch.generation, wanted.rows, wanted.checksum)] if batch.state == BatchState.IN_CLICKHOUSE else []
-            there = found.pop(batch.batch_id, [])
-            gone = expired.count(number, batch, expected, there, wanted)
-            batches[batch.batch_id] = Stored(number, batch, expected, there, open=row.state.is_open, expired=gone)
-    # Read after the runs, so that a run which is retired meanwhile is found in at least one of the two.
-    for kept in retired.batches(last):
-        if kept.batch_id not in batches:
-            row_of_it = BatchRow(
-                kept.number, kept.batch_id, BatchState.IN_CLICKHOUSE, kept.generation, kept.tag, kept.rows, 0, None
-            )
-            expected = [Totals(kept.generation, kept.rows, kept.checksum)]
-            there = found.pop(kept.batch_id, [])
-            gone = expired.count(kept.run, row_of_it, expected, there, None)
-            batches[kept.batch_id] = Stored(kept.run, row_of_it, expected, there, past_retention=True, expired=gone)
-    return list(batches.values()), list(found)
-
-
-def differences(pipeline: str, batches: list[Stored]) -> Iterator[Finding]:
-    """Yield the batches of which ClickHouse has not exactly the sealed rows, once, or that no delivery pushes any longer."""
-    for one in batches:
-        batch = one.batch
-        if batch.state == BatchState.NEW:
-            if not one.open:
-                yield _not_sent(pipeline, one.run, batch)
-        elif not one.agrees:
-            rows, wanted = sum(total.rows for total in one.there), sum(total.rows for total in one.expected)
-            same = "other values" if rows == wanted and one.expected else f"{rows} rows instead of {wanted}"
-            state = "past retention" if one.past_retention else batch.state
-            hint = " (dropped on purpose? declare destination_retention_days)" if wanted and not rows else ""
-            yield Finding(batch.tag, f"batch {batch.batch_id} of run {one.run} ({state}) has {same} in ClickHouse{hint}")
-
-
 def unfinished(settings: Settings, pipeline: str, ledger: Ledger) -> Iterator[Finding]:
     """Yield the batches that are NEW although their run isn't open, from the ledger alone."""
     for number in runs_with_new(ledger, settings.cassandra.ledger_keyspace, pipeline):
         yield from unfinished_of(ledger, pipeline, number)
-
-
-def runs_with_new(ledger: Ledger, ledger_keyspace: str, pipeline: str) -> Iterator[int]:
-    """Yield the runs that have a NEW batch. A run past retention has none."""
-    retired = Retired(ledger.cassandra, ledger_keyspace, pipeline).up_to()
-    for number in range(retired + 1, ledger.last_run(pipeline) + 1):
-        if any(batch.state == BatchState.NEW for batch in ledger.batches(pipeline, number)):
-            yield number
-
-
-def unfinished_of(ledger: Ledger, pipeline: str, run: int) -> Iterator[Finding]:
-    """Yield the batches of one run that are NEW although the run isn't open.
-
-    The run's state is read before its batches, so that a batch which is being pushed is not among them.
-    """
-    row = ledger.run(pipeline, run)
-    if row is not None and not row.state.is_open:
-        yield from (_not_sent(pipeline, run, batch) for batch in ledger.batches(pipeline, run) if batch.state == BatchState.NEW)
-
-
-def _not_sent(pipeline: str, run: int, batch: BatchRow) -> Finding:
-    return Finding(
-        batch.tag,
-        f"batch {batch.batch_id} of run {run} is not delivered: sending it again is not finished. Finish it: "
-        f"tagmill batches resend {batch.batch_id} --run {run} --pipeline {pipeline} --why …",
-    )
 
 
 def _twice(clickhouse: ClickHouse, table: str) -> Iterator[Finding]:

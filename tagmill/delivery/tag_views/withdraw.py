@@ -17,11 +17,12 @@ import pyarrow.parquet as pq
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.settings import Settings
 from tagmill.delivery.run_repairs import EVERY_GENERATION
-from tagmill.delivery.tag_views.model import Batch, Manifest, Plan, TagOutcome, Withdrawn
-from tagmill.delivery.tag_views.run_files import read_manifest, read_plan, write_document
+from tagmill.delivery.tag_views.model import Manifest, Plan, TagOutcome, Withdrawn
+from tagmill.delivery.tag_views.run_files import read_manifest, read_plan
 from tagmill.domain.batches.states import BatchState, RunState
 from tagmill.domain.continuity import rules
 from tagmill.domain.continuity.model import Hole
+from tagmill.domain.documents import Batch
 from tagmill.domain.time_buckets import BucketSize
 from tagmill.domain.timeuuid import ticks as ticks_of
 from tagmill.errors import GuardRefused, StoreUnavailable
@@ -29,6 +30,7 @@ from tagmill.journal.tag_view_reader import Views
 from tagmill.ledger.progress import write_intervals
 from tagmill.ledger.runs import Ledger, RunRow
 from tagmill.runs import checkpoints
+from tagmill.runs.sealed_files import write_document
 from tagmill.runs.storage import RunFiles
 
 KIND = "withdraw"

@@ -8,10 +8,10 @@ import structlog
 
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.settings import Settings
-from tagmill.delivery.tag_views.model import Batch
 from tagmill.delivery.tag_views.run_files import read_manifest
 from tagmill.delivery.tag_views.withdraw import Event, Standing, key_rows
 from tagmill.domain.batches.states import BatchState
+from tagmill.domain.documents import Batch
 from tagmill.errors import SealedFileDamaged
 from tagmill.journal.tag_view_reader import Views
 from tagmill.ledger.retired_batches import Retired

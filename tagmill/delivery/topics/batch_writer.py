@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tagmill.delivery.tag_views.model import Batch
-from tagmill.runs.parquet_files import CODEC, fitting
+from tagmill.arrow import CODEC, fitting
+from tagmill.domain.documents import Batch
 from tagmill.runs.storage import RunFiles
 
 BESIDE = ("shard", "row_checksum")

@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
+from tagmill.arrow import CODEC
 from tagmill.config.settings import CassandraSettings
 from tagmill.delivery.topics.staged_files import PLACE, StagedFile, place
-from tagmill.runs.parquet_files import CODEC
 from tagmill.runs.storage import RunFiles
 from tagmill.spark.arrow_chunks import in_python
 

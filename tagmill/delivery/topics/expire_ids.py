@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tagmill.cassandra.client import Cassandra
 from tagmill.config.settings import CassandraSettings, Settings
-from tagmill.delivery.tag_views.verification import runs_with_new
+from tagmill.delivery.batch_verification import runs_with_new
 from tagmill.delivery.topics.model import Expired
 from tagmill.delivery.topics.run_files import read_plan
 from tagmill.delivery.topics.steps import leased

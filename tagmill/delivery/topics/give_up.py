@@ -16,20 +16,20 @@ from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.kafka import JournalSettings, TopicSettings
 from tagmill.config.settings import Settings
 from tagmill.delivery.run_repairs import take_back, unsealed
-from tagmill.delivery.tag_views.run_files import all_batches, if_readable, write_document
 from tagmill.delivery.topics.model import TopicCounts, TopicManifest, TopicPlan
 from tagmill.delivery.topics.plan import closed_runs, left_partly, lost
 from tagmill.delivery.topics.run_files import read_manifest, read_plan
-from tagmill.delivery.topics.set_apart import Since, record_of
 from tagmill.delivery.topics.table_columns import layout
 from tagmill.domain.batches.states import BatchState, RunState
 from tagmill.errors import ConfigurationError, GuardRefused, SealedFileDamaged
 from tagmill.kafka.offset_ranges import Range
+from tagmill.kafka.set_apart import Since, record_of
 from tagmill.ledger.dedup import TopicOffsets
 from tagmill.ledger.lease import Lease
 from tagmill.ledger.runs import BatchRow, Ledger, RunRow
 from tagmill.ledger.set_apart import Kind, SetApart
 from tagmill.runs import checkpoints
+from tagmill.runs.sealed_files import all_batches, if_readable, write_document
 from tagmill.runs.storage import RunFiles
 
 

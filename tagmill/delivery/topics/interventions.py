@@ -9,13 +9,13 @@ from tagmill.config.settings import Settings
 from tagmill.delivery.dependent_views import accept
 from tagmill.delivery.push import Destination
 from tagmill.delivery.run_repairs import batch_of, run_in, send_again, void_waiting
-from tagmill.delivery.tag_views.run_files import all_batches
 from tagmill.delivery.topics.run_files import read_manifest
 from tagmill.delivery.topics.table_columns import layout, layout_of
 from tagmill.domain.batches.states import BatchState, RunState
 from tagmill.errors import GuardRefused
 from tagmill.ledger.lease import Lease
 from tagmill.ledger.runs import Ledger
+from tagmill.runs.sealed_files import all_batches
 from tagmill.runs.storage import RunFiles
 
 

@@ -2,9 +2,9 @@
 
 from datetime import datetime
 
-from tagmill.delivery.tag_views.model import Batch, Document
-from tagmill.delivery.topics.set_apart import Apart
+from tagmill.domain.documents import Batch, Document
 from tagmill.kafka.offset_ranges import Range
+from tagmill.kafka.set_apart import Apart
 
 
 class TopicPlan(Document):

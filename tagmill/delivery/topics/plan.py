@@ -5,24 +5,24 @@ from datetime import datetime, timedelta
 
 from tagmill.config.kafka import JournalSettings, Stream, TopicSettings
 from tagmill.config.settings import Settings
-from tagmill.delivery.tag_views.run_files import way_out
 from tagmill.delivery.topics.formats import schema_contents
 from tagmill.delivery.topics.model import TopicPlan
 from tagmill.delivery.topics.run_files import read_manifest, read_plan
 from tagmill.delivery.topics.schema_evolution import fits
-from tagmill.delivery.topics.set_apart import Apart, Since, within
 from tagmill.delivery.topics.table_columns import must_keep
 from tagmill.domain.batches.states import BatchState, RunState
 from tagmill.errors import ConfigurationError, SealedFileDamaged
 from tagmill.kafka.client import Kafka, Place, Span
-from tagmill.kafka.offset_ranges import OWN_TABLES, Range, capped, others, places, same_topics, unread
+from tagmill.kafka.offset_ranges import OWN_TABLES, Range, capped, places, unread
+from tagmill.kafka.set_apart import Apart, Since, within
 from tagmill.kafka_journal.tables import KafkaJournalTables
 from tagmill.ledger.dead_letters import DeadLetters
 from tagmill.ledger.dedup import Rules, TopicOffsets
 from tagmill.ledger.runs import Ledger, RunRow
 from tagmill.ledger.set_apart import Kind, SetApart
-from tagmill.ledger.topic_ids import TopicIds
+from tagmill.ledger.topic_ids import TopicIds, recreated_topics, same_topics
 from tagmill.runs.clock import agreed_now
+from tagmill.runs.sealed_files import way_out
 from tagmill.runs.storage import RunFiles
 
 
@@ -106,7 +106,7 @@ def _begin_again(kafka: Kafka, ids: TopicIds, offsets: TopicOffsets, spans: Mapp
     """
     read_to, now, before = offsets.read_to(), kafka.topic_ids({topic for topic, _ in spans}), ids.read()
     short = {place: span.end for place, span in spans.items() if read_to.get(place, 0) > span.end}
-    again = {*others(now, before, read_to), *(topic for topic, _ in short if topic not in now)}
+    again = {*recreated_topics(now, before, read_to), *(topic for topic, _ in short if topic not in now)}
     cut_off = {place: end for place, end in short.items() if place[0] not in again}
     offsets.write(number, cut_off | {place: span.first for place, span in spans.items() if place[0] in again})
     ids.write({topic: now[topic] for topic in again if topic in now})

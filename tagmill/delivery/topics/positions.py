@@ -4,11 +4,11 @@ from tagmill.config.kafka import TopicSettings
 from tagmill.config.settings import Settings
 from tagmill.delivery.topics.plan import spans_of
 from tagmill.kafka.client import Kafka
-from tagmill.kafka.offset_ranges import others, places
+from tagmill.kafka.offset_ranges import places
 from tagmill.kafka.positions import TopicPosition, kafka_positions
 from tagmill.ledger.dedup import TopicOffsets
 from tagmill.ledger.runs import Ledger
-from tagmill.ledger.topic_ids import TopicIds
+from tagmill.ledger.topic_ids import TopicIds, recreated_topics
 
 
 def topic_positions(settings: Settings, ledger: Ledger, pipeline: str) -> list[TopicPosition]:
@@ -26,5 +26,5 @@ def topic_positions(settings: Settings, ledger: Ledger, pipeline: str) -> list[T
     before = TopicIds(ledger.cassandra, keyspace, pipeline).read()
     with Kafka(settings.kafka) as kafka:
         read = places(kafka, pipeline, configured.topics, configured.topic_prefixes)
-        recreated = others(kafka.topic_ids({topic for topic, _ in read}), before, delivered_to)
+        recreated = recreated_topics(kafka.topic_ids({topic for topic, _ in read}), before, delivered_to)
         return kafka_positions(kafka, read, delivered_to, recreated)

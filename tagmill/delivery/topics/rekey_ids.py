@@ -173,7 +173,7 @@ class _Rekeying:
         """Write the new ids; of those that have become equal, only the one that was delivered last."""
         from pyspark.sql import functions as F
 
-        from tagmill.views.writer import append
+        from tagmill.spark.cassandra_append import append
 
         columns = ["created_ms", "seen_ms", "schema_version", "payload", "batch_id", "run"]
         last = staged.where("reason is null").groupBy("shard", "unique_id").agg(

@@ -1,8 +1,8 @@
 """Read the plan and the manifest of a run from the files that the ledger names. No Spark."""
 
-from tagmill.delivery.tag_views.run_files import read_document
 from tagmill.delivery.topics.model import TopicManifest, TopicPlan
 from tagmill.ledger.runs import RunRow
+from tagmill.runs.sealed_files import read_document
 from tagmill.runs.storage import RunFiles
 
 IDS_DONE = "ids.done"

@@ -16,8 +16,6 @@ from tagmill.cassandra.bulk_writer import Target
 from tagmill.config.kafka import JournalSettings, TopicSettings
 from tagmill.config.settings import Settings
 from tagmill.delivery.ledger_comparison import require_unsent
-from tagmill.delivery.tag_views.model import Batch
-from tagmill.delivery.tag_views.run_files import write_document
 from tagmill.delivery.topics import kafka_journal_source, staging
 from tagmill.delivery.topics.batch_writer import BESIDE, Cutter, chosen_rows
 from tagmill.delivery.topics.dedup import KEY, unknown, write_firsts
@@ -29,6 +27,7 @@ from tagmill.delivery.topics.schema_evolution import kinds
 from tagmill.delivery.topics.staged_files import PLACE, Mask, Source, StagedFile, masks, stage
 from tagmill.delivery.topics.table_columns import layout
 from tagmill.domain.batches.states import BatchState, RunState
+from tagmill.domain.documents import Batch
 from tagmill.errors import FenceRaised, GuardRefused
 from tagmill.kafka.client import Kafka
 from tagmill.kafka.offset_ranges import went
@@ -36,6 +35,7 @@ from tagmill.kafka.spark_source import with_records
 from tagmill.ledger.dedup import Deduplication
 from tagmill.ledger.runs import Ledger
 from tagmill.runs import checkpoints
+from tagmill.runs.sealed_files import write_document
 from tagmill.runs.storage import RunFiles
 from tagmill.spark.bulk_load import Part, load
 from tagmill.spark.errors import explained

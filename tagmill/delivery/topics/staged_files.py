@@ -15,10 +15,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from tagmill.arrow import row_groups
 from tagmill.delivery.topics.arrow_checksum import row_checksums
 from tagmill.delivery.topics.reader_notes import NULLED, Notes
 from tagmill.domain.batches.layout import Layout
-from tagmill.runs.parquet_files import row_groups, write_file
+from tagmill.runs.parquet_files import write_file
 from tagmill.runs.storage import RunFiles
 from tagmill.spark.arrow_chunks import in_python
 

@@ -17,10 +17,10 @@ from tagmill.config.kafka import TopicSettings
 from tagmill.delivery.topics.fields import Unfit
 from tagmill.delivery.topics.reader_notes import Notes, noted_names
 from tagmill.delivery.topics.record_decoder import Reader
-from tagmill.delivery.topics.set_apart import Apart, Place, parts
 from tagmill.delivery.topics.staged_files import INDEX_BITS, KINDS, PLACE, Source
 from tagmill.delivery.topics.table_columns import layout
 from tagmill.delivery.topics.vectorized_decoder import AlikeReader, arrow_type
+from tagmill.kafka.set_apart import Apart, Place, parts
 from tagmill.ledger.dead_letters import NOT_KEPT
 from tagmill.spark.connector import LARGE_ROWS, table
 

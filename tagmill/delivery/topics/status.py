@@ -5,17 +5,17 @@ from typing import Any
 
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.settings import Settings
+from tagmill.delivery.batch_verification import differences, stored, unfinished_of
 from tagmill.delivery.destination_retention import ExpiredRows
 from tagmill.delivery.ledger_comparison import destination_ahead
 from tagmill.delivery.pipeline_facts import UNTOLD, collect, contents, now, record_checks
-from tagmill.delivery.tag_views.verification import differences, judged, stored, unfinished_of
 from tagmill.delivery.topics.plan import must_keep_columns
 from tagmill.delivery.topics.positions import topic_positions
 from tagmill.delivery.topics.run_files import read_manifest
 from tagmill.delivery.topics.table_columns import layout, layout_there
 from tagmill.domain import identifiers
 from tagmill.domain.batches.states import BatchState
-from tagmill.domain.verdict import Facts
+from tagmill.domain.verdict import Facts, judged
 from tagmill.ledger.checks import WHOLE
 from tagmill.ledger.dead_letters import DeadLetters
 from tagmill.ledger.retired_batches import Retired

@@ -15,16 +15,15 @@ import pyarrow.parquet as pq
 
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.settings import Settings
+from tagmill.delivery.closing import read_back
 from tagmill.delivery.ledger_comparison import require_up_to_date
 from tagmill.delivery.push import Destination, push_batches
-from tagmill.delivery.tag_views.close import read_back
-from tagmill.delivery.tag_views.model import Batch
-from tagmill.delivery.tag_views.run_files import add_batches, write_document
 from tagmill.delivery.topics.model import TopicManifest, TopicPlan
 from tagmill.delivery.topics.plan import letters_planned, must_fit, planned
 from tagmill.delivery.topics.run_files import ids_noted, read_manifest, read_plan
 from tagmill.delivery.topics.table_columns import layout_of
 from tagmill.domain.batches.states import BatchState, RunState, may_close
+from tagmill.domain.documents import Batch
 from tagmill.errors import TransientError
 from tagmill.kafka.client import KafkaRecord
 from tagmill.ledger.dead_letters import DeadLetter, DeadLetters
@@ -34,6 +33,7 @@ from tagmill.ledger.lease import Lease
 from tagmill.ledger.runs import Ledger, RunRow
 from tagmill.ledger.set_apart import Kind, SetApart
 from tagmill.runs import checkpoints
+from tagmill.runs.sealed_files import add_batches, write_document
 from tagmill.runs.storage import RunFiles
 
 if TYPE_CHECKING:

@@ -15,15 +15,17 @@ import pyarrow.parquet as pq
 
 from tagmill.clickhouse.client import ClickHouse, OfBatch, Totals
 from tagmill.config.settings import Settings
-from tagmill.delivery.tag_views.model import Batch, Manifest
-from tagmill.delivery.tag_views.run_files import read_manifest, write_document
+from tagmill.delivery.tag_views.model import Manifest
+from tagmill.delivery.tag_views.run_files import read_manifest
 from tagmill.domain.batches.states import BatchState
+from tagmill.domain.documents import Batch
 from tagmill.errors import GuardRefused, SealedFileDamaged
 from tagmill.ledger.retired_batches import Retired, RetiredBatch
 from tagmill.ledger.runs import BatchRow, Ledger, RunRow
 from tagmill.maintenance.erasure.model import RetiredLeft
 from tagmill.maintenance.erasure.name_matching import Names, less
 from tagmill.runs import checkpoints
+from tagmill.runs.sealed_files import write_document
 from tagmill.runs.storage import RunFiles
 
 ID, CHECKSUM, OFFSET = "persistence_id", "row_checksum", "offset"

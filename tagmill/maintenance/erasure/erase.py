@@ -16,7 +16,6 @@ from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.settings import Settings
 from tagmill.delivery.dependent_views import require_no_views
 from tagmill.delivery.tag_views import stops, withdraw
-from tagmill.delivery.tag_views.run_files import read_document, write_document
 from tagmill.domain.batches.states import RunState
 from tagmill.errors import BatchDiffers, ConfigurationError, GuardRefused, StoreUnavailable
 from tagmill.ledger.checks import Checks
@@ -36,6 +35,7 @@ from tagmill.maintenance.erasure.name_matching import Names
 from tagmill.maintenance.erasure.report import Total, differs, nobody, result
 from tagmill.maintenance.erasure.survey import Found, Looking, of_ledger
 from tagmill.runs import checkpoints
+from tagmill.runs.sealed_files import read_document, write_document
 from tagmill.runs.storage import RunFiles
 
 KIND = "erase"

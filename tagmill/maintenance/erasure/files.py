@@ -1,7 +1,7 @@
 """Removes other files below the storage root that name persistence ids: of finished runs, job reports, audits and builds, and pages.
 
 None of them is read again, so a file that names a persistence id is removed as a whole. Sealed batches are not found here: they no longer
-name the persistence ids (sealed.py).
+name the persistence ids (batches.py).
 """
 
 from collections.abc import Iterator, Sequence

@@ -9,13 +9,20 @@ from typing import Any
 
 from tagmill.config.settings import Settings
 from tagmill.errors import ConfigurationError, GuardRefused
-from tagmill.journal.event_store import DeletedIds, JournalStore, now_in_microseconds
+from tagmill.journal.event_store import (
+    IDS_AT_ONCE,
+    IDS_SIDE_BY_SIDE,
+    ROWS_AT_ONCE,
+    DeletedIds,
+    JournalStore,
+    now_in_microseconds,
+    snapshots_of,
+)
 from tagmill.journal.tag_view_reader import ViewRow, Views
 from tagmill.ledger.runs import Ledger
 from tagmill.ledger.view_builds import Builds
 from tagmill.ledger.view_tables import JournalViews
 from tagmill.maintenance.erasure.model import PLACES
-from tagmill.maintenance.journal_cleanup.clean import AT_ONCE, ROWS_AT_ONCE, SIDE_BY_SIDE, snapshots_of
 
 # The highest possible sequence_nr.
 END = 2**63 - 1
@@ -62,7 +69,7 @@ class JournalOfIds:
         Raises GuardRefused if a clock that is ahead has written rows which no deletion covers.
         """
         counts, known = dict.fromkeys(PLACES, 0), set[str]()
-        with ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="erase") as pool:
+        with ThreadPoolExecutor(IDS_SIDE_BY_SIDE, thread_name_prefix="erase") as pool:
             for one, (events, snapshots, is_known) in zip(persistence_ids, pool.map(self._look, persistence_ids), strict=True):
                 counts["events"] += events
                 counts["snapshots"] += snapshots
@@ -117,8 +124,8 @@ class JournalOfIds:
         deleted_to is written before: what is left after a kill counts as deleted.
         """
         remaining, begun, done = iter(persistence_ids), time.monotonic(), 0
-        with ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="erase") as pool:
-            while group := list(islice(remaining, AT_ONCE)):
+        with ThreadPoolExecutor(IDS_SIDE_BY_SIDE, thread_name_prefix="erase") as pool:
+            while group := list(islice(remaining, IDS_AT_ONCE)):
                 list(pool.map(self._erase_events, group))
                 done += len(group)
                 time.sleep(max(0.0, begun + done / self.per_second - time.monotonic()))

@@ -1,6 +1,6 @@
 """The plan of an erasure, a document like the plans of runs: what is erased, and figures that can't be counted later."""
 
-from tagmill.delivery.tag_views.model import Document
+from tagmill.domain.documents import Document
 
 # What is counted, in the order of the reports.
 PLACES = (

@@ -7,13 +7,13 @@ from itertools import islice
 from tagmill.clickhouse.client import ClickHouse, OfBatch
 from tagmill.config.settings import Settings
 from tagmill.domain.timeuuid import ticks
+from tagmill.journal.event_store import ROWS_AT_ONCE
 from tagmill.journal.tag_view_reader import ViewRow
 from tagmill.ledger.runs import Ledger
 from tagmill.maintenance.erasure.batches import SealedBatches
 from tagmill.maintenance.erasure.files import Evidence
 from tagmill.maintenance.erasure.journal import JournalOfIds
 from tagmill.maintenance.erasure.model import PLACES, OfPipeline, OfTag
-from tagmill.maintenance.journal_cleanup.clean import ROWS_AT_ONCE
 
 Key = tuple[str, str]
 

@@ -18,7 +18,15 @@ from tagmill.config.tag_views import PipelineSettings
 from tagmill.domain import identifiers
 from tagmill.domain.timeuuid import ticks
 from tagmill.errors import ConfigurationError, GuardRefused, PersistenceIdsRefused
-from tagmill.journal.event_store import DeletedIds, JournalStore, Snapshot
+from tagmill.journal.event_store import (
+    IDS_AT_ONCE,
+    IDS_SIDE_BY_SIDE,
+    ROWS_AT_ONCE,
+    DeletedIds,
+    JournalStore,
+    Snapshot,
+    snapshots_of,
+)
 from tagmill.ledger.lease import Lease
 from tagmill.ledger.preconditions import check_journal
 from tagmill.ledger.runs import Ledger
@@ -26,10 +34,6 @@ from tagmill.maintenance.journal_cleanup.guards import Guards, Seen
 from tagmill.maintenance.journal_cleanup.model import Outcome, Total, Wanted, What
 from tagmill.runs import checkpoints
 
-# Persistence ids that are cleaned at the same time, and persistence ids that are taken from the list per group.
-SIDE_BY_SIDE, AT_ONCE = 8, 64
-# Rows of the view that are read into memory before they are deleted together.
-ROWS_AT_ONCE = 1000
 NAMED = 20
 LAST_SEQUENCE_NR = 2**63 - 1
 
@@ -58,8 +62,8 @@ def clean(
         warnings = list(cleaning.warnings())
         total, begun = Total(), time.monotonic()
         remaining = iter(persistence_ids)
-        with ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="journal-clean") as pool:
-            while group := list(islice(remaining, AT_ONCE)):
+        with ThreadPoolExecutor(IDS_SIDE_BY_SIDE, thread_name_prefix="journal-clean") as pool:
+            while group := list(islice(remaining, IDS_AT_ONCE)):
                 total.add(list(pool.map(cleaning.one, group)), NAMED)
                 tell(f"{total.persistence_ids} persistence ids, {total.events} events {'deleted' if delete else 'would go'}")
                 due = begun + total.persistence_ids / chosen.cleanup.persistence_ids_per_second
@@ -73,11 +77,6 @@ def raise_if_refused(done: dict[str, Any]) -> None:
     """Raise PersistenceIdsRefused if a guard refused any persistence id."""
     if done["refused"]:
         raise PersistenceIdsRefused(f"{done['message']}. The first refused: {done['refusals'][0]['text']}")
-
-
-def snapshots_of(pipeline: PipelineSettings) -> tuple[str, str]:
-    """Return keyspace and table of the application's snapshots."""
-    return pipeline.snapshot_keyspace or f"{pipeline.keyspace}_snapshot", pipeline.snapshot_table
 
 
 class _Cleaning:

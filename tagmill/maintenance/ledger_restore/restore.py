@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from tagmill.clickhouse.client import ClickHouse
 from tagmill.config.settings import Settings
 from tagmill.config.tag_views import PipelineSettings
-from tagmill.delivery.tag_views.model import Document
 from tagmill.delivery.topics.table_columns import layout
 from tagmill.domain.batches.layout import TAG_VIEWS
 from tagmill.domain.batches.states import RunState
+from tagmill.domain.documents import Document
 from tagmill.errors import GuardRefused
 from tagmill.ledger.audits import Audits
 from tagmill.ledger.dedup import Deduplication, Rules, shards_of

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
-from tagmill.delivery.tag_views.model import Batch
 from tagmill.domain.batches.states import BatchState, RunState
+from tagmill.domain.documents import Batch
 from tagmill.ledger.runs import Ledger
 from tagmill.maintenance.ledger_restore.unknown_batches import UnknownBatch
 from tagmill.runs.storage import RunFiles

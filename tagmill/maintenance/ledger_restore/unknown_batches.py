@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from tagmill.clickhouse.client import ClickHouse, Totals
-from tagmill.delivery.tag_views.run_files import Sealed
 from tagmill.domain import identifiers
 from tagmill.ledger.retired_batches import Retired
 from tagmill.ledger.runs import Ledger
 from tagmill.ledger.sent_batches import DestinationBatches, Place
+from tagmill.runs.sealed_files import Sealed
 from tagmill.runs.storage import RunFiles
 
 # a batch that neither the destination's notes nor a manifest name gets a number behind all that a run has

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from tagmill.config.settings import Settings
 from tagmill.delivery.destination_retention import readable_times
-from tagmill.delivery.tag_views.run_files import Sealed, read_manifest
+from tagmill.delivery.tag_views.run_files import read_manifest
 from tagmill.delivery.topics import run_files as topics
 from tagmill.domain.batches.states import BatchState
 from tagmill.ledger import audits
@@ -23,6 +23,7 @@ from tagmill.ledger.runs import BatchRow, Ledger, RunRow
 from tagmill.maintenance.view_cleanup.rules import past_retention
 from tagmill.quality import docs
 from tagmill.runs import checkpoints
+from tagmill.runs.sealed_files import Sealed
 from tagmill.runs.storage import RunFiles
 
 RUNS_AT_ONCE = 1000

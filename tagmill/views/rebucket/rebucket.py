@@ -31,7 +31,7 @@ from tagmill.views.rebucket.tables import ViewTables
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tagmill.views.model import Tell
+    from tagmill.runs.progress import Tell
     from tagmill.views.rebucket.table_diff import Rows, Survey
 
 Result = dict[str, Any]

@@ -6,9 +6,9 @@ from typing import Any
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
-from tagmill.audit.report import early, large_partitions
 from tagmill.config.tag_views import PipelineSettings
 from tagmill.domain.time_buckets import View, first_ticks
+from tagmill.journal.view_warnings import early, large_partitions
 from tagmill.views.rebucket.table_diff import Survey
 
 Result = dict[str, Any]

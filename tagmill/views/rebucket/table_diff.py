@@ -14,12 +14,12 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from tagmill.audit.staging import deleted_for_good, kept
-from tagmill.delivery.tag_views.scan import is_time_uuid, offset_ticks
 from tagmill.domain.time_buckets import View
-from tagmill.journal.frames import bucket
+from tagmill.journal.frames import bucket, deleted_for_good
+from tagmill.spark.cassandra_append import BATCHES
+from tagmill.spark.columns import is_time_uuid, offset_ticks
 from tagmill.spark.connector import CASSANDRA, table
-from tagmill.views.writer import BATCHES
+from tagmill.spark.materialize import materialize
 
 ROW = ["tag_name", "timestamp", "persistence_id", "tag_pid_sequence_nr"]
 KEY = [*ROW, "timebucket"]
@@ -250,7 +250,7 @@ class Rows:
     def fixed(self, rows: DataFrame) -> DataFrame:
         """Write rows to Parquet and read them back, so that later evaluations see the same rows."""
         self.steps += 1
-        return kept(rows, f"{self.url}/{self.steps:03d}")
+        return materialize(rows, f"{self.url}/{self.steps:03d}")
 
 
 def living(rows: DataFrame, deleted: DataFrame) -> DataFrame:

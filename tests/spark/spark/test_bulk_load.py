@@ -9,8 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tagmill.arrow import CODEC, row_groups
 from tagmill.domain.timeuuid import lowest, ticks
-from tagmill.runs.parquet_files import CODEC, row_groups, write_groups
+from tagmill.runs.parquet_files import write_groups
 from tagmill.runs.storage import RunFiles
 from tagmill.spark import bulk_load
 from tagmill.views.writer import in_order

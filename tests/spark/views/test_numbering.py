@@ -18,9 +18,9 @@ from pyspark.sql import SparkSession
 
 from tagmill.domain.time_buckets import BucketSize
 from tagmill.domain.timeuuid import GREGORIAN_TICKS, lowest
+from tagmill.journal.flaws import Reason
 from tagmill.runs.storage import RunFiles
 from tagmill.views import numbering, run_numbering
-from tagmill.views.model import Reason
 from tests.support.numbering import Event, Stand, build
 
 START = 17_952_444_000_000_000

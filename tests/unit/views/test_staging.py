@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tagmill.delivery.tag_views.scan import FUTURE_TICKS
 from tagmill.domain.journal_tables import JournalTables
-from tagmill.domain.timeuuid import lowest, ticks
+from tagmill.domain.timeuuid import FUTURE_TICKS, lowest, ticks
+from tagmill.journal.flaws import Reason
 from tagmill.journal.frames import META, REQUIRED, Journal
-from tagmill.views.model import Reason
 from tagmill.views.staging import as_events, schema_of
 
 UNTIL = 17_672_256_000_000_000

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
-from tagmill.delivery.tag_views.model import Document
+from tagmill.domain.documents import Document
 from tagmill.kafka.offset_ranges import Range
 
 Place = tuple[str, int, int]

@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from tagmill.delivery.topics.set_apart import parts, record_of, within
 from tagmill.kafka.offset_ranges import Range
+from tagmill.kafka.set_apart import parts, record_of, within
 
 
 @pytest.mark.parametrize(

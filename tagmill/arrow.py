@@ -1,0 +1,30 @@
+"""Cut Arrow rows into row groups of bounded size: a reader of a file has a whole row group in memory."""
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+
+GROUP_BYTES = 32 * 1024 * 1024
+
+
+CODEC = {"compression": "zstd", "compression_level": 1}
+
+
+def fitting(rows: pa.RecordBatch | pa.Table, size: int) -> int:
+    """Return how many of these rows have `size` bytes together, if they are alike; at least one."""
+    return max(1, int(rows.num_rows * size // max(1, rows.nbytes)))
+
+
+def row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Yield the rows in tables of less than two GROUP_BYTES, but for a single row that is larger."""
+    waiting, size = list[pa.RecordBatch](), 0
+    for batch in batches:
+        at_once = fitting(batch, GROUP_BYTES)
+        for begin in range(0, batch.num_rows, at_once):
+            waiting.append(batch.slice(begin, at_once))
+            size += waiting[-1].nbytes
+            if size >= GROUP_BYTES:
+                yield pa.Table.from_batches(waiting)
+                waiting, size = [], 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)

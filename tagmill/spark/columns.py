@@ -1,0 +1,40 @@
+"""Expressions of Spark columns: the time in a TimeUUID, and checksums as ClickHouse computes them."""
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from tagmill.domain.timeuuid import GREGORIAN_TICKS
+
+
+def offset_ticks(offset: Column) -> Column:
+    """Return the ticks since 1970 (bigint) of a TimeUUID given as text; meaningless unless its version is 1.
+
+    It costs more than most expressions: as a column of its own, to which other expressions refer, it is computed once.
+    """
+    digits = F.concat(_bytes_of(offset, 16, 3), _bytes_of(offset, 10, 4), _bytes_of(offset, 1, 8)).cast("string")
+    return F.conv(digits, 16, 10).cast("bigint") - F.lit(GREGORIAN_TICKS)
+
+
+def is_time_uuid(offset: Column) -> Column:
+    """Return whether a UUID given as text is a TimeUUID, which has version 1."""
+    return _bytes_of(offset, 15, 1) == F.lit(b"1")
+
+
+def _bytes_of(text: Column, position: int, length: int) -> Column:
+    """Return a part of a text as bytes: of a string, Spark would count all characters first."""
+    return F.substring(text.cast("binary"), position, length)
+
+
+def xxhash64(value: Column) -> Column:
+    """Return XXH64 with seed 0, as ClickHouse computes it; Spark's own function always has seed 42."""
+    context = value._jc  # noqa: SLF001 - pyspark has no other way to the expression
+    from pyspark import SparkContext
+
+    jvm = SparkContext._active_spark_context._jvm  # type: ignore[union-attr]  # noqa: SLF001
+    expression = jvm.org.apache.spark.sql.catalyst.expressions.XxHash64(jvm.PythonUtils.toSeq([context.expr()]), 0)  # type: ignore[union-attr]
+    return Column(jvm.org.apache.spark.sql.Column(expression))  # type: ignore[union-attr]
+
+
+def signed(value: int) -> int:
+    """Return the signed number that has the same 64 bits."""
+    return value - 2**64 if value >= 2**63 else value
